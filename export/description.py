@@ -1,9 +1,13 @@
 """The description of an exported model, which every format contains."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os
 import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import keras_vit
 from keras_vit.export.checks import damaged
@@ -14,6 +18,10 @@ from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS, OPTIONS, class_and
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer, items, one_of, optional, text
 from keras_vit.tasks import get_task, task_of_class
+from keras_vit.types import Path, Size
+
+if TYPE_CHECKING:
+    import keras
 
 FILE = "keras_vit.json"  # in SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line
@@ -70,12 +78,12 @@ class Description:
     around: dict | None = None
 
     @property
-    def is_map(self):
+    def is_map(self) -> bool:
         """Whether the output is a map of each image, such as the logits of its pixels."""
         return get_task(self.task).label.is_map
 
     @property
-    def is_classifier(self):
+    def is_classifier(self) -> bool:
         """Whether the output is one row of class scores for each image."""
         has_rows = not self.is_map and self.architecture["pooling"] is not None
         return has_rows and self.num_classes is not None
@@ -84,24 +92,24 @@ class Description:
     resnet = property(lambda self: self.architecture["resnet"])
 
     @property
-    def num_classes(self):
+    def num_classes(self) -> int | None:
         """Size of the head, None without one."""
         return (self.around or self.architecture)["num_classes"]
 
     @property
-    def output(self):
+    def output(self) -> str:
         """The name of the live model's output: "logits", "values" or "representation"."""
         return "representation" if self.num_classes is None else get_task(self.task).label.output_name
 
     @property
-    def native_image_size(self):
+    def native_image_size(self) -> tuple[int, int]:
         """(height, width) of its images; of a model for any size, the size of its position grid."""
         if self.image_size != DYNAMIC_SIZE:
             return self.image_size
         grid, patch, resnet = (self.architecture[name] for name in ("position_grid", "patch_size", "resnet"))
         return tuple(cells * side * stem_stride(resnet) for cells, side in zip(grid, patch))
 
-    def with_size(self, size=None):
+    def with_size(self, size: Size | None = None) -> Description:
         """This Description at a fixed (height, width); ValueError if the model takes another size only.
 
         Args:
@@ -113,21 +121,21 @@ class Description:
         return dataclasses.replace(self, image_size=tuple(size))
 
     @property
-    def labels(self):
+    def labels(self) -> tuple[str, ...]:
         """The class names, or the classes' numbers as strings; empty where there are no classes."""
         if self.output != "logits":
             return ()
         return self.class_names or tuple(str(i) for i in range(self.num_classes))
 
     @property
-    def preprocessing(self):
+    def preprocessing(self) -> Preprocessing:
         """Makes of any images the float32 ones in [0, 1] that the export takes."""
         options = {name: getattr(self, name) for name in RESIZING}
         options |= {"mean": (0.0,) * self.channels, "std": (1.0,) * self.channels}
         return Preprocessing(None if self.image_size == DYNAMIC_SIZE else self.image_size, **options)
 
     @property
-    def live_preprocessing(self):
+    def live_preprocessing(self) -> Preprocessing:
         """The live model's `Preprocessing`, which normalizes, too.
 
         Raises:
@@ -140,10 +148,10 @@ class Description:
             )
         return dataclasses.replace(self.preprocessing, mean=self.mean, std=self.std)
 
-    def as_json(self):
+    def as_json(self) -> dict[str, Any]:
         return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False) + "\n"
 
-    def build(self, preprocessing):
+    def build(self, preprocessing: Callable[..., Any]) -> keras.Model:
         """The live model in float32, of random weights, with a `Preprocessing`.
 
         Example:
@@ -156,7 +164,7 @@ class Description:
         return model if self.around is None else EXPORTED[self.kind](model, **self.around)
 
     @property
-    def files(self):
+    def files(self) -> dict[str, str]:
         """The texts by file name that every format contains."""
         labels = {LABELS: "".join(f"{label}\n" for label in self.labels)} if self.labels else {}
         return {FILE: self.as_json(), **labels}
@@ -271,7 +279,7 @@ def _check(description):
     one_of([config.in_channels]).check("channels of mean and std", checked.channels)
 
 
-def read_description(saved_model):
+def read_description(saved_model: Path) -> Description:
     """The Description in a SavedModel's folder.
 
     Raises:

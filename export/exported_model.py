@@ -1,9 +1,12 @@
 """An exported model, opened to be evaluated and to classify with like the live one."""
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +17,7 @@ from keras_vit.export.outputs import outputs_of
 from keras_vit.models.classifying import classify
 from keras_vit.models.windows import segment
 from keras_vit.rules import integer, optional
+from keras_vit.types import Images, Path
 from keras_vit.weights.fetch import fetch
 
 _LOWEST, _HIGHEST = -1, 2  # of images in [0, 1], which bicubic resizing overshoots
@@ -52,7 +56,7 @@ class ExportedModel:
     resnet = property(lambda self: self.description.resnet)
 
     @property
-    def without_head(self):
+    def without_head(self) -> str:
         """The message of `check_head` for an export that is no classifier."""
         if message := outputs_of(self.description).without_head:
             return message
@@ -63,7 +67,7 @@ class ExportedModel:
             "without --representation"
         )
 
-    def outputs(self, images):
+    def outputs(self, images: Images) -> dict[str, np.ndarray]:
         """All outputs for images in [0, 1]: dict of arrays, float32 whatever the file computes in.
 
         Args:
@@ -89,24 +93,24 @@ class ExportedModel:
         batches = [self.compute(padded[i : i + size]) for i in range(0, len(padded), size)]
         return {name: np.concatenate([b[name] for b in batches])[: len(images)] for name in batches[0]}
 
-    def main_output(self, images):
+    def main_output(self, images: Images) -> np.ndarray:
         """The output that is compared with the live model's: logits, values or representation.
 
         A segmenter in LiteRT has only a class map, which is returned then.
         """
         return outputs_of(self.description).compared(self.outputs(images))
 
-    def predict_on_batch(self, images):
+    def predict_on_batch(self, images: Images) -> np.ndarray:
         """The output that is the live model's; of a class map the classes, one-hot, in place of logits."""
         return outputs_of(self.description).as_live(self.main_output(images))
 
-    def segment(self, images, **options):
+    def segment(self, images: Images, **options: Any) -> list[np.ndarray]:
         """As `ImageSegmenter.segment`."""
         if not (self.description.is_map and self.description.labels):
             raise ValueError("this export classifies images; use its `classify` method")
         return segment(_TakesPreprocessedImages(**vars(self)), images, **options)
 
-    def classify(self, images, top=5, batch_size=32):
+    def classify(self, images: Images, top: int = 5, batch_size: int = 32) -> list[list[tuple[str, float]]]:
         """As `VisionTransformer.classify`, with the probabilities of the task that it was exported for."""
         return classify(self, images, top, batch_size, self.description.task)
 
@@ -121,7 +125,9 @@ class _TakesPreprocessedImages(ExportedModel):
         return super().predict_on_batch(images * std + mean)
 
 
-def open_exported(path, threads=None, *, trust=False, sha256=None):
+def open_exported(
+    path: Path, threads: int | None = None, *, trust: bool = False, sha256: str | None = None
+) -> ExportedModel:
     """Open a SavedModel, a `.tflite` or `.onnx` file, or the folder of a web page that keras_vit wrote.
 
     The returned object may be used from several threads at once. SavedModel and ONNX run concurrent calls in

@@ -1,12 +1,16 @@
 """An export folder: a model in several formats, each verified in its own runtime before any appears."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import json
 import pathlib
 import shutil
 import time
+from collections.abc import Sequence
 from importlib.metadata import distributions
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -24,35 +28,41 @@ from keras_vit.models import ImageTextModel
 from keras_vit.models.configured import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.tasks import get_task
+from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path, free_path
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.data.datasets import Dataset
 
 CALIBRATION_IMAGES = 200
 VERSIONS_OF = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnxruntime", "openvino", "nncf")
 
 
 def export_folder(
-    model,
-    path,
-    formats=("saved_model", "tflite"),
+    model: keras.Model,
+    path: Path,
+    formats: Sequence[str] = ("saved_model", "tflite"),
     *,
-    precisions=("float32", "float16", "dynamic_int8"),
-    task=None,
-    representation=False,
-    dataset=None,
-    split="test",
-    seed=0,
-    images=512,
-    image_size=None,
-    batch_size=1,
-    integer_io=None,
-    version=1,
-    name="vit",
-    publisher="keras-vit",
-    facts=None,
-    single_file=False,
-    drawing=None,
-    attention=False,
-):
+    precisions: Sequence[str] = ("float32", "float16", "dynamic_int8"),
+    task: str | None = None,
+    representation: bool = False,
+    dataset: Dataset | None = None,
+    split: str = "test",
+    seed: int = 0,
+    images: int = 512,
+    image_size: Size | None = None,
+    batch_size: int = 1,
+    integer_io: str | None = None,
+    version: int = 1,
+    name: str = "vit",
+    publisher: str = "keras-vit",
+    facts: Facts | None = None,
+    single_file: bool = False,
+    drawing: str | None = None,
+    attention: bool = False,
+) -> dict[str, Any]:
     """Write a model in several formats, run each in its own runtime, and compare it with the live model.
 
     Writes `saved_model/1/`, `model_float32.tflite` and one such file for each other precision,

@@ -1,5 +1,7 @@
 """A SavedModel to publish: archive, model card, and metadata for Kaggle Models."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import pathlib
@@ -11,6 +13,7 @@ from keras_vit.export.hub_card import model_card, summary, usage
 from keras_vit.export.saved_model import open_saved_model
 from keras_vit.export.tar_archive import extract_archive, make_archive
 from keras_vit.tasks import get_task
+from keras_vit.types import Path
 from keras_vit.writing import atomic_path
 
 KAGGLE_LICENSES = {  # by their SPDX names in lowercase
@@ -83,7 +86,15 @@ class Facts:
                 raise ValueError(f"{name} must be one line of text; got {text!r}")
 
 
-def export_hub(saved_model, folder, *, name, publisher, version=None, facts=Facts()):
+def export_hub(
+    saved_model: Path,
+    folder: Path,
+    *,
+    name: str,
+    publisher: str,
+    version: int | None = None,
+    facts: Facts = Facts(),
+) -> dict[str, pathlib.Path]:
     """Write the files for publishing a SavedModel on any web server or on Kaggle Models.
 
     `NAME.tar.gz` is the archive that `hub.load`, `hub.KerasLayer` and `SavedModelLayer` fetch from a URL;

@@ -1,5 +1,7 @@
 """A SavedModel as an ONNX file, for onnxruntime and other runtimes."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import importlib
@@ -16,6 +18,7 @@ from keras_vit.export.checks import check_finite, damaged, new_file
 from keras_vit.export.description import FILE, parse_description, read_description
 from keras_vit.lazy import optional_package
 from keras_vit.messages import one_line
+from keras_vit.types import Path
 from keras_vit.writing import atomic_path
 
 PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
@@ -25,7 +28,9 @@ MAX_BYTES = 2**31 - 1  # of a protocol buffer
 DIMENSIONS = {"images": ("batch", "height", "width"), None: ("batch", "tokens")}  # names of dynamic sizes
 
 
-def export_onnx(saved_model, path, *, opset=None, precision="float32"):
+def export_onnx(
+    saved_model: Path, path: Path, *, opset: int | None = None, precision: str = "float32"
+) -> pathlib.Path:
     """Convert the `serving_default` signature of a SavedModel to ONNX.
 
     The file has the input `images` (float32 in [0, 1], in batches of any size), the signature's outputs,

@@ -1,5 +1,7 @@
 """A SavedModel as an OpenVINO model, an `.xml` file with its weights in a `.bin` file, for CPUs."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -10,6 +12,7 @@ import os
 import pathlib
 import sys
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +23,7 @@ from keras_vit.lazy import optional_package
 from keras_vit.messages import one_line
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.rules import one_of
+from keras_vit.types import Path, Size
 from keras_vit.weights.cache import file_sha256
 from keras_vit.writing import atomic_path
 
@@ -31,7 +35,14 @@ _INFO = "keras_vit"
 _DESCRIPTION, _PRECISION, _DIGEST = "description", "precision", "weights_sha256"
 
 
-def export_openvino(saved_model, path, *, precision="float32", image_size=None, calibration=None):
+def export_openvino(
+    saved_model: Path,
+    path: Path,
+    *,
+    precision: str = "float32",
+    image_size: Size | None = None,
+    calibration: Sequence[np.ndarray] | None = None,
+) -> pathlib.Path:
     """Convert the `serving_default` signature of a SavedModel to an OpenVINO model.
 
     Images go in as float32 in [0, 1], in batches of any size; the outputs have the SavedModel's names. The

@@ -1,8 +1,11 @@
 """A model as a reusable SavedModel: callable, fine-tunable, with serving signatures."""
 
+from __future__ import annotations
+
 import os
 import pathlib
 import re
+from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
@@ -17,10 +20,19 @@ from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.models import VisionTransformer
 from keras_vit.models.configured import ConfiguredModel, backbone
 from keras_vit.rules import integer, items
+from keras_vit.types import Path
 from keras_vit.writing import atomic_path
 
 
-def export_saved_model(model, path, *, task=None, representation=False, warmup=(1,), seed=0):
+def export_saved_model(
+    model: keras.Model,
+    path: Path,
+    *,
+    task: str | None = None,
+    representation: bool = False,
+    warmup: Sequence[int] = (1,),
+    seed: int = 0,
+) -> pathlib.Path:
     """Write a model as a SavedModel that TensorFlow, TF Hub and TF Serving load.
 
     It takes float32 images in [0, 1], normalizes the pixels itself, and computes in float32 whatever the

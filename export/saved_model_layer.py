@@ -1,16 +1,20 @@
 """A SavedModel as a layer of Keras 3: what `hub.KerasLayer` is for Keras 2."""
 
+from __future__ import annotations
+
 import base64
 import inspect
 import os
 import pathlib
 import tempfile
+from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.saving import serialization_lib  # Keras has no public name for its safe mode.
 
 from keras_vit.export.tar_archive import pack_program, saved_model_folder
+from keras_vit.types import Path, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -59,7 +63,15 @@ class SavedModelLayer(keras.layers.Layer):
     Source: TF Hub's reusable SavedModel interface; `tensorflow_hub/keras_layer.py` for when it trains.
     """
 
-    def __init__(self, handle, trainable=False, signature=None, output=None, trust=False, **kwargs):
+    def __init__(
+        self,
+        handle: Path,
+        trainable: bool = False,
+        signature: str | None = None,
+        output: str | None = None,
+        trust: bool = False,
+        **kwargs: Any,
+    ) -> None:
         if keras.backend.backend() != "tensorflow":
             raise ValueError(f"a SavedModel runs on TensorFlow; Keras's backend is {keras.backend.backend()}")
         if trainable and signature is not None:
@@ -72,14 +84,14 @@ class SavedModelLayer(keras.layers.Layer):
             self._open(saved_model_folder(handle, trust=trust))
             self.built = True
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         """Open the SavedModel of a layer from a config without an embedded one."""
         self._open(saved_model_folder(self.handle, trust=True))  # `from_config` requires trust.
 
-    def get_build_config(self):
+    def get_build_config(self) -> dict[str, Any]:
         return {"program": base64.b64encode(self._program).decode()}
 
-    def build_from_config(self, config):
+    def build_from_config(self, config: dict[str, Any]) -> None:
         """Open the SavedModel in a `.keras` file."""
         with tempfile.TemporaryDirectory() as folder:
             archive = pathlib.Path(folder) / "embedded.tar.gz"
@@ -122,7 +134,7 @@ class SavedModelLayer(keras.layers.Layer):
             first.regularizer = lambda _: tf.add_n([penalty() for penalty in penalties])
         return variables
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         outputs = self._run(inputs, bool(training and self.trainable))
         named = outputs if isinstance(outputs, dict) else {}
         if self.output_name is not None:
@@ -135,14 +147,19 @@ class SavedModelLayer(keras.layers.Layer):
             (outputs,) = named.values()
         return keras.tree.map_structure(lambda x: _cast(x, self.compute_dtype), outputs)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {"handle": self.handle, "signature": self.signature, "output": self.output_name}
         # Setting `trainable` of a whole model also sets it on layers that have nothing to train.
         trainable = bool(self.trainable_variables) if self.built else self.trainable
         return {**super().get_config(), **own, "trainable": trainable}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None, safe_mode=None):
+    def from_config(
+        cls,
+        config: dict[str, Any],
+        custom_objects: dict[str, Any] | None = None,
+        safe_mode: bool | None = None,
+    ) -> SavedModelLayer:
         if (serialization_lib.in_safe_mode() if safe_mode is None else safe_mode) is not False:
             raise ValueError(
                 f"this model runs the SavedModel {config.get('handle')!r}, which is a program; if you trust "

@@ -1,5 +1,7 @@
 """SavedModels as `.tar.gz` archives, as TF Hub fetches them, and the local folder of any SavedModel."""
 
+from __future__ import annotations
+
 import gzip
 import io
 import os
@@ -13,6 +15,7 @@ from filelock import FileLock
 
 from keras_vit.export.formats import ARCHIVES
 from keras_vit.messages import one_line, redact_url
+from keras_vit.types import Path
 from keras_vit.weights.array_files import check_unpacked_size
 from keras_vit.weights.cache import cache_folder, file_sha256
 from keras_vit.weights.fetch import fetch
@@ -181,7 +184,7 @@ def _extract(tar, entry, target):
         shutil.copyfileobj(content, file, CHUNK)
 
 
-def saved_model_folder(source, *, trust=False, sha256=None):
+def saved_model_folder(source: Path, *, trust: bool = False, sha256: str | None = None) -> pathlib.Path:
     """The local folder of a SavedModel, downloaded and unpacked if needed.
 
     Downloads are kept in keras_vit's cache and not requested again, so a URL should contain a

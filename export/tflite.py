@@ -1,8 +1,11 @@
 """A SavedModel as a LiteRT (`.tflite`) file with built-in operations only."""
 
+from __future__ import annotations
+
 import os
 import pathlib
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +21,7 @@ from keras_vit.export.outputs import outputs_of
 from keras_vit.messages import one_line
 from keras_vit.rules import integer, one_of, optional
 from keras_vit.startup_logs import quiet_startup_logs
+from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path
 
 # Bytes per parameter of the largest intermediate flatbuffer; full int8 is converted from float32.
@@ -27,16 +31,16 @@ _LIMIT = 0.99 * 2**31  # bytes of a flatbuffer, with 1 % reserved for everything
 
 
 def export_tflite(
-    saved_model,
-    path,
+    saved_model: Path,
+    path: Path,
     *,
-    precision="dynamic_int8",
-    batch_size=1,
-    image_size=None,
-    calibration=None,
-    integer_io=None,
-    rollout=False,
-):
+    precision: str = "dynamic_int8",
+    batch_size: int = 1,
+    image_size: Size | None = None,
+    calibration: Sequence[np.ndarray] | None = None,
+    integer_io: str | None = None,
+    rollout: bool = False,
+) -> pathlib.Path:
     """Write the model of a SavedModel for LiteRT, with the signature `serving_default`.
 
     Images go in as float32 in [0, 1]; the outputs have the SavedModel's names. Of a segmenter the only output

@@ -1,8 +1,12 @@
 """The text tower of an image-text model, and both towers, as SavedModel and LiteRT."""
 
+from __future__ import annotations
+
 import json
 import pathlib
 import zipfile
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -16,7 +20,11 @@ from keras_vit.export.saved_model import check_weights, float32_copy, open_signa
 from keras_vit.export.verify import Reference, normalize_as_exports_do
 from keras_vit.rules import one_of
 from keras_vit.startup_logs import quiet_startup_logs
+from keras_vit.types import Path
 from keras_vit.writing import atomic_path
+
+if TYPE_CHECKING:
+    from keras_vit.models.image_text.image_text_model import ImageTextModel
 
 FILE = "image_text.json"  # in SavedModels and LiteRT files, and next to them
 TEXTS = "text_preprocessing.json"
@@ -26,7 +34,9 @@ PRECISIONS = ("float32", "float16", "dynamic_int8")
 _TEXTS = 16  # that exports are compared on
 
 
-def export_image_text(model, path, signatures=SIGNATURES):
+def export_image_text(
+    model: ImageTextModel, path: Path, signatures: Sequence[str] = SIGNATURES
+) -> pathlib.Path:
     """Write the towers of an image-text model as a SavedModel with a signature for each use.
 
     It computes in float32 whatever the model's dtype, in the form of `ImageTextModel.finished`. Token ids are
@@ -98,7 +108,7 @@ def export_image_text(model, path, signatures=SIGNATURES):
     return path
 
 
-def export_text_tflite(model, path, *, precision="dynamic_int8"):
+def export_text_tflite(model: ImageTextModel, path: Path, *, precision: str = "dynamic_int8") -> pathlib.Path:
     """Write the text tower of an image-text model for LiteRT, with the signature `serving_default`.
 
     `ids`, int32 (1, length), go in, and `embedding`, float32 (1, size), a vector of length 1, comes out. CPUs
@@ -145,7 +155,7 @@ def export_text_tflite(model, path, *, precision="dynamic_int8"):
     return path
 
 
-def open_text(path, threads=None):
+def open_text(path: Path, threads: int | None = None) -> Callable[[np.ndarray], np.ndarray]:
     """Open an exported text tower, which needs neither Keras nor the model.
 
     Args:

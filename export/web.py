@@ -1,5 +1,7 @@
 """A model as a web page that classifies or segments pictures in the browser, by LiteRT.js."""
 
+from __future__ import annotations
+
 import base64
 import gzip
 import io
@@ -7,6 +9,7 @@ import pathlib
 import re
 import shutil
 import tempfile
+from typing import TYPE_CHECKING
 
 import jinja2
 import numpy as np
@@ -17,7 +20,11 @@ from keras_vit.export.outputs import outputs_of
 from keras_vit.export.tflite import PRECISIONS, export_tflite, open_tflite
 from keras_vit.models.vit.geometry import grid_shape
 from keras_vit.rules import boolean, integer, one_of, optional
+from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path
+
+if TYPE_CHECKING:
+    import keras
 
 PARTS = pathlib.Path(__file__).with_name("web")
 PAGE, MODEL = "index.html", "model.tflite"
@@ -29,17 +36,17 @@ MAX_SINGLE_FILE = 2**28  # bytes of a model; the strings of browsers are limited
 
 
 def export_web(
-    saved_model,
-    path,
+    saved_model: Path,
+    path: Path,
     *,
-    precision="dynamic_int8",
-    image_size=None,
-    title="Vision Transformer",
-    drawing=None,
-    single_file=False,
-    attention=False,
-    model=None,
-):
+    precision: str = "dynamic_int8",
+    image_size: Size | None = None,
+    title: str = "Vision Transformer",
+    drawing: str | None = None,
+    single_file: bool = False,
+    attention: bool = False,
+    model: keras.Model | None = None,
+) -> pathlib.Path:
     """Write a page that classifies pictures in the browser, on the device that shows it.
 
     A picture is chosen, dropped, pasted or taken by the camera; the page prepares it as the model's

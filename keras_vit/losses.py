@@ -1,11 +1,16 @@
 """Losses on logits."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit.labels import IGNORE
 from keras_vit.rules import number
+from keras_vit.types import Tensor
 
 MEAN = "mean_with_sample_weight"  # the weighted sum divided by the sum of the weights
 
@@ -59,10 +64,12 @@ class SoftmaxCrossEntropy(_CrossEntropy):
     Source: `cross_entropy_loss` of `vit_jax/train.py`; smoothing: Szegedy et al. 2016, section 7.
     """
 
-    def __init__(self, label_smoothing=0.0, name="softmax_cross_entropy", **kwargs):
+    def __init__(
+        self, label_smoothing: float = 0.0, name: str = "softmax_cross_entropy", **kwargs: Any
+    ) -> None:
         super().__init__(label_smoothing, name=name, **kwargs)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return -ops.sum(self.rows(y_true, y_pred) * ops.log_softmax(y_pred), axis=-1)
 
 
@@ -83,14 +90,20 @@ class SigmoidCrossEntropy(_CrossEntropy):
     Source: `sigmoid_xent` of `big_vision/utils.py`.
     """
 
-    def __init__(self, label_smoothing=0.0, name="sigmoid_cross_entropy", indices=True, **kwargs):
+    def __init__(
+        self,
+        label_smoothing: float = 0.0,
+        name: str = "sigmoid_cross_entropy",
+        indices: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(label_smoothing, name=name, **kwargs)
         self.indices = indices
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "indices": self.indices}
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         rows = self.rows(y_true, y_pred)
         return -ops.sum(rows * ops.log_sigmoid(y_pred) + (1 - rows) * ops.log_sigmoid(-y_pred), axis=-1)
 
@@ -111,10 +124,10 @@ class SquaredError(keras.losses.MeanSquaredError):
         5.0
     """
 
-    def __init__(self, reduction=MEAN, name="squared_error", **kwargs):
+    def __init__(self, reduction: str = MEAN, name: str = "squared_error", **kwargs: Any) -> None:
         super().__init__(reduction=reduction, name=name, **kwargs)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         outputs, targets = y_pred.shape[-1], tuple(y_true.shape[1:]) or (1,)
         if targets not in ((outputs,), (None,)):
             raise ValueError(

@@ -1,17 +1,22 @@
 """An index of images on disk, searched by vectors."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import json
 import os
 import pathlib
 import secrets
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 
 import filelock
 import numpy as np
 
 from keras_vit.lazy import optional_package
 from keras_vit.messages import one_line, printable
+from keras_vit.types import Path
 from keras_vit.writing import atomic_open, atomic_write
 
 FORMAT = "keras_vit search 2"
@@ -49,7 +54,7 @@ class ImageIndex:
         [('b.png', 1.0), ('a.png', 0.0)]
     """
 
-    def __init__(self, folder, model, digest, size):
+    def __init__(self, folder: Path, model: str, digest: str, size: int) -> None:
         self.folder = pathlib.Path(folder).expanduser()
         self.model, self.digest, self.size = os.fspath(model), digest, size
         self.files, self._count = {}, 0  # of rows, some perhaps of files that were removed
@@ -69,7 +74,7 @@ class ImageIndex:
     def __len__(self):
         return len(self.files)
 
-    def changed(self, paths):
+    def changed(self, paths: Iterable[Path]) -> dict[str, tuple[int, float]]:
         """The files that are not in the index as they are now: dict from absolute paths to (bytes, time)."""
         stale = {}
         for path in map(os.path.abspath, paths):
@@ -79,7 +84,7 @@ class ImageIndex:
                 stale[path] = state
         return stale
 
-    def add(self, states, vectors):
+    def add(self, states: Mapping[str, tuple[int, float]], vectors: np.ndarray) -> None:
         """Add the vectors of files, or replace them.
 
         Args:
@@ -102,12 +107,12 @@ class ImageIndex:
         for row, (path, state) in enumerate(states.items(), start):
             self.files[path] = (row, *state)
 
-    def remove(self, paths):
+    def remove(self, paths: Iterable[Path]) -> None:
         """Remove files from the index."""
         for path in list(paths):
             del self.files[path]
 
-    def query(self, vector, top=10):
+    def query(self, vector: np.ndarray, top: int = 10) -> list[tuple[str, float]]:
         """The files with the most similar vectors.
 
         Args:
@@ -133,7 +138,7 @@ class ImageIndex:
         paths = [*self.files]
         return [(paths[row], 1 - distance) for row, distance in zip(matches.keys, matches.distances.tolist())]
 
-    def save(self):
+    def save(self) -> None:
         """Write the index: the vectors under a new name, then `index.json`, which names them."""
         self._remove_unused_rows()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -161,7 +166,7 @@ class ImageIndex:
             self.files = {path: (row, *state) for row, (path, state) in enumerate(zip(self.files, states))}
 
 
-def open_index(folder, view=True):
+def open_index(folder: Path, view: bool = True) -> ImageIndex:
     """Open an index.
 
     Args:
@@ -223,7 +228,7 @@ def _file_sha256(path):
 
 
 @contextlib.contextmanager
-def locked(folder):
+def locked(folder: Path) -> AbstractContextManager[None]:
     """A context in which no other process changes an index.
 
     Raises:

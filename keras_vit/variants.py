@@ -4,9 +4,14 @@
 the later families, whose sizes have options of their own.
 """
 
+from __future__ import annotations
+
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from keras_vit.messages import did_you_mean
+from keras_vit.types import Size
 
 SIZES = ("hidden_size", "num_layers", "mlp_dim", "num_heads")
 
@@ -301,7 +306,7 @@ def is_variant(name):
         return False
 
 
-def parse_variant(name):
+def parse_variant(name: str) -> dict[str, Any]:
     """The constructor arguments of a variant.
 
     Args:
@@ -367,7 +372,7 @@ def other_spelling(name):
     return f"{size}/{match[2]}" if match else None
 
 
-def variant_of(arguments):
+def variant_of(arguments: Mapping[str, Any]) -> str | None:
     """The name of the published size with these arguments of `VisionTransformer`, or None.
 
     A family is only named for models with an option that plain Vision Transformers do not have (`PLAIN`).
@@ -400,7 +405,9 @@ def _immutable(value):
     return tuple(value) if isinstance(value, list) else value
 
 
-def cost(variant, image_size=224, num_classes=1000, pooling=None):
+def cost(
+    variant: str, image_size: Size = 224, num_classes: int = 1000, pooling: str | None = None
+) -> dict[str, int]:
     """The number of tokens, parameters and operations of a variant.
 
     Args:

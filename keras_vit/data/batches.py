@@ -1,5 +1,10 @@
 """Samples to batches; each training batch is a function of (seed, step)."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import tensorflow as tf
 
 from keras_vit.data.augmentation.options import Augmentation
@@ -11,21 +16,24 @@ from keras_vit.labels import kind_of_records
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer
 
+if TYPE_CHECKING:
+    from keras_vit.data.samples import EncodedSamples
+
 
 def training_batches(
-    samples,
-    preprocessing,
-    batch_size,
+    samples: EncodedSamples,
+    preprocessing: Preprocessing,
+    batch_size: int,
     *,
-    seed,
-    steps,
-    first_step=0,
-    augmentation=Augmentation(),  # noqa: B008 - it is frozen
-    augment=None,
-    num_classes=None,
-    worker=0,
-    workers=1,
-):
+    seed: int,
+    steps: int,
+    first_step: int = 0,
+    augmentation: Augmentation = Augmentation(),  # noqa: B008 - it is frozen
+    augment: Callable | None = None,
+    num_classes: int | None = None,
+    worker: int = 0,
+    workers: int = 1,
+) -> tf.data.Dataset:
     """The batches of a training run, from one step to another.
 
     Every epoch is in a new order. Batch k and its augmentation depend only on the seed and k, so that a run
@@ -92,7 +100,14 @@ def training_batches(
     return by_step(batches, first_step, mixed)
 
 
-def evaluation_batches(samples, preprocessing, batch_size, *, worker=0, workers=1):
+def evaluation_batches(
+    samples: EncodedSamples,
+    preprocessing: Preprocessing,
+    batch_size: int,
+    *,
+    worker: int = 0,
+    workers: int = 1,
+) -> tf.data.Dataset:
     """All samples once, in order; the last batch may be smaller.
 
     With several workers each gets a part of each batch, and all the same number of batches: of a smaller last

@@ -1,14 +1,20 @@
 """`Dataset`: what a data set contains, and its summary."""
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import itertools
 import os
 import pathlib
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from keras_vit.labels import label_kind
 from keras_vit.messages import did_you_mean, listed
+
+if TYPE_CHECKING:
+    from keras_vit.data.samples import EncodedSamples
 
 MAX_NAMES = 10  # of classes in a summary
 
@@ -46,7 +52,7 @@ class Dataset:
     version: str | None = None
     texts: Any = None
 
-    def summary(self):
+    def summary(self) -> str:
         """The classes, the sample count of each split, and what was skipped, in one line.
 
         >>> splits = {"test": load_dataset("digits").split("test")}
@@ -79,7 +85,7 @@ class Dataset:
             labels = "images without labels"
         return "; ".join([f"{labels}: {splits}", *parts])
 
-    def captions(self, split):
+    def captions(self, split: str) -> Sequence[Sequence[str]] | None:
         """The texts of each image of a split; None where texts describe classes, or there are none."""
         return None if self.texts is None or self.class_names else self.texts.wordings[split]
 
@@ -94,7 +100,7 @@ class Dataset:
         images = collections.Counter(labels)
         return [name for index, name in enumerate(self.class_names) if images[index] == count]
 
-    def split(self, name):
+    def split(self, name: str) -> EncodedSamples:
         if name not in self.splits:
             hint = did_you_mean(name, self.splits)
             raise ValueError(f"split {name!r} is unknown{hint}; {self.name} has {', '.join(self.splits)}")

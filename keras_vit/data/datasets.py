@@ -1,5 +1,7 @@
 """Data sets by name. A new kind of data set is a row of `SOURCES`, and a file with its loader."""
 
+from __future__ import annotations
+
 import dataclasses
 import importlib
 import os
@@ -12,6 +14,7 @@ from keras_vit.data.samples import Samples as Samples
 from keras_vit.labels import LABEL_KINDS, label_kind
 from keras_vit.messages import did_you_mean
 from keras_vit.rules import integer, one_of, text
+from keras_vit.types import Path
 
 ON_BAD_IMAGE = one_of(("fail", "skip"))
 
@@ -49,8 +52,15 @@ SOURCES = {
 
 
 def load_dataset(
-    name, seed=0, on_bad_image="fail", *, task="single_label", data_dir=None, texts=False, labels=True
-):
+    name: Path,
+    seed: int = 0,
+    on_bad_image: str = "fail",
+    *,
+    task: str = "single_label",
+    data_dir: Path | None = None,
+    texts: bool = False,
+    labels: bool = True,
+) -> Dataset:
     """Load a data set by its name.
 
     Args:

@@ -1,9 +1,12 @@
 """Masks, images of class numbers, and samples that have one each."""
 
+from __future__ import annotations
+
 import dataclasses
 import io
 import struct
 import zlib
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -47,11 +50,11 @@ class MaskSamples(EncodedSamples):
     stored = ("images", "masks")
 
     @property
-    def label_values(self):
+    def label_values(self) -> tuple[int, ...]:
         mapping = [self.values, self.colors]
         return [values and list(values) for values in mapping] if any(mapping) else None
 
-    def unreadable(self):
+    def unreadable(self) -> Any:
         broken = super().unreadable()
         for path in self.masks:
             try:

@@ -1,13 +1,19 @@
 """Pairs of images and texts: the wording of each image's text is a function of (seed, step)."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.samples import by_step, not_converted, stream_seed
+
+if TYPE_CHECKING:
+    pass
 
 STREAM = 0x74657874  # makes the random numbers independent of others of the same seed and step
 
@@ -26,7 +32,16 @@ class Texts:
     preprocessing: Any = None
 
 
-def pair_batches(batches, texts, split, *, seed, first_step=0, worker=0, workers=1):
+def pair_batches(
+    batches: tf.data.Dataset,
+    texts: Texts | Sequence[Any],
+    split: str,
+    *,
+    seed: int,
+    first_step: int = 0,
+    worker: int = 0,
+    workers: int = 1,
+) -> tf.data.Dataset:
     """Convert batches of images and labels to batches for `ImageTextModel.fit`.
 
     Args:

@@ -1,12 +1,26 @@
 """Low-rank adaptation of a model's dense layers, and the float weights of an adapted or quantized model."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from keras import ops
 
 from keras_vit.layers.dense import adaptable_layers, float_kernel
 from keras_vit.rules import integer
 
+if TYPE_CHECKING:
+    import keras
 
-def enable_lora(model, rank, targets=("query", "value"), alpha=None, train=None):
+
+def enable_lora(
+    model: keras.Model,
+    rank: int,
+    targets: Sequence[str] = ("query", "value"),
+    alpha: float | None = None,
+    train: Sequence[str] | str | None = None,
+) -> None:
     """Prepare fine-tuning by low-rank adaptation (LoRA): train small factors of frozen kernels, and the head.
 
     The kernel W of a target becomes W + alpha / rank · A B, where A has W's shape with `rank` as its last
@@ -68,7 +82,7 @@ def enable_lora(model, rank, targets=("query", "value"), alpha=None, train=None)
     _forget_compiled(model)
 
 
-def merge_lora(model):
+def merge_lora(model: keras.Model) -> None:
     """Merge the LoRA factors into the kernels and make every weight trainable again.
 
     The outputs stay the same, except for the rounding of quantized kernels. Compile the model afterwards.

@@ -1,8 +1,11 @@
 """Models that `fit` trains in the same way on one device, several devices and several machines."""
 
+from __future__ import annotations
+
 import gc
 import random
 import warnings
+from typing import Any
 
 import keras
 import numpy as np
@@ -18,6 +21,7 @@ from keras_vit.engine.fit_checks import (
 from keras_vit.engine.step import BACKENDS, of_backend, total_loss
 from keras_vit.layers.dense import adaptable_layers
 from keras_vit.rules import integer, one_of
+from keras_vit.types import Tensor
 
 MODES = ("int8", "int4", "float8")
 _BACKEND = keras.backend.backend()
@@ -58,14 +62,14 @@ class DistributedModel(keras.Model):
 
     def compile(
         self,
-        optimizer="rmsprop",
-        loss=None,
-        *args,
-        accumulation_steps=1,
-        seed=None,
-        total_steps=None,
-        **kwargs,
-    ):
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        *args: Any,
+        accumulation_steps: int = 1,
+        seed: int | None = None,
+        total_steps: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Configure the model for training, as `keras.Model.compile`, with three more arguments.
 
         Args:
@@ -105,7 +109,17 @@ class DistributedModel(keras.Model):
         if getattr(self, "num_classes", None) is not None:
             warn_of_probabilities(self.loss)
 
-    def fit(self, x=None, y=None, batch_size=None, epochs=1, verbose="auto", callbacks=None, *args, **kwargs):
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: int | str = "auto",
+        callbacks: Any = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> keras.callbacks.History:
         """Train the model, as `keras.Model.fit`, but warn if it ends far from the compiled `total_steps`.
 
         It also warns of a loss that is NaN.
@@ -128,7 +142,7 @@ class DistributedModel(keras.Model):
                 callbacks = [*callbacks, ScheduleLength(self.total_steps)]
         return super().fit(x, y, batch_size, epochs, verbose, callbacks, *args, **kwargs)
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> Any:
         if not self.trainable_variables:
             raise ValueError(
                 f"every weight of the model {self.name!r} is frozen; set trainable = True for the model or "
@@ -136,7 +150,7 @@ class DistributedModel(keras.Model):
             )
         return super().make_train_function(force)
 
-    def train_on_features(self, head):
+    def train_on_features(self, head: keras.Model) -> None:
         """From now on take features of images in place of images, for `fit`.
 
         Args:
@@ -145,17 +159,28 @@ class DistributedModel(keras.Model):
         self.input_spec = None
         vars(self)["_head_on_features"] = head  # Keras would track the layers again.
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(
+        self, inputs: Any, training: bool | None = None, mask: Tensor | None = None, **kwargs: Any
+    ) -> Tensor:
         if head := vars(self).get("_head_on_features"):
             return head(inputs, training=training)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Tensor | None = None,
+        training: bool = True,
+    ) -> Tensor:
         if self.own_loss is None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         return total_loss(self, self.own_loss(x, y_pred, sample_weight))
 
-    def after_step(self, step, predicted, sample_weight, total):
+    def after_step(
+        self, step: Tensor, predicted: Tensor, sample_weight: Tensor, total: Tensor
+    ) -> list[tuple[keras.Variable, Tensor]]:
         """The new values of weights that no gradient trains, after the optimizer's step.
 
         On several replicas each calls it with its part of the batch.
@@ -174,7 +199,9 @@ class DistributedModel(keras.Model):
     enable_lora = enable_lora
     merge_lora = merge_lora
 
-    def quantize(self, mode=None, config=None, filters=None, **kwargs):
+    def quantize(
+        self, mode: str | None = None, config: Any = None, filters: Any = None, **kwargs: Any
+    ) -> None:
         """Quantize the kernels of dense layers, as `keras.Model.quantize`.
 
         "int8" and "int4" reduce their size to a quarter and an eighth, for inference and for LoRA; "float8"
@@ -214,7 +241,7 @@ class DistributedModel(keras.Model):
             if not frozen:
                 gc.unfreeze()
 
-    def get_compile_config(self):
+    def get_compile_config(self) -> Any:
         config = super().get_compile_config()
         if config:
             config["accumulation_steps"] = self.accumulation_steps
@@ -223,7 +250,7 @@ class DistributedModel(keras.Model):
             config["optimizer_built"] = self.optimizer.built
         return config
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: dict[str, Any]) -> None:
         config = keras.saving.deserialize_keras_object(config)
         # Keras would warn that an optimizer which was saved before the first step has fewer variables.
         optimizer_built = config.pop("optimizer_built", True)
@@ -233,15 +260,15 @@ class DistributedModel(keras.Model):
 
     if _BACKEND in BACKENDS:
 
-        def train_step(self, *args):
+        def train_step(self, *args: Any) -> Any:
             return of_backend().train_step(self, *args)
 
-        def test_step(self, *args):
+        def test_step(self, *args: Any) -> Any:
             return of_backend().test_step(self, *args)
 
     if _BACKEND == "tensorflow":
 
-        def make_predict_function(self, force=False):
+        def make_predict_function(self, force: bool = False) -> Any:
             if self.predict_function is None or force:
                 super().make_predict_function(force)
                 if not self.run_eagerly:

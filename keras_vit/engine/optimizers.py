@@ -1,12 +1,17 @@
 """Optimizers that sum the gradients over all replicas before they clip them."""
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit.engine.schedules import WarmupDecay
 from keras_vit.rules import number, optional
+from keras_vit.types import Tensor
 
 LAYER_DECAY = optional(number(above=0, high=1))
 
@@ -82,15 +87,21 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
     """
 
     def __init__(
-        self, learning_rate=0.01, momentum=0.9, accumulator_dtype=None, layer_decay=None, name="sgd", **kwargs
-    ):
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.01,
+        momentum: float = 0.9,
+        accumulator_dtype: str | None = None,
+        layer_decay: float | None = None,
+        name: str = "sgd",
+        **kwargs: Any,
+    ) -> None:
         number(0, below=1).check("momentum", momentum)
         super().__init__(learning_rate=learning_rate, name=name, **kwargs)
         self.layer_decay = LAYER_DECAY.check("layer_decay", layer_decay)
         self.momentum = momentum
         self.accumulator_dtype = accumulator_dtype
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -110,7 +121,7 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
         dtype = self.accumulator_dtype or variable.dtype
         return self.add_variable(variable.shape, dtype=dtype, layout=layout, name=f"momentum_{index}")
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         rate = self._rate(variable, learning_rate)
         buffer = self.momentums[self._get_variable_index(variable)]
         # Only the stored buffer is rounded to its dtype, not the step.
@@ -118,7 +129,7 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
         self.assign(buffer, ops.cast(new, buffer.dtype))
         self.assign_sub(variable, rate * new)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {"momentum": self.momentum, "accumulator_dtype": self.accumulator_dtype}
         return {**super().get_config(), **own}
 
@@ -143,11 +154,17 @@ class AdamW(_GlobalOptimizer, keras.optimizers.AdamW):
     Source: Loshchilov and Hutter 2019; `big_vision/optax.py`.
     """
 
-    def __init__(self, learning_rate=0.001, weight_decay=0.004, layer_decay=None, **kwargs):
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
+        weight_decay: float = 0.004,
+        layer_decay: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, **kwargs)
         self.layer_decay = LAYER_DECAY.check("layer_decay", layer_decay)
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         rate = self._rate(variable, learning_rate)
         if frozen_steps := self._frozen_steps[self._get_variable_index(variable)]:
             # Keras corrects the bias of the moments by all steps, but these moments are younger.

@@ -1,10 +1,15 @@
 """Learning rate schedules."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit.rules import one_of
+from keras_vit.types import Tensor
 
 DECAYS = ("cosine", "linear")
 
@@ -30,7 +35,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     Source: `vit_jax/utils.py`, `create_learning_rate_schedule`.
     """
 
-    def __init__(self, base_lr, total_steps, warmup_steps=0, decay="cosine"):
+    def __init__(
+        self, base_lr: float, total_steps: int, warmup_steps: int = 0, decay: str = "cosine"
+    ) -> None:
         one_of(DECAYS).check("decay", decay)
         if not 0 <= warmup_steps < total_steps:
             raise ValueError(
@@ -41,7 +48,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.warmup_steps = warmup_steps
         self.decay = decay
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Tensor:
         step = ops.cast(step, "float32")
         progress = ops.clip((step - self.warmup_steps) / (self.total_steps - self.warmup_steps), 0.0, 1.0)
         if self.decay == "cosine":
@@ -51,5 +58,5 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             rate = last + (self.base_lr - last) * (1.0 - progress)
         return rate * ops.minimum(1.0, step / self.warmup_steps) if self.warmup_steps else rate
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("base_lr", "total_steps", "warmup_steps", "decay")}

@@ -1,9 +1,13 @@
 """The devices of a run on JAX, and how batches, weights and optimizer state are divided among them."""
 
+from __future__ import annotations
+
 import contextlib
 import math
 import os
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -174,7 +178,7 @@ def _sharding(layer):
     return getattr(layer, "sharding", FREE)
 
 
-def make_distribution(strategy="auto", devices=None):
+def make_distribution(strategy: str = "auto", devices: Sequence[Any] | int | None = None) -> Any:
     """The `keras.distribution` of a strategy on JAX, for `keras.distribution.set_distribution`.
 
     Args:

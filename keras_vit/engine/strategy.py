@@ -1,9 +1,12 @@
 """The devices of a run: `tf.distribute` strategies by name, or the strategies of `sharding` on JAX."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import warnings
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -27,7 +30,7 @@ STRATEGIES = {
 }
 
 
-def make_strategy(name="auto"):
+def make_strategy(name: str = "auto") -> Any:
     """The devices of a run by the name of a strategy.
 
     Args:

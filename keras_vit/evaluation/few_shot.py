@@ -1,5 +1,10 @@
 """Few-shot evaluation and linear probes: simple classifiers of the features of a frozen model."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
@@ -11,10 +16,21 @@ from keras_vit.models.configured import backbone
 from keras_vit.models.features import grids_of_blocks
 from keras_vit.rules import integer
 
+if TYPE_CHECKING:
+    from keras_vit.data.datasets import Dataset
+
 BIAS_FEATURE = 100.0  # the constant feature for the bias: large, so that it is hardly regularized
 
 
-def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, batch_size=64, k=None):
+def few_shot(
+    model: keras.Model,
+    dataset: Dataset,
+    shots: Sequence[int] = (1, 5, 10, 25),
+    seeds: Sequence[int] = (0, 1, 2),
+    l2: float = 1024.0,
+    batch_size: int = 64,
+    k: int | None = None,
+) -> dict[int, list[float]]:
     """Test accuracy of a ridge regression or of the nearest neighbors on the frozen representation.
 
     Images are preprocessed as for the model, without augmentation. The features of the training and test
@@ -60,7 +76,13 @@ def few_shot(model, dataset, shots=(1, 5, 10, 25), seeds=(0, 1, 2), l2=1024.0, b
     return {count: [accuracy(count, seed) for seed in seeds] for count in shots}
 
 
-def probe_blocks(model, dataset, shots=None, seeds=(0,), batch_size=64):
+def probe_blocks(
+    model: keras.Model,
+    dataset: Dataset,
+    shots: Sequence[int] | None = None,
+    seeds: Sequence[int] = (0,),
+    batch_size: int = 64,
+) -> list[list[float]]:
     """Test accuracy of a linear classifier on the mean token of each block.
 
     A logistic regression is fitted to the standardized means of the patch tokens after the model's last norm,

@@ -1,14 +1,30 @@
 """Classification by the labels of the nearest images, which fits nothing."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_vit.evaluation.representations import representations_of_splits
 from keras_vit.rules import integer, number
 
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.data.samples import EncodedSamples
+
 _AT_ONCE = 2**24  # similarities in memory
 
 
-def knn(model, samples, test_samples, k=20, temperature=0.07, batch_size=64):
+def knn(
+    model: keras.Model,
+    samples: EncodedSamples,
+    test_samples: EncodedSamples,
+    k: int = 20,
+    temperature: float = 0.07,
+    batch_size: int = 64,
+) -> float:
     """The accuracy of classifying images by those with the most similar representations.
 
     Args:
@@ -35,7 +51,14 @@ def knn(model, samples, test_samples, k=20, temperature=0.07, batch_size=64):
     return knn_accuracy(*train, *test, min(k, len(train[1])), temperature)
 
 
-def knn_accuracy(features, labels, test_features, test_labels, k=20, temperature=0.07):
+def knn_accuracy(
+    features: np.ndarray,
+    labels: np.ndarray,
+    test_features: np.ndarray,
+    test_labels: np.ndarray,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> float:
     """The accuracy of a weighted vote of the k samples with the largest cosine similarity.
 
     The vote of a sample of similarity s has the weight exp(s / temperature). Of classes with the same sum of

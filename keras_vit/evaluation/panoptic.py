@@ -1,12 +1,19 @@
 """Panoptic quality: how well segments, each an object or all of a class, are found and outlined."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from keras_vit.labels import IGNORE
 from keras_vit.tasks.task import names_or_indices
 
 
-def panoptic_counts(predicted, label, num_classes, things=None):
+def panoptic_counts(
+    predicted: np.ndarray, label: np.ndarray, num_classes: int, things: Sequence[int] | None = None
+) -> np.ndarray:
     """What one image adds to the panoptic quality of each class.
 
     A segment is the pixels of one class and, for things, of one object. A predicted and a labeled segment of
@@ -71,7 +78,9 @@ def _segments(panoptic, things):
     return np.concatenate([[IGNORE], pairs[0][has_class]]), numbers[inverse.reshape(classes.shape)]
 
 
-def panoptic_quality(counts, things=None, class_names=None):
+def panoptic_quality(
+    counts: np.ndarray, things: Sequence[int] | None = None, class_names: Sequence[str] | None = None
+) -> dict[str, Any]:
     """The panoptic quality from the counts of a data set.
 
     Args:

@@ -1,11 +1,27 @@
 """Run a model over a split and score its outputs."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from keras_vit.messages import listed
 from keras_vit.tasks import get_task
 from keras_vit.weights.class_names import class_names, is_same_class
 
+if TYPE_CHECKING:
+    import keras
 
-def evaluate(model, samples, batch_size=64, task="single_label"):
+    from keras_vit.data.samples import EncodedSamples
+    from keras_vit.export.exported_model import ExportedModel
+    from keras_vit.tasks.task import Task
+
+
+def evaluate(
+    model: keras.Model | ExportedModel,
+    samples: EncodedSamples,
+    batch_size: int = 64,
+    task: str | Task = "single_label",
+) -> dict[str, Any]:
     """Score a model on all samples of a split; no remainder is dropped.
 
     On a terminal, a progress bar appears after two seconds.
@@ -35,7 +51,12 @@ def evaluate(model, samples, batch_size=64, task="single_label"):
     return get_task(task).scores(predict(model, samples, batch_size, task))
 
 
-def predict(model, samples, batch_size=64, task="single_label"):
+def predict(
+    model: keras.Model | ExportedModel,
+    samples: EncodedSamples,
+    batch_size: int = 64,
+    task: str | Task = "single_label",
+) -> Any:
     """Run a model once over all samples; `accuracy`, `per_class` and others score the result.
 
     Args:

@@ -1,14 +1,24 @@
 """ReaL accuracy: ImageNet's validation images with all their correct labels."""
 
+from __future__ import annotations
+
 import json
 import os
 import pathlib
 import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit.types import Path
 
-def read_real_labels(path):
+if TYPE_CHECKING:
+    from keras_vit.data.samples import EncodedSamples
+    from keras_vit.tasks.single_label import Predictions
+
+
+def read_real_labels(path: Path) -> dict[str, list[int]]:
     """Read ReaL labels from a JSON file.
 
     Args:
@@ -45,7 +55,7 @@ def read_real_labels(path):
     return labels
 
 
-def real_labels_of(samples, labels):
+def real_labels_of(samples: EncodedSamples, labels: Mapping[str, Sequence[int]]) -> list[Sequence[int]]:
     """The ReaL labels of a split's images, by file name.
 
     The order of the samples does not identify them: a folder's images are sorted by class, and TFDS has
@@ -89,7 +99,7 @@ def _number(name):
     return match and int(match[1])
 
 
-def real_accuracy(predictions, labels):
+def real_accuracy(predictions: Predictions, labels: Sequence[Sequence[int]]) -> dict[str, Any]:
     """The fraction of images whose predicted class is among their labels, over images that have labels.
 
     Args:

@@ -1,13 +1,24 @@
 """How a model represents images as vectors."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.models.configured import backbone
 from keras_vit.tasks.computing import computed
 
+if TYPE_CHECKING:
+    import keras
 
-def representations(model, samples, batch_size=64):
+    from keras_vit.data.samples import EncodedSamples
+
+
+def representations(
+    model: keras.Model, samples: EncodedSamples, batch_size: int = 64
+) -> tuple[np.ndarray, np.ndarray]:
     """The representation of every sample.
 
     Args:

@@ -1,17 +1,29 @@
 """How well a model of images and texts finds the captions of images, and the images of captions."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
 from keras_vit.evaluation.representations import computed_features
 from keras_vit.models import ImageTextModel
 from keras_vit.models.configured import check_class
 
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.data.samples import EncodedSamples
+
 AT = (1, 5)
 CHUNK = 1024  # images that are compared with all texts at a time
 TOLERANCE = 1e-6  # Equal vectors may differ by the rounding of the batches that they were computed in.
 
 
-def retrieval(model, samples, captions, batch_size=64):
+def retrieval(
+    model: keras.Model, samples: EncodedSamples, captions: Sequence[Sequence[str]], batch_size: int = 64
+) -> dict[str, Any]:
     """Score an image-text model on all images and captions of a split.
 
     Args:
@@ -44,7 +56,9 @@ def retrieval(model, samples, captions, batch_size=64):
     return {"samples": len(vectors), "texts": len(texts), **recall(vectors, texts, owners)}
 
 
-def recall(images, texts, owners, at=AT):
+def recall(
+    images: np.ndarray, texts: np.ndarray, owners: Sequence[int], at: Sequence[int] = AT
+) -> dict[str, float]:
     """The recall at k of images by texts, and of texts by images.
 
     `image_to_text_recall_k` is the fraction of images of which one of the k most similar texts is their own,

@@ -1,5 +1,7 @@
 """Attention scores, attention maps over the image, and attention rollout."""
 
+from __future__ import annotations
+
 import itertools
 
 import keras
@@ -16,9 +18,10 @@ from keras_vit.inspection.blocks import (
     score_chunks,
     walk,
 )
+from keras_vit.types import Images
 
 
-def attention_scores(model, images, block=-1):
+def attention_scores(model: keras.Model, images: Images, block: int = -1) -> np.ndarray:
     """Compute the attention scores of one encoder block.
 
     Args:
@@ -42,7 +45,7 @@ def attention_scores(model, images, block=-1):
     return _array(layer.attention.scores(layer.attention_input(tokens), positions=positions))
 
 
-def attention_maps(model, images, block=None):
+def attention_maps(model: keras.Model, images: Images, block: int | None = None) -> np.ndarray:
     """Compute the attention of each head from the query token to the patches.
 
     The query is what the pooling reads: the class token, or the mean of class and distillation token; the
@@ -78,7 +81,7 @@ def attention_maps(model, images, block=None):
     return _patch_maps(model, images, attention)
 
 
-def attention_rollout(model, images):
+def attention_rollout(model: keras.Model, images: Images) -> np.ndarray:
     """Compute attention rollout: how much of each patch reaches the pooling through all blocks.
 
     The heads are averaged, the identity is added for the residual connection, the rows are normalized, and

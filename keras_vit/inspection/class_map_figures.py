@@ -1,5 +1,10 @@
 """Figures of class maps; each function returns a matplotlib Figure."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from matplotlib.colors import to_rgb
 
@@ -19,10 +24,20 @@ from keras_vit.inspection.drawing import (
 )
 from keras_vit.labels import IGNORE
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MAX_LEGEND = 20  # classes
 
 
-def segmentation_figure(images, predicted, truth, captions, class_names, title):
+def segmentation_figure(
+    images: Sequence[np.ndarray] | np.ndarray,
+    predicted: Sequence[Any],
+    truth: Sequence[Any] | None,
+    captions: Sequence[str],
+    class_names: Sequence[str],
+    title: str,
+) -> Figure:
     """Draw images, below each the predicted classes over it, and below these the true ones.
 
     Class 0 is left without color, as `class_overlay` does.
@@ -59,7 +74,14 @@ def segmentation_figure(images, predicted, truth, captions, class_names, title):
     return set_fonts(figure)
 
 
-def class_example_figure(images, predicted, truth, numbers, captions, title):
+def class_example_figure(
+    images: Sequence[np.ndarray] | np.ndarray,
+    predicted: Sequence[Any],
+    truth: Sequence[Any] | None,
+    numbers: Sequence[Any],
+    captions: Sequence[str],
+    title: str,
+) -> Figure:
     """Draw an example for each of some classes: where it is found, where it is missed, and where it is not.
 
     Args:
@@ -92,7 +114,7 @@ def class_example_figure(images, predicted, truth, numbers, captions, title):
     return set_fonts(figure)
 
 
-def iou_figure(classes, title):
+def iou_figure(classes: Sequence[dict[str, Any]], title: str) -> Figure:
     """Plot the intersection over union of each class; of more than 60 classes, of the lowest ones.
 
     Args:

@@ -1,5 +1,7 @@
 """Class maps as pictures: the colors of the classes, palette PNG files, and maps over images."""
 
+from __future__ import annotations
+
 import io
 
 import numpy as np
@@ -8,7 +10,7 @@ from PIL import Image
 VALUES = 256  # of a pixel in a palette PNG
 
 
-def class_colors(count=VALUES):
+def class_colors(count: int = VALUES) -> np.ndarray:
     """The colors of the first classes, the same in every mask, overlay and figure: uint8 (count, 3).
 
     They are the palette of VOC's masks, of which the first color is black and number 255, of ignored pixels,
@@ -24,7 +26,7 @@ def class_colors(count=VALUES):
     return ((numbers & 1) << (7 - bits)).sum(-1).astype("uint8")
 
 
-def palette_png(classes):
+def palette_png(classes: np.ndarray) -> bytes:
     """A class map as a PNG file, whose values are the classes and whose palette has their colors.
 
     `folder:` data sets read such files as masks.
@@ -54,7 +56,7 @@ def palette_png(classes):
     return png_bytes(image)
 
 
-def class_overlay(image, classes, opacity=0.5):
+def class_overlay(image: np.ndarray, classes: np.ndarray, opacity: float = 0.5) -> np.ndarray:
     """An image with the colors of a class map over it, but for class 0, whose color is black.
 
     In most data sets class 0 is the background.

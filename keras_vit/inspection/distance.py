@@ -1,15 +1,22 @@
 """The mean distance in pixels between a patch and the patches that it attends to."""
 
+from __future__ import annotations
+
 import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
 from keras import ops
 
 from keras_vit.inspection.blocks import check_images, patch_grid, score_chunks, walk
 from keras_vit.models.vit.geometry import stem_stride
+from keras_vit.types import Images
+
+if TYPE_CHECKING:
+    import keras
 
 
-def attention_distance(model, images):
+def attention_distance(model: keras.Model, images: Images) -> np.ndarray:
     """Compute the mean attention distance in pixels, by block and head.
 
     The distances from the center of a patch to the centers of all patches are averaged, weighted by its

@@ -1,5 +1,10 @@
 """Pictures of dense features: their first principal components as colors."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from keras_vit.rules import integer
@@ -7,7 +12,7 @@ from keras_vit.rules import integer
 _CUT = 1.0  # percent of the positions at each end of a component that have its first or last color
 
 
-def feature_pca(features, count=3):
+def feature_pca(features: np.ndarray | Sequence[np.ndarray], count: int = 3) -> Any:
     """The first principal components of dense features, scaled to [0, 1].
 
     With three components these are the pictures by which the authors of DINO show what patches have in

@@ -5,7 +5,11 @@ and for arrays whose shapes do not match. Long names are wrapped and truncated. 
 font has are drawn as "□"; `matplotlib.rcParams["font.family"]` selects the fonts.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.patches import Rectangle
@@ -23,13 +27,21 @@ from keras_vit.inspection.drawing import (
 )
 from keras_vit.messages import spelled
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TRAINING = {"color": BLUE, "linestyle": "-", "marker": "o", "label": "training"}
 VALIDATION = {"color": ORANGE, "linestyle": "--", "marker": "s", "label": "validation"}
 IMAGES, GRIDS = "n height width colors", "rows columns rows columns"
 UNIFORM = "1 is uniform attention over all patches"
 
 
-def learning_curves(rows, title, steps=(), names=None):
+def learning_curves(
+    rows: Sequence[dict[str, Any]],
+    title: str,
+    steps: Sequence[dict[str, Any]] = (),
+    names: Sequence[str] | None = None,
+) -> Figure:
     """Plot loss, metrics and learning rate over the steps of a run.
 
     Args:
@@ -65,7 +77,7 @@ def learning_curves(rows, title, steps=(), names=None):
     return set_fonts(figure)
 
 
-def curve_names(rows):
+def curve_names(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return the names of the curves in a run's `metrics.csv`: loss first, learning rate last.
 
     >>> curve_names([{"step": 10, "learning_rate": 0.1, "accuracy": 0.2, "loss": 2.0, "val_loss": 2.1}])
@@ -76,7 +88,13 @@ def curve_names(rows):
     return sorted(names, key=lambda name: (name != "loss") + 2 * (name == "learning_rate"))
 
 
-def prediction_grid(images, predicted, confidence, truth, title):
+def prediction_grid(
+    images: Sequence[np.ndarray] | np.ndarray,
+    predicted: Sequence[Any],
+    confidence: Sequence[float],
+    truth: Sequence[Any] | None,
+    title: str,
+) -> Figure:
     """Draw images with the predicted class, its probability and the true class.
 
     Args:
@@ -102,7 +120,7 @@ def prediction_grid(images, predicted, confidence, truth, title):
     return set_fonts(figure)
 
 
-def picture_rows(rows, title):
+def picture_rows(rows: Sequence[dict[str, np.ndarray]], title: str) -> Figure:
     """Draw rows of pictures, such as images and below them what a model predicts of them.
 
     Args:
@@ -123,7 +141,9 @@ def picture_rows(rows, title):
     return set_fonts(figure)
 
 
-def attention_overlay(images, maps, names, title):
+def attention_overlay(
+    images: Sequence[np.ndarray] | np.ndarray, maps: np.ndarray, names: Sequence[str] | None, title: str
+) -> Figure:
     """Draw images and, below each, its attention map over the image in gray.
 
     Args:
@@ -149,7 +169,7 @@ def attention_overlay(images, maps, names, title):
     return set_fonts(figure)
 
 
-def head_figure(image, maps, title):
+def head_figure(image: np.ndarray, maps: np.ndarray, title: str) -> Figure:
     """Draw one image and the attention map of each head of a block over it.
 
     Args:
@@ -173,7 +193,9 @@ def head_figure(image, maps, title):
     return set_fonts(figure)
 
 
-def similarity_figure(image, similarity, cells, title):
+def similarity_figure(
+    image: np.ndarray, similarity: np.ndarray, cells: Sequence[tuple[int, int]], title: str
+) -> Figure:
     """Draw the similarity of a few chosen patches to all patches of the image, one map per chosen patch.
 
     Args:
@@ -209,7 +231,7 @@ def similarity_figure(image, similarity, cells, title):
     return set_fonts(figure)
 
 
-def filter_figure(components, explained, title):
+def filter_figure(components: np.ndarray, explained: np.ndarray, title: str) -> Figure:
     """Draw the principal components of the patch filters and the fraction of the variance of each.
 
     Gray is 0, and each component is scaled by its own largest absolute value; its sign is arbitrary.
@@ -242,7 +264,7 @@ def filter_figure(components, explained, title):
     return set_fonts(figure)
 
 
-def position_figure(similarity, title):
+def position_figure(similarity: np.ndarray, title: str) -> Figure:
     """Draw the similarity of each position embedding to all others, as one tile per position.
 
     In a model that has learned the image's two dimensions, each tile is brightest at its own position, and
@@ -279,7 +301,7 @@ def position_figure(similarity, title):
     return set_fonts(axes.figure)
 
 
-def distance_figure(distances, title):
+def distance_figure(distances: np.ndarray, title: str) -> Figure:
     """Plot the mean attention distance of each head, by block.
 
     A point is a head, the line their mean. Heads with a small distance attend locally, as a convolution does;
@@ -301,7 +323,7 @@ def distance_figure(distances, title):
     return set_fonts(axes.figure)
 
 
-def block_accuracy_figure(accuracies, title):
+def block_accuracy_figure(accuracies: Sequence[Sequence[float]], title: str) -> Figure:
     """Plot the accuracy of a classifier of each block's features.
 
     A point is a seed, the line their mean.
@@ -320,7 +342,7 @@ def block_accuracy_figure(accuracies, title):
     return set_fonts(axes.figure)
 
 
-def confusion_figure(matrix, class_names, title):
+def confusion_figure(matrix: np.ndarray, class_names: Sequence[str], title: str) -> Figure:
     """Draw a confusion matrix as fractions of the true class; with up to 20 classes also the counts.
 
     Counts above 100,000 are shown as percentages of the true class.

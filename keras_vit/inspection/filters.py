@@ -1,15 +1,22 @@
 """The principal components of the filters of the first layer."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 from keras import ops
 
 from keras_vit.inspection.blocks import check_model, is_integer
 from keras_vit.layers import PaletteEmbedding
 
+if TYPE_CHECKING:
+    import keras
+
 DEFAULT_COUNT = 28  # as in the paper's figure 7
 
 
-def filter_components(model, count=None):
+def filter_components(model: keras.Model, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Compute the principal components of the filters that are applied to the pixels.
 
     The patch embedding has one filter per hidden unit. A ResNet stem's filters are the kernels of its root

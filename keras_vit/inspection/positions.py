@@ -1,13 +1,21 @@
 """The similarity of position embeddings."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from keras import ops
 
 from keras_vit.inspection.blocks import check_model
 from keras_vit.inspection.similarity import cosine_similarity
 from keras_vit.layers.position_embedding import sincos_2d
 
+if TYPE_CHECKING:
+    import keras
+    import numpy as np
 
-def position_similarity(model):
+
+def position_similarity(model: keras.Model) -> np.ndarray:
     """Compute the cosine similarity of every two position embeddings.
 
     Args:

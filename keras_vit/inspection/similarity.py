@@ -1,12 +1,20 @@
 """The similarity of patches in a model's features."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 from keras import ops
 
 from keras_vit.inspection.blocks import check_images, input_of_block, patch_grid, pooling_input
+from keras_vit.types import Images
+
+if TYPE_CHECKING:
+    import keras
 
 
-def patch_similarity(model, images, stage="tokens"):
+def patch_similarity(model: keras.Model, images: Images, stage: str = "tokens") -> np.ndarray:
     """Compute the cosine similarity of every two patches of an image in a model's features.
 
     Args:

@@ -1,6 +1,9 @@
 """Multi-head self-attention."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -13,6 +16,7 @@ from keras_vit.layers.relative_position_bias import RelativePositionBias
 from keras_vit.layers.rotary import rotate
 from keras_vit.layers.xla_form import XLA_FORM, fused_attention
 from keras_vit.rules import one_of, optional
+from keras_vit.types import Shape, Tensor
 
 # The most scores of an image and head that are computed together: all of a 512-pixel image in patches of 16,
 # or of about 280 queries of a 1,024-pixel image. Smaller chunks take less memory but more operations.
@@ -21,7 +25,7 @@ ROTATIONS = ("interleaved", "half")
 MASKED = -1e9  # added to the score of a token that a query does not attend to
 
 
-def attention_scores(query, key, bias=None):
+def attention_scores(query: Tensor, key: Tensor, bias: Tensor | None = None) -> Tensor:
     """Attention weights: softmax(query · keyᵀ / √head size + bias).
 
     Args:
@@ -44,7 +48,7 @@ def attention_scores(query, key, bias=None):
     return ops.softmax(logits if bias is None else logits + ops.cast(bias, logits.dtype))
 
 
-def attend(scores, value):
+def attend(scores: Tensor, value: Tensor) -> Tensor:
     """The attention's output before its projection: the values, weighted by the scores.
 
     Args:
@@ -162,27 +166,33 @@ class MultiHeadSelfAttention(CompositeLayer):
 
     def __init__(
         self,
-        num_heads,
-        qkv_bias=True,
-        dropout_rate=0.0,
-        key_bias=True,
-        out_bias=True,
-        num_kv_heads=None,
-        qk_norm=None,
-        sub_norm=None,
-        norm_epsilon=1e-6,
-        rotation=None,
-        relative_grid=None,
-        class_token=True,
-        causal=False,
-        **kwargs,
-    ):
+        num_heads: int,
+        qkv_bias: bool = True,
+        dropout_rate: float = 0.0,
+        key_bias: bool = True,
+        out_bias: bool = True,
+        num_kv_heads: int | None = None,
+        qk_norm: str | None = None,
+        sub_norm: str | None = None,
+        norm_epsilon: float = 1e-6,
+        rotation: str | None = None,
+        relative_grid: tuple[int, int] | None = None,
+        class_token: bool = True,
+        causal: bool = False,
+        **kwargs: Any,
+    ) -> None:
         # Positions stay in float32 under mixed precision; the projections cast the tokens.
         super().__init__(autocast=False, **kwargs)
         optional(one_of(ROTATIONS)).check("rotation", rotation)
         self.store_arguments(locals())
 
-    def build(self, tokens_shape, query_shape=None, positions_shape=None, bias_shape=None):
+    def build(
+        self,
+        tokens_shape: Shape,
+        query_shape: Shape | None = None,
+        positions_shape: Shape | None = None,
+        bias_shape: Shape | None = None,
+    ) -> None:
         channels = tokens_shape[-1]
         check_heads(channels, self.num_heads, self.num_kv_heads)
         heads = (self.num_heads, channels // self.num_heads)
@@ -230,7 +240,9 @@ class MultiHeadSelfAttention(CompositeLayer):
             )
             self.position_bias.build()
 
-    def project(self, tokens, query=None, positions=None):
+    def project(
+        self, tokens: Tensor, query: Tensor | None = None, positions: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value, each (batch, queries or tokens, heads, head size)."""
         of_tokens = query is None
         query, key = self.query(tokens if of_tokens else query), self.key(tokens)
@@ -246,7 +258,14 @@ class MultiHeadSelfAttention(CompositeLayer):
             key, value = _repeat_heads(key, groups), _repeat_heads(value, groups)
         return query, key, value
 
-    def call(self, tokens, query=None, positions=None, training=None, bias=None):
+    def call(
+        self,
+        tokens: Tensor,
+        query: Tensor | None = None,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         query, key, value = self.project(tokens, query, positions)
         outputs = []
         for chunk in query_chunks(query.shape[1], key.shape[1]):
@@ -255,7 +274,7 @@ class MultiHeadSelfAttention(CompositeLayer):
                 outputs.append(self.chunk_output(query, key, value, chunk, positions, training, bias))
         return self.projected(ops.concatenate(outputs, axis=1))
 
-    def projected(self, x):
+    def projected(self, x: Tensor) -> Tensor:
         """The heads' outputs (batch, queries, heads, head size) after the last projection."""
         if self.sub_norm is not None:
             shape = ops.shape(x)
@@ -264,7 +283,7 @@ class MultiHeadSelfAttention(CompositeLayer):
             x = ops.reshape(x, shape)
         return self.out(x)
 
-    def step(self, token, cache, index):
+    def step(self, token: Tensor, cache: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """The output for one token of causal attention, from the keys and values of the tokens before it.
 
         Args:
@@ -282,12 +301,21 @@ class MultiHeadSelfAttention(CompositeLayer):
         scores = attention_scores(query, key, causal_bias(ops.reshape(index, (1,)), numbers))
         return self.projected(attend(scores, value)), cache
 
-    def scores(self, tokens, query=None, positions=None):
+    def scores(self, tokens: Tensor, query: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         """Attention weights (batch, heads, queries, tokens), whose rows sum to 1."""
         query, key, _ = self.project(tokens, query, positions)
         return self.chunk_scores(query, key, slice(None), positions)
 
-    def chunk_output(self, query, key, value, chunk, positions=None, training=None, bias=None):
+    def chunk_output(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        chunk: slice | None,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         """The heads' outputs for the projected queries in a slice."""
         if XLA_FORM and not (training and self.dropout_rate):
             bias = self.chunk_bias(query, key, chunk, positions, bias)
@@ -295,12 +323,26 @@ class MultiHeadSelfAttention(CompositeLayer):
         scores = self.chunk_scores(query, key, chunk, positions, bias)
         return attend(self.dropout(scores, training=training), value)
 
-    def chunk_scores(self, query, key, chunk, positions=None, bias=None):
+    def chunk_scores(
+        self,
+        query: Tensor,
+        key: Tensor,
+        chunk: slice | None,
+        positions: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         """Attention weights of the projected queries in a slice."""
         bias = self.chunk_bias(query, key, chunk, positions, bias)
         return attention_scores(query[:, chunk], key, bias)
 
-    def chunk_bias(self, query, key, chunk, positions=None, bias=None):
+    def chunk_bias(
+        self,
+        query: Tensor,
+        key: Tensor,
+        chunk: slice | None,
+        positions: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor | None:
         """What is added to the scores of the queries in a slice, or None."""
         if bias is not None and bias.shape[2] != 1:  # It differs between the queries.
             bias = bias[:, :, chunk]
@@ -315,7 +357,13 @@ class MultiHeadSelfAttention(CompositeLayer):
         first, *others = biases
         return sum((ops.cast(other, first.dtype) for other in others), first)
 
-    def compute_output_shape(self, tokens_shape, query_shape=None, positions_shape=None, bias_shape=None):
+    def compute_output_shape(
+        self,
+        tokens_shape: Shape,
+        query_shape: Shape | None = None,
+        positions_shape: Shape | None = None,
+        bias_shape: Shape | None = None,
+    ) -> Shape:
         return tokens_shape if query_shape is None else query_shape
 
 

@@ -1,5 +1,9 @@
 """Pooling by attention with a learned probe (the MAP head)."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -8,6 +12,7 @@ from keras_vit.layers.dense import CompositeLayer
 from keras_vit.layers.hints import WHOLE
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
+from keras_vit.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -42,13 +47,13 @@ class AttentionPooling(CompositeLayer):
 
     def __init__(
         self,
-        num_heads,
-        mlp_dim,
-        activation="gelu_tanh",
-        norm_epsilon=1e-6,
-        qkv_bias=True,
-        **kwargs,
-    ):
+        num_heads: int,
+        mlp_dim: int,
+        activation: str = "gelu_tanh",
+        norm_epsilon: float = 1e-6,
+        qkv_bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.store_arguments(locals())
         policy = self.dtype_policy
@@ -56,19 +61,19 @@ class AttentionPooling(CompositeLayer):
         self.mlp_norm = LayerNormalization(norm_epsilon, dtype=policy, name="mlp_norm")
         self.mlp = MlpBlock(mlp_dim, activation, dtype=policy, name="mlp")
 
-    def build(self, tokens_shape, bias_shape=None):
+    def build(self, tokens_shape: Shape, bias_shape: Shape | None = None) -> None:
         self.probe = self.add_weight(
             shape=(1, 1, tokens_shape[-1]), initializer="glorot_uniform", name="probe"
         )
         for part in (self.attention, self.mlp_norm, self.mlp):
             part.build(tokens_shape)
 
-    def call(self, tokens, bias=None):
+    def call(self, tokens: Tensor, bias: Tensor | None = None) -> Tensor:
         x = self.attention(tokens, self._query(tokens), bias=bias)  # (batch, 1, channels)
         x = x + self.mlp(self.mlp_norm(x))
         return ops.squeeze(x, axis=1)
 
-    def scores(self, tokens):
+    def scores(self, tokens: Tensor) -> Tensor:
         """Attention weights of the probe: (batch, heads, 1, tokens), rows summing to 1."""
         return self.attention.scores(tokens, self._query(tokens))
 
@@ -76,5 +81,5 @@ class AttentionPooling(CompositeLayer):
         batch, _, channels = ops.shape(tokens)
         return ops.broadcast_to(self.probe, (batch, 1, channels))
 
-    def compute_output_shape(self, tokens_shape, bias_shape=None):
+    def compute_output_shape(self, tokens_shape: Shape, bias_shape: Shape | None = None) -> Shape:
         return (tokens_shape[0], tokens_shape[-1])

@@ -1,11 +1,16 @@
 """Learned tokens before the patch tokens: class, distillation, registers."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import TOKEN
 from keras_vit.rules import integer
+from keras_vit.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -35,21 +40,23 @@ class ClassToken(Configurable):
 
     sharding = TOKEN
 
-    def __init__(self, num_tokens=1, initializer="zeros", **kwargs):
+    def __init__(
+        self, num_tokens: int = 1, initializer: str | keras.initializers.Initializer = "zeros", **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.num_tokens = integer(at_least=1).check("num_tokens", num_tokens)
         self.initializer = keras.initializers.get(initializer)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.token = self.add_weight(
             shape=(1, self.num_tokens, input_shape[-1]), initializer=self.initializer, name="token"
         )
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         batch, _, channels = ops.shape(tokens)
         prefix = ops.broadcast_to(self.token, (batch, self.num_tokens, channels))
         return ops.concatenate([prefix, tokens], axis=1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, tokens, channels = input_shape
         return (batch, tokens and tokens + self.num_tokens, channels)

@@ -1,5 +1,9 @@
 """A block of the encoder: attention and MLP, each with a norm and a residual connection."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -11,6 +15,7 @@ from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
 from keras_vit.rules import number
 from keras_vit.seeds import replay_seeds
+from keras_vit.types import Shape, Tensor
 
 PARTS = ("attention_norm", "attention", "mlp_norm", "mlp")
 
@@ -62,25 +67,25 @@ class EncoderBlock(CompositeLayer):
 
     def __init__(
         self,
-        num_heads=None,
-        mlp_dim=None,
-        activation="gelu_tanh",
-        norm_epsilon=1e-6,
-        qkv_bias=True,
-        layer_scale=None,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-        stochastic_depth_rate=0.0,
-        remat=False,
-        attention_norm=None,
-        attention=None,
-        mlp_norm=None,
-        mlp=None,
-        scale_mlp=True,
-        post_norm=False,
-        norm_after_residual=False,
-        **kwargs,
-    ):
+        num_heads: int | None = None,
+        mlp_dim: int | None = None,
+        activation: str = "gelu_tanh",
+        norm_epsilon: float = 1e-6,
+        qkv_bias: bool = True,
+        layer_scale: float | None = None,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        remat: bool = False,
+        attention_norm: keras.Layer | None = None,
+        attention: keras.Layer | None = None,
+        mlp_norm: keras.Layer | None = None,
+        mlp: keras.Layer | None = None,
+        scale_mlp: bool = True,
+        post_norm: bool = False,
+        norm_after_residual: bool = False,
+        **kwargs: Any,
+    ) -> None:
         if post_norm and norm_after_residual:
             raise ValueError("expected one of post_norm and norm_after_residual; got both")
         super().__init__(autocast=False, **kwargs)  # of positions, which stay in float32
@@ -104,12 +109,21 @@ class EncoderBlock(CompositeLayer):
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=policy)
         self.skip = StochasticDepth(stochastic_depth_rate, dtype=policy)
 
-    def build(self, tokens_shape, positions_shape=None, bias_shape=None):
+    def build(
+        self, tokens_shape: Shape, positions_shape: Shape | None = None, bias_shape: Shape | None = None
+    ) -> None:
         parts = (self.attention_norm, self.attention, self.attention_scale, self.skip)
         for part in (*parts, self.mlp_norm, self.mlp, self.mlp_scale):
             part.build(tokens_shape)
 
-    def call(self, tokens, positions=None, training=None, num_outputs=None, bias=None):
+    def call(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+        num_outputs: int | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         tokens = ops.cast(tokens, self.compute_dtype)
         options = {"training": training, "num_outputs": num_outputs}
         arguments = {"tokens": tokens, "positions": positions, "bias": bias}
@@ -138,7 +152,7 @@ class EncoderBlock(CompositeLayer):
         tokens = tokens + self.skip(self.mlp_scale(x), training=training)
         return self.mlp_norm(tokens) if self.norm_after_residual else tokens
 
-    def step(self, token, cache, index):
+    def step(self, token: Tensor, cache: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """The output for one token of causal attention, and the cache with it, as of the attention.
 
         Args:
@@ -148,7 +162,7 @@ class EncoderBlock(CompositeLayer):
         x, cache = self.attention.step(self.attention_input(token), cache, index)
         return self._after_attention(token, x), cache
 
-    def attention_input(self, tokens):
+    def attention_input(self, tokens: Tensor) -> Tensor:
         """What the attention computes query, key and value from."""
         return self.attention_norm(tokens) if self._norm_first else tokens
 
@@ -156,14 +170,23 @@ class EncoderBlock(CompositeLayer):
     def _norm_first(self):
         return not (self.post_norm or self.norm_after_residual)
 
-    def compute_output_shape(self, tokens_shape, positions_shape=None, bias_shape=None):
+    def compute_output_shape(
+        self, tokens_shape: Shape, positions_shape: Shape | None = None, bias_shape: Shape | None = None
+    ) -> Shape:
         return tokens_shape
 
-    def compute_output_spec(self, tokens, positions=None, training=None, num_outputs=None, bias=None):
+    def compute_output_spec(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+        num_outputs: int | None = None,
+        bias: Tensor | None = None,
+    ) -> Any:
         batch, count, channels = tokens.shape
         return keras.KerasTensor((batch, num_outputs or count, channels), self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         for name in PARTS:
             if name in self.given_parts:
@@ -173,7 +196,7 @@ class EncoderBlock(CompositeLayer):
         return config
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> EncoderBlock:
         load = keras.saving.deserialize_keras_object
         return cls(**{**config, **{name: load(config[name]) for name in PARTS if name in config}})
 
@@ -236,21 +259,21 @@ class LayerScale(Configurable):
 
     sharding = WHOLE
 
-    def __init__(self, value, **kwargs):
+    def __init__(self, value: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.value = value
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.gamma = self.add_weight(
             shape=(input_shape[-1],),
             initializer=keras.initializers.Constant(self.value),
             name="gamma",
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         return inputs * self.gamma
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
 
@@ -274,19 +297,19 @@ class StochasticDepth(Configurable):
     Source: Huang et al. 2016 (arXiv 1603.09382), with the kept branches divided by 1 - rate.
     """
 
-    def __init__(self, rate, seed=None, **kwargs):
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.rate = number(0, below=1).check("rate", rate)
         self.seed = seed
         # As in keras.layers.Dropout, a rate of 0 needs no random state.
         self.seed_generator = keras.random.SeedGenerator(seed) if rate else None
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         if not (training and self.rate):
             return inputs
         shape = (ops.shape(inputs)[0], *[1] * (len(inputs.shape) - 1))
         kept = keras.random.uniform(shape, seed=self.seed_generator) >= self.rate
         return inputs * ops.cast(kept, inputs.dtype) / (1 - self.rate)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape

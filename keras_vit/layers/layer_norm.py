@@ -1,11 +1,14 @@
 """Norms over the channels: layer norm in few passes over memory, and RMS norm."""
 
+from __future__ import annotations
+
 import keras
 from keras import ops
 
 from keras_vit.layers.hints import WHOLE
 from keras_vit.layers.xla_form import XLA_FORM, moments
 from keras_vit.rules import one_of
+from keras_vit.types import Shape, Tensor
 
 
 class _Norm:
@@ -39,7 +42,7 @@ class LayerNormalization(_Norm, keras.layers.LayerNormalization):
     Source: Ba et al. 2016; `flax.linen.LayerNorm`, as used in `vit_jax`.
     """
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
         if XLA_FORM and x.dtype != inputs.dtype:
             mean, variance = moments(x)
@@ -70,7 +73,7 @@ class RMSNormalization(_Norm, keras.layers.RMSNormalization):
     Source: Zhang and Sennrich 2019 (arXiv 1910.07467), equation 4.
     """
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         # Like a layer norm's, it is not rounded to the compute type before the product.
         self.scale = self.add_weight(
             shape=(input_shape[-1],), initializer="ones", autocast=False, name="gamma"

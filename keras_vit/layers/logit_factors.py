@@ -1,6 +1,9 @@
 """From embeddings of images and texts to vectors whose products are the logits of their pairs."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import keras
 from keras import ops
@@ -8,6 +11,7 @@ from keras import ops
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import FREE
 from keras_vit.rules import one_of
+from keras_vit.types import Shape, Tensor
 
 OBJECTIVES = {
     "sigmoid": (math.log(10.0), -10.0),
@@ -44,11 +48,11 @@ class LogitFactors(Configurable):
 
     sharding = FREE
 
-    def __init__(self, objective="sigmoid", **kwargs):
+    def __init__(self, objective: str = "sigmoid", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.objective = one_of(OBJECTIVES).check("objective", objective)
 
-    def build(self, images_shape, texts_shape=None):
+    def build(self, images_shape: Shape, texts_shape: Shape | None = None) -> None:
         def number(name, value, constraint=None):
             start = keras.initializers.Constant(value)
             return self.add_weight(shape=(), initializer=start, constraint=constraint, name=name)
@@ -57,7 +61,7 @@ class LogitFactors(Configurable):
         self.scale = number("scale", scale, _at_most_100 if bias is None else None)
         self.bias = None if bias is None else number("bias", bias)
 
-    def call(self, images, texts):
+    def call(self, images: Tensor, texts: Tensor) -> Tensor:
         images = images * ops.exp(self.scale)
         if self.bias is not None:
             ones = ops.ones_like(images[:, :1])
@@ -65,7 +69,7 @@ class LogitFactors(Configurable):
             texts = ops.concatenate([texts, ones], axis=1)
         return ops.stack([images, texts], axis=1)
 
-    def compute_output_shape(self, images_shape, texts_shape=None):
+    def compute_output_shape(self, images_shape: Shape, texts_shape: Shape | None = None) -> Shape:
         return (images_shape[0], 2, images_shape[-1] + (self.objective == "sigmoid"))
 
 

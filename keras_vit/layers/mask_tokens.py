@@ -1,10 +1,15 @@
 """Masked patches: the learned mask token."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import TOKEN
+from keras_vit.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -33,21 +38,23 @@ class MaskTokens(Configurable):
     sharding = TOKEN
     is_head = True
 
-    def __init__(self, initializer="random_normal", **kwargs):
+    def __init__(
+        self, initializer: str | keras.initializers.Initializer = "random_normal", **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.initializer = keras.initializers.get(initializer)
 
-    def build(self, tokens_shape, sources_shape=None):
+    def build(self, tokens_shape: Shape, sources_shape: Shape | None = None) -> None:
         self.token = self.add_weight(
             shape=(1, 1, tokens_shape[-1]), initializer=self.initializer, name="token"
         )
 
-    def call(self, tokens, sources):
+    def call(self, tokens: Tensor, sources: Tensor) -> Tensor:
         batch, _, channels = ops.shape(tokens)
         mask = ops.broadcast_to(self.token, (batch, 1, channels))
         choices = ops.concatenate([mask, tokens], axis=1)  # source -1 comes first
         sources = ops.expand_dims(ops.cast(sources, "int32") + 1, -1)
         return ops.take_along_axis(choices, sources, axis=1)
 
-    def compute_output_shape(self, tokens_shape, sources_shape):
+    def compute_output_shape(self, tokens_shape: Shape, sources_shape: Shape) -> Shape:
         return (*sources_shape, tokens_shape[-1])

@@ -1,5 +1,9 @@
 """The MLP of an encoder block, and its activations."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -8,6 +12,7 @@ from keras_vit.layers.hints import COLUMNS, NORM_OF_PARTS, ROWS, WHOLE, sharded
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.xla_form import merged_tokens
 from keras_vit.rules import one_of
+from keras_vit.types import Shape, Tensor
 
 
 def _gelu_tanh(x):
@@ -69,20 +74,20 @@ class MlpBlock(CompositeLayer):
 
     def __init__(
         self,
-        mlp_dim,
-        activation="gelu_tanh",
-        dropout_rate=0.0,
-        gated=False,
-        use_bias=True,
-        sub_norm=None,
-        norm_epsilon=1e-6,
-        **kwargs,
-    ):
+        mlp_dim: int,
+        activation: str = "gelu_tanh",
+        dropout_rate: float = 0.0,
+        gated: bool = False,
+        use_bias: bool = True,
+        sub_norm: str | None = None,
+        norm_epsilon: float = 1e-6,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         one_of(ACTIVATIONS).check("activation", activation)
         self.store_arguments(locals())
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         def dense(units, name, sharding):
             layer = Dense(
                 units,
@@ -107,13 +112,13 @@ class MlpBlock(CompositeLayer):
             self.hidden_norm.build(hidden_shape)
         self.dense_1.build(hidden_shape)
 
-    def call(self, tokens, training=None):
+    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         # Of merged tokens TensorFlow emits a 2-D MatMul, into which oneDNN fuses the bias and, at inference,
         # the GELU. It finds the GELU only if its name sorts after that of "dense_0".
         x = self.transform(merged_tokens(tokens), training)
         return self.dropout(ops.reshape(x, ops.shape(tokens)), training=training)
 
-    def transform(self, tokens, training=None):
+    def transform(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         """The two layers, without the dropout after them, on (…, channels)."""
         x = self.gate(tokens) if self.gated else self.dense_0(tokens)  # (…, mlp_dim)
         with keras.name_scope("gelu"):
@@ -124,5 +129,5 @@ class MlpBlock(CompositeLayer):
             x = self.hidden_norm(x)
         return self.dense_1(self.dropout(x, training=training))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape

@@ -1,5 +1,9 @@
 """Packed patches of images of any aspect ratio: the patches of an image row by row, then padding (NaFlex)."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -7,6 +11,7 @@ from keras_vit.layers.attention import masking_bias
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import TABLE
 from keras_vit.layers.patch_embedding import pair
+from keras_vit.types import Shape, Size, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -36,15 +41,15 @@ class PackedPositionEmbs(Configurable):
 
     sharding = TABLE
 
-    def __init__(self, grid_size, **kwargs):
+    def __init__(self, grid_size: Size, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.grid_size = pair(grid_size, "grid_size")
 
-    def build(self, tokens_shape, grids_shape=None):
+    def build(self, tokens_shape: Shape, grids_shape: Shape | None = None) -> None:
         rows, columns = self.grid_size
         self.table = self.add_embeddings("table", (1, rows * columns, tokens_shape[-1]))
 
-    def call(self, tokens, grids):
+    def call(self, tokens: Tensor, grids: Tensor) -> Tensor:
         batch, count, _ = ops.shape(tokens)
         # A batch that is filled up with zeros has images without patches.
         rows, columns = ops.split(ops.maximum(ops.cast(grids, "int32"), 1), 2, axis=1)  # (b, 1) each
@@ -57,7 +62,7 @@ class PackedPositionEmbs(Configurable):
         table = ops.convert_to_tensor(self.table)[0]
         return tokens + ops.matmul(ops.cast(weights, table.dtype), table)
 
-    def compute_output_shape(self, tokens_shape, grids_shape=None):
+    def compute_output_shape(self, tokens_shape: Shape, grids_shape: Shape | None = None) -> Shape:
         return tokens_shape
 
 
@@ -93,12 +98,12 @@ class PaddingBias(Configurable):
     Source: the masks of `big_vision/models/proj/image_text/naflex_vit.py`.
     """
 
-    def call(self, tokens, grids):
+    def call(self, tokens: Tensor, grids: Tensor) -> Tensor:
         batch, count = ops.shape(tokens)[:2]
         patches = ops.prod(ops.cast(grids, "int32"), axis=1, keepdims=True)
         is_padding = ops.expand_dims(ops.arange(count, dtype="int32"), 0) >= patches
         return ops.reshape(masking_bias(is_padding), (batch, 1, 1, count))
 
-    def compute_output_spec(self, tokens, grids):
+    def compute_output_spec(self, tokens: Tensor, grids: Tensor) -> Any:
         batch, count = tokens.shape[:2]
         return keras.KerasTensor((batch, 1, 1, count), "float32")

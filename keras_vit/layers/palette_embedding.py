@@ -1,11 +1,16 @@
 """Pixels as colors of a palette: each pixel is embedded by the vector of its nearest color."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import Sharding
 from keras_vit.rules import integer
+from keras_vit.types import Shape, Tensor
 
 
 def nearest_colors(images, palette, numpy=ops, math=ops):
@@ -54,12 +59,12 @@ class PaletteEmbedding(Configurable):
 
     sharding = Sharding({"table": -1}, "parts")
 
-    def __init__(self, hidden_size, colors, **kwargs):
+    def __init__(self, hidden_size: int, colors: int, **kwargs: Any) -> None:
         super().__init__(autocast=False, **kwargs)  # of the images
         self.hidden_size = integer(at_least=1).check("hidden_size", hidden_size)
         self.colors = integer(at_least=1).check("colors", colors)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.palette = self.add_weight(
             shape=(self.colors, input_shape[-1]),
             initializer=keras.initializers.RandomUniform(-1.0, 1.0),
@@ -69,12 +74,12 @@ class PaletteEmbedding(Configurable):
         )
         self.table = self.add_embeddings("table", (self.colors, self.hidden_size))
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         return self.embed(nearest_colors(ops.cast(images, "float32"), self.palette))
 
-    def embed(self, ids):
+    def embed(self, ids: Tensor) -> Tensor:
         """The vectors of colors: int (…,) to (…, hidden_size)."""
         return ops.take(ops.cast(self.table, self.compute_dtype), ids, axis=0)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.hidden_size)

@@ -1,7 +1,10 @@
 """The first step of the Vision Transformer: image to patches, and patches to vectors."""
 
+from __future__ import annotations
+
 import numbers
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
@@ -9,9 +12,10 @@ from keras import ops
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import COLUMNS
 from keras_vit.rules import Rule
+from keras_vit.types import Shape, Size, Tensor
 
 
-def extract_patches(images, patch_size):
+def extract_patches(images: Tensor, patch_size: Size) -> Tensor:
     """Split images into non-overlapping patches.
 
     A matmul of the result with the flattened kernel of a `PatchEmbedding` is that layer's output: a
@@ -75,12 +79,14 @@ class PatchEmbedding(Configurable):
 
     sharding = COLUMNS
 
-    def __init__(self, hidden_size, patch_size, use_bias=True, crop=False, **kwargs):
+    def __init__(
+        self, hidden_size: int, patch_size: Size, use_bias: bool = True, crop: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         patch_size = pair(patch_size, "patch_size")
         self.store_arguments(locals())
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         if len(input_shape) != 4:
             raise ValueError(
                 f"expected images of shape (batch, height, width, channels); got {tuple(input_shape)}"
@@ -94,7 +100,7 @@ class PatchEmbedding(Configurable):
         if self.use_bias:
             self.bias = self.add_weight(shape=(self.hidden_size,), initializer="zeros", name="bias")
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         # A convolution with this kernel computes the same, but TensorFlow's oneDNN convolution returns the
         # wrong shape for an empty batch (seen in 2.19 and 2.21).
         size = images.shape[1:3]
@@ -115,7 +121,7 @@ class PatchEmbedding(Configurable):
                 f"of {self.patch_size[0]}×{self.patch_size[1]}"
             )
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, *size, _ = input_shape
         grid = (s and s // p for s, p in zip(size, self.patch_size, strict=True))
         return (batch, *grid, self.hidden_size)

@@ -1,5 +1,9 @@
 """Position embeddings on a grid, and their resizing to another grid."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -8,6 +12,7 @@ from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import TABLE
 from keras_vit.layers.patch_embedding import pair
 from keras_vit.rules import one_of
+from keras_vit.types import ArrayOrTensor, Shape, Size, Tensor
 
 KINDS = ("learned", "sincos2d", "none")
 INTERPOLATIONS = ("bilinear", "bicubic")
@@ -51,20 +56,20 @@ class AddPositionEmbs(Configurable):
 
     def __init__(
         self,
-        kind="learned",
-        grid_size=(14, 14),
-        num_prefix_tokens=0,
-        endpoint=True,
-        interpolation="bilinear",
-        **kwargs,
-    ):
+        kind: str = "learned",
+        grid_size: Size = (14, 14),
+        num_prefix_tokens: int = 0,
+        endpoint: bool = True,
+        interpolation: str = "bilinear",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         one_of(KINDS).check("kind", kind)
         one_of(INTERPOLATIONS).check("interpolation", interpolation)
         grid_size = pair(grid_size, "grid_size")
         self.store_arguments(locals())
 
-    def build(self, tokens_shape, grid_shape=None):
+    def build(self, tokens_shape: Shape, grid_shape: Shape | None = None) -> None:
         if self.kind == "learned":
             rows, columns = self.grid_size
             tokens = self.num_prefix_tokens + rows * columns
@@ -72,7 +77,7 @@ class AddPositionEmbs(Configurable):
         elif self.kind == "sincos2d":
             _check_channels(tokens_shape[-1])
 
-    def call(self, tokens, grid=None):
+    def call(self, tokens: Tensor, grid: Tensor | None = None) -> Tensor:
         self._check(tokens.shape, None if grid is None else grid.shape)
         if self.kind == "none":
             return tokens
@@ -102,12 +107,14 @@ class AddPositionEmbs(Configurable):
                 f"prefix tokens; got {tokens_shape[1]}"
             )
 
-    def compute_output_shape(self, tokens_shape, grid_shape=None):
+    def compute_output_shape(self, tokens_shape: Shape, grid_shape: Shape | None = None) -> Shape:
         self._check(tokens_shape, grid_shape)
         return tokens_shape
 
 
-def resize_position_grid(grid, size, interpolation="bilinear"):
+def resize_position_grid(
+    grid: ArrayOrTensor, size: tuple[Any, Any], interpolation: str = "bilinear"
+) -> ArrayOrTensor:
     """Resize a grid of vectors bilinearly with aligned corners, or by cubic convolution.
 
     The official loader's `scipy.ndimage.zoom(order=1)` computes the same as "bilinear", except that for some
@@ -165,7 +172,7 @@ def _cubic_convolution(old, new):
     return numpy.matmul(weights, inside)
 
 
-def sincos_2d(rows, columns, channels, endpoint=True):
+def sincos_2d(rows: int | Tensor, columns: int | Tensor, channels: int, endpoint: bool = True) -> Tensor:
     """Fixed position embeddings: sines and cosines of the column, then of the row.
 
     Args:

@@ -1,11 +1,16 @@
 """Relative position bias: a learned number for each head and offset between two patches."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import Sharding
 from keras_vit.layers.patch_embedding import pair
+from keras_vit.types import Shape, Size, Tensor
 
 PREFIX_PAIRS = 3  # class token to patch, patch to class token, class token to itself
 
@@ -29,11 +34,11 @@ class RelativePositionIndex(Configurable):
     Source: Bao et al. 2021 (BEiT, arXiv 2106.08254), whose index has these values.
     """
 
-    def __init__(self, class_token=True, **kwargs):
+    def __init__(self, class_token: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.class_token = class_token
 
-    def call(self, grid):
+    def call(self, grid: bool) -> Tensor:
         rows, columns = ops.shape(grid)[1:3]
         by_row = ops.expand_dims(ops.arange(rows), 1) - ops.arange(rows) + rows - 1
         by_column = ops.expand_dims(ops.arange(columns), 1) - ops.arange(columns) + columns - 1
@@ -50,7 +55,7 @@ class RelativePositionIndex(Configurable):
         index = ops.concatenate([ops.full((many, 1), last + 1, "int32"), index], axis=1)
         return ops.concatenate([from_class, index], axis=0)
 
-    def compute_output_spec(self, grid):
+    def compute_output_spec(self, grid: bool) -> Any:
         rows, columns = grid.shape[1:3]
         tokens = rows and columns and rows * columns + self.class_token
         return keras.KerasTensor((tokens, tokens), "int32")
@@ -80,13 +85,13 @@ class RelativePositionBias(Configurable):
 
     sharding = Sharding({"table": -1}, output=None)
 
-    def __init__(self, num_heads, grid_size, class_token=True, **kwargs):
+    def __init__(self, num_heads: int, grid_size: Size, class_token: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.grid_size = pair(grid_size, "grid_size")
         self.class_token = class_token
 
-    def build(self, index_shape=None):
+    def build(self, index_shape: Shape | None = None) -> None:
         rows, columns = self.grid_size
         offsets = (2 * rows - 1) * (2 * columns - 1) + PREFIX_PAIRS * self.class_token
         self.table = self.add_weight(
@@ -95,9 +100,9 @@ class RelativePositionBias(Configurable):
             name="table",
         )
 
-    def call(self, index):
+    def call(self, index: Tensor) -> Tensor:
         bias = ops.take(ops.convert_to_tensor(self.table), index, axis=0)  # (queries, keys, heads)
         return ops.transpose(bias, (2, 0, 1))
 
-    def compute_output_shape(self, index_shape):
+    def compute_output_shape(self, index_shape: Shape) -> Shape:
         return (self.num_heads, *index_shape)

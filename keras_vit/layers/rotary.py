@@ -1,6 +1,9 @@
 """Rotary positions: query and key are rotated by angles that depend on the patch's row and column."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,6 +14,7 @@ from keras_vit.layers.hints import FREE
 from keras_vit.layers.patch_embedding import SIZE, pair
 from keras_vit.layers.position_embedding import grid_positions
 from keras_vit.rules import boolean, number, one_of, optional
+from keras_vit.types import Shape, Size, Tensor
 
 KINDS = {"axial": 10_000.0, "mixed": 10.0, "dinov3": 100.0}  # and their usual bases
 ORDERS = ("yx", "xy")
@@ -106,19 +110,19 @@ class RotaryPositions(Configurable):
 
     def __init__(
         self,
-        kind,
-        head_size,
-        num_heads=1,
-        num_layers=1,
-        base=None,
-        reference_grid=None,
-        order="yx",
-        offset=0.0,
-        num_registers=0,
-        max_rescale=None,
-        seed=None,
-        **kwargs,
-    ):
+        kind: str,
+        head_size: int,
+        num_heads: int = 1,
+        num_layers: int = 1,
+        base: float | None = None,
+        reference_grid: Size | None = None,
+        order: str = "yx",
+        offset: float = 0.0,
+        num_registers: int = 0,
+        max_rescale: float | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(autocast=False, **kwargs)  # Angles need float32 under mixed precision.
         self.store_arguments(locals())
         if head_size % 4:
@@ -131,7 +135,7 @@ class RotaryPositions(Configurable):
         self.reference_grid = options["reference_grid"]
         self.seed_generator = keras.random.SeedGenerator(seed) if max_rescale else None
 
-    def build(self, grid_shape):
+    def build(self, grid_shape: Shape) -> None:
         if self.kind == "mixed":
             self.frequencies = self.add_weight(
                 shape=(2, self.num_layers, self.num_heads, self.head_size // 2),
@@ -147,7 +151,7 @@ class RotaryPositions(Configurable):
         turned = direction + math.pi / 2 * ops.cast(ops.arange(shape[3]) >= shape[3] // 2, "float32")
         return ops.cast(magnitudes * ops.stack([ops.cos(turned), ops.sin(turned)]), dtype)
 
-    def call(self, grid, training=None):
+    def call(self, grid: bool, training: bool | None = None) -> Tensor:
         rows, columns = ops.shape(grid)[1:3]
         coordinates = self._coordinates(rows, columns)
         if training and self.max_rescale:
@@ -182,7 +186,7 @@ class RotaryPositions(Configurable):
                 y, x = y / rows * self.reference_grid[0], x / columns * self.reference_grid[1]
         return (y, x) if self.order == "yx" else (x, y)
 
-    def compute_output_spec(self, grid, training=None):
+    def compute_output_spec(self, grid: bool, training: bool | None = None) -> Any:
         rows, columns = grid.shape[1:3]
         tokens = rows and columns and rows * columns + self.num_registers
         heads = self.num_heads if self.kind == "mixed" else 1
@@ -200,7 +204,7 @@ def _axial(coordinates, frequencies):
     return ops.concatenate([ops.expand_dims(each * frequencies, 1) for each in coordinates], axis=-1)
 
 
-def rotate(x, positions, interleaved):
+def rotate(x: Tensor, positions: Tensor, interleaved: bool) -> Tensor:
     """Rotate pairs of channels of the last tokens; the tokens before these stay as they are.
 
     Args:

@@ -1,10 +1,13 @@
 """The learned token before the first one of a sequence that predicts the next token."""
 
+from __future__ import annotations
+
 import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import TOKEN
+from keras_vit.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -25,13 +28,13 @@ class StartToken(Configurable):
 
     sharding = TOKEN
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.token = self.add_embeddings("token", (1, 1, input_shape[-1]))
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         batch, count, channels = ops.shape(tokens)
         start = ops.broadcast_to(self.token, (batch, 1, channels))
         return ops.concatenate([start, tokens[:, : count - 1]], axis=1)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)

@@ -1,9 +1,14 @@
 """Convolution with standardized weights, for the ResNet stem."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit.layers.hints import FREE
+from keras_vit.types import Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -30,19 +35,21 @@ class StdConv2D(keras.layers.Conv2D):
 
     sharding = FREE
 
-    def __init__(self, *args, epsilon=1e-5, variance_epsilon=0.0, **kwargs):
+    def __init__(
+        self, *args: Any, epsilon: float = 1e-5, variance_epsilon: float = 0.0, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.epsilon = epsilon
         self.variance_epsilon = variance_epsilon
 
-    def standardized(self, kernel):
+    def standardized(self, kernel: Tensor) -> Tensor:
         """The standardized kernel, in float32 at least."""
         kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
         kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
         variance = ops.var(kernel, axis=(0, 1, 2), keepdims=True)
         return kernel / (ops.sqrt(variance + self.variance_epsilon) + self.epsilon)
 
-    def convolution_op(self, inputs, kernel):
+    def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
         outputs = super().convolution_op(inputs, ops.cast(self.standardized(kernel), inputs.dtype))
 
         # TensorFlow's oneDNN convolution returns an empty batch in the shape of its input (seen in 2.21),
@@ -56,6 +63,6 @@ class StdConv2D(keras.layers.Conv2D):
                 size[i] = (side - reach) // stride + 1
         return ops.reshape(outputs, (batch, *size, self.filters))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {"epsilon": self.epsilon, "variance_epsilon": self.variance_epsilon}
         return {**super().get_config(), **own}

@@ -1,5 +1,9 @@
 """The layers of a text tower: embeddings of token ids, masks, and the choice of a token."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -7,6 +11,7 @@ from keras_vit.layers.attention import causal_bias, masking_bias
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import FREE
 from keras_vit.rules import integer, one_of
+from keras_vit.types import Shape, Tensor
 
 TOKENS = ("first", "last", "argmax", "eos")
 
@@ -31,18 +36,18 @@ class TokenEmbedding(Configurable):
 
     sharding = FREE
 
-    def __init__(self, vocabulary_size, channels, **kwargs):
+    def __init__(self, vocabulary_size: int, channels: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.vocabulary_size = integer(at_least=1).check("vocabulary_size", vocabulary_size)
         self.channels = integer(at_least=1).check("channels", channels)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.table = self.add_embeddings("table", (self.vocabulary_size, self.channels))
 
-    def call(self, ids):
+    def call(self, ids: Tensor) -> Tensor:
         return ops.take(self.table, ops.cast(ids, "int32"), axis=0)
 
-    def compute_output_spec(self, ids):
+    def compute_output_spec(self, ids: Tensor) -> Any:
         return keras.KerasTensor((*ids.shape, self.channels), self.compute_dtype)
 
 
@@ -60,12 +65,12 @@ class CausalBias(Configurable):
     Source: Vaswani et al. 2017, section 3.2.3; Radford et al. 2021 (CLIP), section 2.4.
     """
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         batch, length = ops.shape(tokens)[:2]
         number = ops.arange(length)
         return ops.broadcast_to(causal_bias(number, number), (batch, 1, length, length))
 
-    def compute_output_spec(self, tokens):
+    def compute_output_spec(self, tokens: Tensor) -> Any:
         batch, length = tokens.shape[:2]
         return keras.KerasTensor((batch, 1, length, length), "float32")
 
@@ -87,16 +92,16 @@ class TokenPaddingBias(Configurable):
     Source: Devlin et al. 2019 (BERT, arXiv 1810.04805), and its code in google-research/bert.
     """
 
-    def __init__(self, pad_id, **kwargs):
+    def __init__(self, pad_id: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pad_id = integer(at_least=0).check("pad_id", pad_id)
 
-    def call(self, ids):
+    def call(self, ids: Tensor) -> Tensor:
         batch, length = ops.shape(ids)
         is_padding = ops.cast(ids, "int32") == self.pad_id
         return ops.reshape(masking_bias(is_padding), (batch, 1, 1, length))
 
-    def compute_output_spec(self, ids):
+    def compute_output_spec(self, ids: Tensor) -> Any:
         batch, length = ids.shape
         return keras.KerasTensor((batch, 1, 1, length), "float32")
 
@@ -128,14 +133,14 @@ class TokenPooling(Configurable):
     Source: `CLIPTextTransformer` of transformers; `text_transformer.py` of big_vision.
     """
 
-    def __init__(self, token="last", eos_id=None, **kwargs):
+    def __init__(self, token: str = "last", eos_id: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.token = one_of(TOKENS).check("token", token)
         self.eos_id = eos_id
         if token == "eos":
             integer(at_least=0).check("eos_id", eos_id)
 
-    def call(self, tokens, ids):
+    def call(self, tokens: Tensor, ids: Tensor) -> Tensor:
         batch, length, channels = ops.shape(tokens)
         if self.token in ("first", "last"):
             chosen = tokens[:, :1] if self.token == "first" else tokens[:, length - 1 :]
@@ -146,5 +151,5 @@ class TokenPooling(Configurable):
             chosen = ops.matmul(ops.expand_dims(weights, 1), tokens)
         return ops.reshape(chosen, (batch, channels))
 
-    def compute_output_shape(self, tokens_shape, ids_shape=None):
+    def compute_output_shape(self, tokens_shape: Shape, ids_shape: Shape | None = None) -> Shape:
         return (tokens_shape[0], tokens_shape[-1])

@@ -1,10 +1,13 @@
 """Conversion between the grid of patches and the sequence of tokens."""
 
+from __future__ import annotations
+
 import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import PARTS
+from keras_vit.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -23,11 +26,11 @@ class GridToTokens(Configurable):
 
     sharding = PARTS
 
-    def call(self, grid):
+    def call(self, grid: bool) -> Tensor:
         batch, height, width, channels = ops.shape(grid)
         return ops.reshape(grid, (batch, height * width, channels))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, height, width, channels = input_shape
         return (batch, height and width and height * width, channels)
 
@@ -49,11 +52,11 @@ class TokensToGrid(Configurable):
     Source: dense features as `logits_2d` of `big_vision/models/vit.py`.
     """
 
-    def call(self, tokens, grid):
+    def call(self, tokens: Tensor, grid: bool) -> Tensor:
         batch, num_tokens, channels = ops.shape(tokens)
         height, width = ops.shape(grid)[1:3]
         patches = tokens[:, num_tokens - height * width :]
         return ops.reshape(patches, (batch, height, width, channels))
 
-    def compute_output_shape(self, tokens_shape, grid_shape):
+    def compute_output_shape(self, tokens_shape: Shape, grid_shape: Shape) -> Shape:
         return (tokens_shape[0], grid_shape[1], grid_shape[2], tokens_shape[-1])

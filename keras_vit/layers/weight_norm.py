@@ -1,11 +1,16 @@
 """The last layer of DINO's head: a dense layer whose outputs are scaled cosines."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import Sharding
 from keras_vit.rules import integer
+from keras_vit.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -31,22 +36,22 @@ class WeightNormDense(Configurable):
 
     sharding = Sharding({"kernel": -1}, output=None)
 
-    def __init__(self, units, **kwargs):
+    def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.units = integer(at_least=1).check("units", units)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         uniform = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")  # as torch.nn.Linear
         self.kernel = self.add_weight(shape=(input_shape[-1], self.units), initializer=uniform, name="kernel")
         self.gradient_scale = self.add_weight(
             shape=(), initializer="ones", trainable=False, name="gradient_scale"
         )
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         kernel = ops.convert_to_tensor(self.kernel)
         fixed = ops.stop_gradient(kernel)
         kernel = fixed + ops.cast(self.gradient_scale, kernel.dtype) * (kernel - fixed)
         return ops.matmul(inputs, ops.normalize(kernel, axis=0))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.units)

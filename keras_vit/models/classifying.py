@@ -1,11 +1,19 @@
 """Classification: preprocess images, compute logits and name the most probable classes."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_vit.labels import label_kind
 from keras_vit.layers.patch_embedding import check_divisible
 from keras_vit.models.vit.geometry import is_dynamic, patched_size
 from keras_vit.rules import integer
+from keras_vit.types import Images
+
+if TYPE_CHECKING:
+    from keras_vit.models.vit.vision_transformer import VisionTransformer
 
 
 def check_size(model, images):
@@ -35,7 +43,14 @@ def check_head(model):
         raise ValueError(getattr(model, "without_head", message))
 
 
-def classify(model, images, top=5, batch_size=32, task="single_label", value_range=None):
+def classify(
+    model: VisionTransformer,
+    images: Images,
+    top: int = 5,
+    batch_size: int = 32,
+    task: str = "single_label",
+    value_range: tuple[float, float] | None = None,
+) -> list[list[tuple[str, float]]]:
     """Predict the most probable classes of images.
 
     Args:

@@ -1,5 +1,9 @@
 """A model's intermediate outputs as a model."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import keras
 
 from keras_vit.layers import TokensToGrid
@@ -8,7 +12,7 @@ from keras_vit.models.configured import backbone
 from keras_vit.rules import integer, items, optional
 
 
-def feature_extractor(model, stages, grid=False):
+def feature_extractor(model: keras.Model, stages: Sequence[str] | str, grid: bool = False) -> keras.Model:
     """A model from images to the outputs of the named stages, sharing this model's weights.
 
     Args:

@@ -1,6 +1,9 @@
 """Vision Transformers of packed patches (NaFlex): images of any aspect ratio in one batch."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 
@@ -84,10 +87,12 @@ class PackedVisionTransformer(VisionTransformer, PackedAttributes):
 
     schema = PackedConfig
 
-    def __init__(self, *args, dtype=None, **kwargs):
+    def __init__(
+        self, *args: Any, dtype: str | keras.DTypePolicy | None = None, **kwargs: Unpack[ViTOptions]
+    ) -> None:
         super().__init__(*args, dtype=dtype, **kwargs)
 
-    def check_one_size(self, use):
+    def check_one_size(self, use: str) -> None:
         raise ValueError(
             f"{use} needs images of one size; this model packs patches (max_num_patches="
             f"{self.max_num_patches}): load it with an image_size (--image_size)"

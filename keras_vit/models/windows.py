@@ -1,7 +1,10 @@
 """Segmentation and dense features of images of any size, in overlapping windows."""
 
+from __future__ import annotations
+
 import dataclasses
 import tempfile
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -15,6 +18,7 @@ from keras_vit.models.vit.geometry import is_dynamic
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.rules import boolean, integer, items, number, optional
+from keras_vit.types import Images, Size
 
 _PAIR = optional(items(integer(at_least=1), 2))
 _OVERLAP = number(0, below=1)
@@ -22,7 +26,15 @@ _IN_MEMORY = 2**25  # bytes of either of two temporary files; more are on disk
 _AT_ONCE = 2**24  # logits of a whole image that are resized at once, at least of one class
 
 
-def segment(model, images, whole=False, window=None, overlap=0.5, batch_size=8, value_range=None):
+def segment(
+    model: keras.Model,
+    images: Images,
+    whole: bool = False,
+    window: Size | None = None,
+    overlap: float = 0.5,
+    batch_size: int = 8,
+    value_range: tuple[float, float] | None = None,
+) -> list[np.ndarray]:
     """The class of each pixel of images, at the images' own sizes.
 
     An image is cut into overlapping windows of the model's size, whose logits are averaged; one that is
@@ -103,8 +115,15 @@ def _classes_of(logits, size, preprocessing):
 
 
 def dense_features(
-    model, images, blocks=None, size=None, window=None, overlap=0.5, batch_size=8, value_range=None
-):
+    model: keras.Model,
+    images: Images,
+    blocks: Sequence[int] | None = None,
+    size: Size | None = None,
+    window: Size | None = None,
+    overlap: float = 0.5,
+    batch_size: int = 8,
+    value_range: tuple[float, float] | None = None,
+) -> list[np.ndarray]:
     """The patch tokens of images of any size, for heads of your own.
 
     Images are padded at the bottom and right to whole patches. A model with one image size computes them

@@ -1,10 +1,13 @@
 """`Preprocessing`: how images become model input."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -15,6 +18,10 @@ from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.preprocessing.packing import packed, packed_size
 from keras_vit.preprocessing.tensors import backend_of, is_tensor, is_tensorflow, to_float32
 from keras_vit.rules import Rule, boolean, check_fields, field, integer, items, number, one_of, optional
+from keras_vit.types import ArrayOrTensor, Images
+
+if TYPE_CHECKING:
+    from keras_vit.preprocessing import PreprocessingLayer
 
 
 def is_float32(value):
@@ -136,20 +143,20 @@ class Preprocessing:
             object.__setattr__(self, name, value)
 
     @property
-    def channels(self):
+    def channels(self) -> int:
         return len(self.mean)
 
     @property
-    def packs(self):
+    def packs(self) -> bool:
         """Whether images become a fixed number of patches, whatever their aspect ratio."""
         return self.max_num_patches is not None
 
     @property
-    def has_fixed_shape(self):
+    def has_fixed_shape(self) -> bool:
         """Whether images of different sizes become input of one shape, so that they fit in one batch."""
         return self.packs or self.image_size is not None
 
-    def __call__(self, images, value_range=None):
+    def __call__(self, images: Images, value_range: tuple[float, float] | None = None) -> Any:
         if is_tensor(images):
             layer = self.as_layer(value_range, dtype="float32")
             # Within a layer's call Keras adds lines of its own to an error.
@@ -169,7 +176,9 @@ class Preprocessing:
             )
         return np.stack(prepared)
 
-    def batches(self, images, batch_size, value_range=None):
+    def batches(
+        self, images: Images, batch_size: int, value_range: tuple[float, float] | None = None
+    ) -> Iterator[Any]:
         """The same in batches, so that many images need not fit in memory together.
 
         Without an `image_size` a batch has images that follow each other and have one size.
@@ -185,7 +194,7 @@ class Preprocessing:
             while batch := [*itertools.islice(prepared, batch_size)]:
                 yield np.concatenate(batch)
 
-    def as_layer(self, value_range=None, **options):
+    def as_layer(self, value_range: tuple[float, float] | None = None, **options: Any) -> PreprocessingLayer:
         """A Keras layer that does the same, to be put before a model and saved with it.
 
         Args:
@@ -205,7 +214,7 @@ class Preprocessing:
 
         return PreprocessingLayer(self, value_range, **options)
 
-    def normalize(self, pixels):
+    def normalize(self, pixels: ArrayOrTensor) -> ArrayOrTensor:
         """Convert pixels in [0, 255], an array or tensor, to model input."""
         scale = np.asarray(self.std, "float32") * 255
         shift = np.asarray(self.mean, "float32") * 255
@@ -214,7 +223,7 @@ class Preprocessing:
             scale, shift = (np.broadcast_to(values, pixels.shape) for values in (scale, shift))
         return (pixels - shift) / scale
 
-    def colors(self, x):
+    def colors(self, x: ArrayOrTensor) -> ArrayOrTensor:
         """Convert model input back to colors (…, height, width, 3) in [0, 1], for display.
 
         Channel counts other than three become the gray of their mean.
@@ -226,7 +235,7 @@ class Preprocessing:
         pixels = np.clip(x * np.float32(self.std) + np.float32(self.mean), 0, 1)
         return pixels if self.channels == 3 else np.repeat(pixels.mean(axis=-1, keepdims=True), 3, axis=-1)
 
-    def resized(self, pixels):
+    def resized(self, pixels: ArrayOrTensor) -> ArrayOrTensor:
         """Resize images (…, height, width, channels) in [0, 255], an array or tensor, to `image_size`.
 
         With `max_num_patches` the array of one image, to the size to be packed.
@@ -245,11 +254,11 @@ class Preprocessing:
         return resize_and_crop(pixels, self)
 
     @property
-    def before_crop(self):
+    def before_crop(self) -> tuple[int, int]:
         """With "crop": the (height, width) that the resized image covers; rounded down, as timm does."""
         return tuple(math.floor(side / self.crop_fraction + 1e-6) for side in self.image_size)
 
-    def crop_window(self, height, width):
+    def crop_window(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """With "crop": the size to resize to, and the top left corner of the crop.
 
         The size of an image may be known in the graph alone, as scalar tensors.
@@ -269,5 +278,5 @@ class Preprocessing:
         top, left = ((s - side) // 2 for s, side in zip(size, self.image_size))
         return size, top, left
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -1,5 +1,9 @@
 """A `Preprocessing` as a Keras layer."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 from keras.src.utils.jax_utils import is_in_jax_tracing_scope
@@ -15,6 +19,7 @@ from keras_vit.preprocessing.value_range import (
     requirement,
     to_255,
 )
+from keras_vit.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -48,7 +53,9 @@ class PreprocessingLayer(keras.layers.Layer):
     Source: as of `Preprocessing`.
     """
 
-    def __init__(self, preprocessing, value_range=None, **kwargs):
+    def __init__(
+        self, preprocessing: Preprocessing, value_range: tuple[float, float] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(autocast=False, **kwargs)
         if isinstance(preprocessing, dict):
             preprocessing = Preprocessing(**preprocessing)
@@ -57,12 +64,12 @@ class PreprocessingLayer(keras.layers.Layer):
         # XLA on TensorFlow cannot resize with "bicubic" or antialias, and drops assertions.
         self.supports_jit = keras.backend.backend() != "tensorflow"
 
-    def __call__(self, images, **kwargs):
+    def __call__(self, images: Any, **kwargs: Any) -> Any:
         if is_tensorflow(images) and not ops.is_tensor(images):
             return self.call(images)  # In tf.data on another backend Keras would convert to its tensors.
         return super().__call__(images, **kwargs)
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         if is_tensorflow(images) and not isinstance(images, tensorflow().Tensor | tensorflow().Variable):
             raise ValueError(
                 f"images must be a dense tensor of one image size; got a {type(images).__name__}"
@@ -91,7 +98,7 @@ class PreprocessingLayer(keras.layers.Layer):
             return 0.0
         return backend.numpy.where(inside, 0.0, float("nan"))
 
-    def compute_output_shape(self, shape):
+    def compute_output_shape(self, shape: Shape) -> Shape:
         """The shape of the output.
 
         Raises:
@@ -106,6 +113,6 @@ class PreprocessingLayer(keras.layers.Layer):
         check_channels(tuple(shape), self.preprocessing.channels)
         return (*batch, *(self.preprocessing.image_size or (height, width)), self.preprocessing.channels)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {"preprocessing": self.preprocessing.get_config(), "value_range": self.value_range}
         return {**super().get_config(), **config}

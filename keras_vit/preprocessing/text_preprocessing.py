@@ -1,5 +1,7 @@
 """`TextPreprocessing`: how texts become the token ids that a text tower reads."""
 
+from __future__ import annotations
+
 import base64
 import binascii
 import contextlib
@@ -12,6 +14,8 @@ import pathlib
 import re
 import string
 import zlib
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +23,7 @@ from keras_vit.lazy import optional_package
 from keras_vit.messages import one_line
 from keras_vit.preprocessing.text_growth import check_growth, check_sentencepiece
 from keras_vit.rules import Rule, boolean, check_fields, field, integer, one_of, optional, text
+from keras_vit.types import Path
 
 LARGEST = 1 << 27  # bytes of a tokenizer's file; Gemma's tokenizer.json has 34 million
 MOST_IDS = 1 << 31  # those of int32
@@ -115,7 +120,7 @@ class TextPreprocessing:
             raise ValueError(f"length must be at least {1 + len(self._around)}; got {self.length}")
 
     @classmethod
-    def from_files(cls, path, family=None, **options):
+    def from_files(cls, path: Path, family: str | None = None, **options: Any) -> TextPreprocessing:
         """Make it from the files of a checkpoint.
 
         Args:
@@ -151,7 +156,7 @@ class TextPreprocessing:
         prepared._compiled  # noqa: B018  A damaged file is refused here, not at the first call.
         return prepared
 
-    def __call__(self, texts):
+    def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
         texts = [texts] if isinstance(texts, str) else list(texts)
         for each in texts:
             if not isinstance(each, str):
@@ -166,19 +171,19 @@ class TextPreprocessing:
         return prepared
 
     @property
-    def vocabulary_size(self):
+    def vocabulary_size(self) -> int:
         """Number of the tokenizer's tokens."""
         return self._library.size
 
     @property
-    def digest(self):
+    def digest(self) -> str:
         """The sha256 of the tokenizer's file and of the other arguments, in hexadecimal."""
         return hashlib.sha256(b"".join(self.files().values())).hexdigest()
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
-    def files(self):
+    def files(self) -> dict[str, bytes]:
         """The files from which transformers and `from_files` read it: dict from names to bytes."""
         classes = {"sentencepiece": "SiglipTokenizer"}
         default = "CLIPTokenizer" if self.start == FAMILIES["clip"]["start"] else "PreTrainedTokenizerFast"

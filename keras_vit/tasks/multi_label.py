@@ -1,5 +1,10 @@
 """Multi-label classification: an image has any number of classes."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -8,7 +13,7 @@ from keras_vit.losses import SigmoidCrossEntropy
 from keras_vit.tasks.task import LabelTask, check_shapes, names_or_indices
 
 
-def multi_label_scores(logits, labels):
+def multi_label_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """The scores of a model that decides for each class separately.
 
     Args:
@@ -46,7 +51,9 @@ def multi_label_scores(logits, labels):
     }
 
 
-def multi_label_classes(logits, labels, class_names=None):
+def multi_label_classes(
+    logits: np.ndarray, labels: np.ndarray, class_names: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
     """The scores of each class.
 
     Args:

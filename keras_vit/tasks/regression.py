@@ -1,5 +1,9 @@
 """Regression: an image has one or several numbers."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -9,7 +13,7 @@ from keras_vit.models.classifying import check_finite
 from keras_vit.tasks.task import LabelTask, batches_of_paths, check_shapes
 
 
-def regression_scores(outputs, targets):
+def regression_scores(outputs: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
     """The scores of a regression.
 
     Args:

@@ -1,11 +1,18 @@
 """Scores of class maps: intersection over union, accuracy, and the agreement of boundaries."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit.labels import IGNORE
 from keras_vit.tasks.task import concatenate, names_or_indices
+
+if TYPE_CHECKING:
+    from keras_vit.data.samples import EncodedSamples
 
 TOLERANCE = 0.0075  # of the image's diagonal, within which two boundaries agree
 
@@ -32,7 +39,7 @@ class SegmentationPredictions:
     num_classes: int
 
     @classmethod
-    def of(cls, logits, labels):
+    def of(cls, logits: np.ndarray, labels: np.ndarray) -> SegmentationPredictions:
         """Of logits, resized bilinearly to the labels' sizes; of equal ones, the first counts as the highest.
 
         Args:
@@ -54,7 +61,12 @@ class SegmentationPredictions:
         return cls.of_maps(predicted, labels, logits.shape[-1])
 
     @classmethod
-    def of_maps(cls, predicted, labels, num_classes):
+    def of_maps(
+        cls,
+        predicted: Sequence[np.ndarray] | np.ndarray,
+        labels: Sequence[np.ndarray] | np.ndarray,
+        num_classes: int,
+    ) -> SegmentationPredictions:
         """Of class maps: arrays (samples, height, width), or lists of maps (height, width) of any sizes."""
         pairs = [_pairs(*maps, num_classes) for maps in zip(labels, predicted)]
         boundaries = [boundary_f(*maps) for maps in zip(predicted, labels)]
@@ -66,12 +78,12 @@ class SegmentationPredictions:
         )
 
     @property
-    def confusion_matrix(self):
+    def confusion_matrix(self) -> np.ndarray:
         """int64 (classes, classes): the pixels of each true class (rows) and predicted class (columns)."""
         return _matrix(self.pairs, self.num_classes)
 
     @property
-    def image_iou(self):
+    def image_iou(self) -> np.ndarray:
         """float64 (samples,): the mean IoU of each image over its classes; 1 where no pixel counts."""
         images = np.split(self.pairs, np.cumsum(self.lengths)[:-1])
         # Only the classes in an image are counted, since a matrix of all classes may be large.
@@ -84,7 +96,9 @@ class SegmentationPredictions:
         return np.array(scores, "float64")
 
 
-def predict_maps(segment, samples, num_classes):
+def predict_maps(
+    segment: Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]], samples: EncodedSamples, num_classes: int
+) -> SegmentationPredictions:
     """Segment all images of a split at their own sizes by any function, such as one with sliding windows.
 
     Args:
@@ -156,7 +170,7 @@ def mean_iou(matrix):
     return _mean(right[union > 0] / union[union > 0])
 
 
-def segmentation_scores(predictions):
+def segmentation_scores(predictions: SegmentationPredictions) -> dict[str, Any]:
     """The scores of class maps over all pixels of all images; ignored pixels do not count.
 
     Args:
@@ -191,7 +205,9 @@ def _mean(values):
     return float(np.mean(values)) if len(values) else None
 
 
-def segmentation_classes(predictions, class_names=None):
+def segmentation_classes(
+    predictions: SegmentationPredictions, class_names: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
     """The scores of each class.
 
     Args:
@@ -228,7 +244,7 @@ def segmentation_classes(predictions, class_names=None):
     ]
 
 
-def boundary_f(predicted, label, tolerance=TOLERANCE):
+def boundary_f(predicted: np.ndarray, label: np.ndarray, tolerance: float = TOLERANCE) -> float | None:
     """How well the boundaries of the classes in an image agree, as an F measure.
 
     A pixel is on the boundary of its class if one of its four neighbors has another class; neither ignored

@@ -1,6 +1,10 @@
 """Classification: an image has exactly one class."""
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,10 +29,10 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
         0.5
     """
 
-    def __init__(self, name="accuracy", dtype=None):
+    def __init__(self, name: str = "accuracy", dtype: str | keras.DTypePolicy | None = None) -> None:
         super().__init__(_hits, name=name, dtype=dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"name": self.name, "dtype": self.dtype}
 
 
@@ -57,7 +61,7 @@ class Predictions:
     num_classes: int
 
     @classmethod
-    def of(cls, logits, labels):
+    def of(cls, logits: np.ndarray, labels: np.ndarray) -> Predictions:
         """Of equal logits, the first counts as the highest, as in argmax."""
         classes = logits.shape[1]
         best = np.asarray(ops.top_k(logits, min(5, classes))[1], "int32")
@@ -67,7 +71,7 @@ class Predictions:
         return cls(best, labels, logits[np.arange(len(labels)), labels] - log_sum, classes)
 
 
-def accuracy(predictions):
+def accuracy(predictions: Predictions) -> dict[str, Any]:
     """The scores of a classifier, as `evaluate` returns them.
 
     Args:
@@ -90,7 +94,7 @@ def accuracy(predictions):
     }
 
 
-def per_class(predictions, class_names=None):
+def per_class(predictions: Predictions, class_names: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """The scores of each class.
 
     Args:
@@ -128,7 +132,7 @@ def per_class(predictions, class_names=None):
     ]
 
 
-def confusion_matrix(predictions):
+def confusion_matrix(predictions: Predictions) -> np.ndarray:
     """How often each class is predicted for samples of each class.
 
     Args:

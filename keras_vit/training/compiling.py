@@ -1,5 +1,9 @@
 """Compile a model by a recipe."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.engine.optimizers import make_optimizer
 from keras_vit.layers import EncoderBlock
@@ -10,17 +14,20 @@ from keras_vit.tasks.task import Task
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.recipes import Recipe
 
+if TYPE_CHECKING:
+    import keras
+
 
 def compile_model(
-    model,
-    recipe="finetune",
+    model: keras.Model,
+    recipe: str | Recipe = "finetune",
     *,
-    task=None,
-    epochs=None,
-    steps_per_epoch=None,
-    weighted_metrics=False,
-    **overrides,
-):
+    task: str | Task | None = None,
+    epochs: int | None = None,
+    steps_per_epoch: int | None = None,
+    weighted_metrics: bool = False,
+    **overrides: Any,
+) -> Recipe:
     """Set a model's optimizer, schedule, loss and metrics from a recipe.
 
     Args:
@@ -94,7 +101,7 @@ def _with_total_steps(overrides, epochs, steps_per_epoch):
     return {**overrides, "total_steps": total_steps}
 
 
-def freeze(model, up_to="encoder_norm"):
+def freeze(model: keras.Model, up_to: str = "encoder_norm") -> None:
     """Make a model's first layers untrainable; call it before `compile`.
 
     Args:

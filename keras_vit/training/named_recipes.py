@@ -1,5 +1,7 @@
 """The named recipes: tables 3 and 4 of the paper, AugReg, Better plain ViT, digits."""
 
+from __future__ import annotations
+
 from keras_vit.messages import did_you_mean
 from keras_vit.training.recipes import Recipe
 
@@ -521,7 +523,7 @@ RECIPES = {
 }
 
 
-def find_recipe(name):
+def find_recipe(name: str) -> Recipe:
     """The recipe of that name; ValueError if there is none."""
     if name not in RECIPES:
         hint = did_you_mean(name, RECIPES)

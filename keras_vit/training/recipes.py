@@ -1,6 +1,9 @@
 """The hyperparameters of a training run; the named recipes are in `named_recipes.py`."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import Any
 
 from keras_vit import rules
 from keras_vit.data.augmentation.options import CROP_AREA, Augmentation
@@ -10,6 +13,7 @@ from keras_vit.messages import did_you_mean
 from keras_vit.rules import field
 from keras_vit.tasks import TASKS
 from keras_vit.training.tasks import task_with_labels
+from keras_vit.types import Tensor
 from keras_vit.variants import SIZES as SIZES_OF_MODEL
 
 OPTIMIZERS = ("sgd", "adamw")
@@ -147,16 +151,16 @@ class Recipe(Augmentation):
         task_with_labels(self).check_recipe(self)
 
     @property
-    def has_sizes(self):
+    def has_sizes(self) -> bool:
         """Whether `model` has all sizes of a model, so that a run needs no other."""
         return all(name in self.model for name in (*SIZES_OF_MODEL, "patch_size"))
 
     @property
-    def checkpoint_steps(self):
+    def checkpoint_steps(self) -> int:
         """Steps between checkpoints."""
         return self.checkpoint_every or self.eval_every
 
-    def with_changes(self, **changes):
+    def with_changes(self, **changes: Any) -> Recipe:
         """This recipe with other values. Unless `warmup_steps` is given, it scales with `total_steps`."""
         known = [each.name for each in dataclasses.fields(self)]
         if unknown := [name for name in changes if name not in known]:
@@ -168,7 +172,7 @@ class Recipe(Augmentation):
         warmup = self.warmup_steps * changed.total_steps // self.total_steps
         return dataclasses.replace(changed, warmup_steps=warmup)
 
-    def sized_for(self, images, **changes):
+    def sized_for(self, images: Tensor, **changes: Any) -> Recipe:
         """This recipe with a batch size and a number of steps for the number of training images.
 
         * `batch_size`: the largest power of two up to a quarter of the images, from 8 to this recipe's.
@@ -200,6 +204,6 @@ class Recipe(Augmentation):
         }
         return self.with_changes(**sized | changes)
 
-    def hyperparameters(self):
+    def hyperparameters(self) -> dict[str, Any]:
         """All fields but the informational ones, as a dict."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in PROVENANCE}

@@ -1,8 +1,11 @@
 """Train a model in a folder, so that an interrupted run can be resumed. Needs TensorFlow."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import sys
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -28,6 +31,11 @@ from keras_vit.training.compiling import compile_model
 from keras_vit.training.frozen_features import FeatureSamples, feature_samples
 from keras_vit.training.run_config import DEFAULTS
 from keras_vit.training.workdir import Workdir, save_model
+from keras_vit.types import Path
+
+if TYPE_CHECKING:
+    from keras_vit.data.datasets import Dataset
+    from keras_vit.training.run_config import RunConfig
 
 # TensorFlow's errors for an image file that is damaged, missing or protected, or that Pillow cannot read.
 UNREADABLE = (
@@ -39,16 +47,16 @@ UNREADABLE = (
 
 
 def train(
-    config,
-    path,
-    verbose="auto",
+    config: RunConfig,
+    path: Path,
+    verbose: int | str = "auto",
     *,
-    strategy="auto",
-    data_dir=None,
-    deterministic=False,
-    dataset=None,
-    note=None,
-):
+    strategy: str = "auto",
+    data_dir: Path | None = None,
+    deterministic: bool = False,
+    dataset: Dataset | None = None,
+    note: str | None = None,
+) -> tuple[Workdir, dict[str, Any]]:
     """Train a model as `config` says, in the folder `path`.
 
     An interrupted run that is started again resumes from its last checkpoint and ends as if it had not been

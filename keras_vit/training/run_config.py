@@ -1,13 +1,19 @@
 """The configuration of a training run."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import os
+from typing import TYPE_CHECKING, Any
 
 from keras_vit import rules
 from keras_vit.data.dataset import name_of
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.tasks import FIELDS_OF_TASKS, PRETRAINING, task_with_labels
+
+if TYPE_CHECKING:
+    from keras_vit.tasks.task import Task
 
 CLASSIFY = "classify"
 
@@ -75,13 +81,13 @@ class RunConfig:
         return [f"{name}={values[name]!r}" for name in ignored if values[name] != defaults[name]]
 
     @functools.cached_property
-    def task(self):
+    def task(self) -> Task:
         """The task: of the recipe's labels, of pairs of images and texts, or without labels."""
         if self.objective != CLASSIFY:
             return PRETRAINING[self.objective](self)
         return task_with_labels(self.recipe)
 
-    def as_json(self):
+    def as_json(self) -> dict[str, Any]:
         """The configuration as JSON values, without the recipe's informational fields."""
         return {**dataclasses.asdict(self), "recipe": self.recipe.hyperparameters()}
 

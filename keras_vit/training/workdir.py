@@ -1,13 +1,22 @@
 """A run's folder: its configuration, its data, its metrics and its results."""
 
+from __future__ import annotations
+
 import contextlib
 import csv
 import json
 import os
 import pathlib
 import socket
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
+from keras_vit.types import Path
 from keras_vit.writing import atomic_open, atomic_path, atomic_write
+
+if TYPE_CHECKING:
+    from keras_vit.training.run_config import RunConfig
 
 RESULT_TYPES = {"steps": int, "train_seconds": (int, float), "replicas": int, "bad_images": list}
 
@@ -33,7 +42,7 @@ class Workdir:
             anything that is not a run.
     """
 
-    def __init__(self, path, config, defaults=None):
+    def __init__(self, path: Path, config: RunConfig, defaults: dict[str, Any] | None = None) -> None:
         self.path = pathlib.Path(path)
         self.model = self.path / "model.keras"
         self.pretrainer = self.path / "pretrainer.keras"
@@ -66,7 +75,7 @@ class Workdir:
             )
 
     @contextlib.contextmanager
-    def locked(self):
+    def locked(self) -> AbstractContextManager[None]:
         """Keep other processes out of the folder, which is created if it is missing.
 
         The operating system releases the lock of a process that is killed.
@@ -93,7 +102,7 @@ class Workdir:
         finally:
             lock.release()
 
-    def make(self):
+    def make(self) -> None:
         """Create the folder and write the configuration.
 
         Raises:
@@ -105,7 +114,7 @@ class Workdir:
         for folder in (self.checkpoints, self.figures):
             folder.mkdir(exist_ok=True)
 
-    def record_data(self, data):
+    def record_data(self, data: dict[str, Any]) -> None:
         """Write `data.json` if there is none: for a new run, or one that version 0.1 started.
 
         Args:
@@ -114,7 +123,7 @@ class Workdir:
         if not self._data.exists():
             write_json(self._data, data, indent=None)
 
-    def check_data(self, data):
+    def check_data(self, data: dict[str, Any]) -> None:
         """Raise ValueError if the data are not those that were recorded, with the differences.
 
         Args:
@@ -136,26 +145,26 @@ class Workdir:
             )
 
     @property
-    def result(self):
+    def result(self) -> dict[str, Any] | None:
         """The result of the finished run, or None."""
         file = self.path / "result.json"
         return read_json(file, **RESULT_TYPES) if file.exists() else None
 
-    def write_result(self, result):
+    def write_result(self, result: dict[str, Any]) -> None:
         write_json(self.path / "result.json", result)
 
-    def metrics(self):
+    def metrics(self) -> list[dict[str, float]]:
         """The rows of `metrics.csv`, as dicts of floats."""
         return _read_table(self.path / "metrics.csv")
 
-    def steps(self):
+    def steps(self) -> list[dict[str, float]]:
         """The rows of `steps.csv`: `step`, `loss` and `learning_rate`."""
         return _read_table(self.path / "steps.csv")
 
-    def write_metrics(self, rows):
+    def write_metrics(self, rows: Sequence[dict[str, float]]) -> None:
         _write_table(self.path / "metrics.csv", rows)
 
-    def write_steps(self, rows):
+    def write_steps(self, rows: Sequence[dict[str, float]]) -> None:
         _write_table(self.path / "steps.csv", rows)
 
 

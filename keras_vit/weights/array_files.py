@@ -4,6 +4,8 @@ The first bytes of a file determine its format, not its name. No code in a file 
 are refused, and torch's files are read by its weights-only loader.
 """
 
+from __future__ import annotations
+
 import os
 import pathlib
 import warnings
@@ -13,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.messages import listed, one_line
+from keras_vit.types import Path
 from keras_vit.weights.shards import is_index, read_shards
 from keras_vit.writing import atomic_path
 
@@ -24,7 +27,7 @@ UNPACKED = 2**30  # bytes that a file of any size may declare
 EXPANSION = 20  # A larger file may declare this many times its size; weights hardly compress.
 
 
-def read_arrays(path, subtree=None):
+def read_arrays(path: Path, subtree: str | None = None) -> dict[str, np.ndarray]:
     """Read the arrays of a checkpoint file.
 
     Args:

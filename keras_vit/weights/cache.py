@@ -1,5 +1,7 @@
 """Where downloads are kept, and checks of a file against its digest and size."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 import pathlib
@@ -10,7 +12,7 @@ import urllib.parse
 LARGEST_SIDECAR = 1 << 24  # bytes
 
 
-def cache_folder():
+def cache_folder() -> pathlib.Path:
     """Folder of downloads from the web and from Google Cloud.
 
     Returns:

@@ -45,6 +45,8 @@ relative positions other than BEiT's, convolutional stems. Rows of models with r
 has need the repository's `config.json`, which says so.
 """
 
+from __future__ import annotations
+
 import csv
 import dataclasses
 import difflib
@@ -131,7 +133,7 @@ class Checkpoint:
     pin_source: str | None = None
 
     @property
-    def url(self):
+    def url(self) -> str:
         """The source at its revision, for `fetch`."""
         return f"{self.source}@{self.revision}" if self.revision else self.source
 
@@ -170,7 +172,7 @@ with CSV.open(encoding="utf-8", newline="") as _file:
 _BY_SOURCE = {row.source: row for row in CATALOGUE.values()}
 
 
-def find(source_or_name):
+def find(source_or_name: str) -> Checkpoint | None:
     """Find the row of a short name or of a source.
 
     Args:
@@ -296,7 +298,7 @@ def _best_first(rows):
     return sorted(rows, key=lambda row: -(row.top1 or 0))
 
 
-def list_models(filter="", *, variant=None):
+def list_models(filter: str = "", *, variant: str | None = None) -> list[str]:
     """List the names of published checkpoints, for `from_pretrained`.
 
     Args:

@@ -1,5 +1,7 @@
 """Class names and prompts, and whether two names mean the same class."""
 
+from __future__ import annotations
+
 import collections
 import functools
 import os
@@ -12,7 +14,7 @@ LISTS = ("imagenet_1k", "imagenet_1k_synsets", "imagenet_1k_clip")
 PROMPTS = ("clip_80", "clip_7")
 
 
-def class_names(name):
+def class_names(name: str) -> tuple[str, ...]:
     """The class names of a model, in the order of the logits.
 
     The list "imagenet_1k" has all WordNet 3.0 lemmas of a class, the usual one first. "crane" occurs
@@ -52,7 +54,7 @@ def class_names(name):
     return names
 
 
-def prompt_templates(name):
+def prompt_templates(name: str) -> tuple[str, ...]:
     """The templates by which CLIP's authors classify ImageNet, with {} for the name of a class.
 
     Args:

@@ -1,5 +1,7 @@
 """Source → local file: a path, or a URL on Hugging Face, the web or Google Cloud."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
@@ -12,6 +14,7 @@ import warnings
 from keras_vit.messages import listed, one_line
 from keras_vit.rules import integer, optional
 from keras_vit.rules import path as path_rule
+from keras_vit.types import Path
 from keras_vit.weights.cache import cached_path, check_file
 from keras_vit.weights.shards import INDEX, is_index, shards_of
 
@@ -23,7 +26,9 @@ SIDECARS_OF_OPEN_CLIP = ("open_clip_config.json",)
 LOG_IN = "log in ('hf auth login', or HF_TOKEN) with an account that may read it"
 
 
-def fetch(source, *, sha256=None, size=None, trust=False):
+def fetch(
+    source: Path, *, sha256: str | None = None, size: int | None = None, trust: bool = False
+) -> pathlib.Path:
     """Return the local file of a source, downloading it if necessary.
 
     Downloads are kept, in Hugging Face's own cache or in `cache_folder()`, and not requested again. The
@@ -109,7 +114,7 @@ def beside(source):
     return find
 
 
-def is_cached(source):
+def is_cached(source: Path) -> bool:
     """Return whether `fetch` needs no network for the weights of a source.
 
     Args:

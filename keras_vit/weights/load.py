@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, 
 from keras_vit.models.vit.schema import refuse_unknown
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
-from keras_vit.types import Path
+from keras_vit.types import Path, Size
 from keras_vit.weights import segmentation
 from keras_vit.weights.array_resizing import (
     POSITION_RESIZES,
@@ -75,24 +75,24 @@ def from_pretrained(
     source: Path, *, kind: Literal["auto", "classifier"] = "auto", **options: Unpack[LoadOptions]
 ) -> VisionTransformer: ...
 def from_pretrained(
-    source,
+    source: Path,
     *,
-    kind="auto",
-    image_size=None,
-    num_classes=None,
-    pooling="auto",
-    representation_size="auto",
-    head="auto",
-    position_resize="auto",
-    variant=None,
-    sha256=None,
-    trust=False,
-    check_finite=True,
-    segmenter=None,
-    text_tower=None,
-    pretrainer=None,
-    **overrides,
-):
+    kind: str = "auto",
+    image_size: Size | None = None,
+    num_classes: int | None = None,
+    pooling: str = "auto",
+    representation_size: int | str = "auto",
+    head: str = "auto",
+    position_resize: str = "auto",
+    variant: str | None = None,
+    sha256: str | None = None,
+    trust: bool = False,
+    check_finite: bool = True,
+    segmenter: dict[str, Any] | None = None,
+    text_tower: dict[str, Any] | None = None,
+    pretrainer: dict[str, Any] | None = None,
+    **overrides: Any,
+) -> keras.Model:
     """Load a Vision Transformer with the weights of a checkpoint.
 
     The keys of the file determine its layout, and the arrays the architecture. Options that they leave open

@@ -1,9 +1,13 @@
 """Upload a model to Hugging Face: weights, configuration and model card."""
 
+from __future__ import annotations
+
 import json
 import pathlib
 import re
 import tempfile
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from keras_vit.messages import one_line
 from keras_vit.rules import one_of, optional
@@ -12,22 +16,25 @@ from keras_vit.weights.kinds import parts_of
 from keras_vit.weights.layouts import LAYOUTS, hub_config
 from keras_vit.weights.save import save_weights
 
+if TYPE_CHECKING:
+    import keras
+
 PUSHED = ("huggingface", "timm")  # in order of preference
 LOG_IN = "log in ('hf auth login', or HF_TOKEN) with an account that may write it"
 
 
 def push_to_hub(
-    model,
-    repository,
+    model: keras.Model,
+    repository: str,
     *,
-    layout=None,
-    private=None,
-    license=None,
-    dataset=None,
-    metrics=None,
-    tags=(),
-    message="Upload a Vision Transformer",
-):
+    layout: str | None = None,
+    private: bool | None = None,
+    license: str | None = None,
+    dataset: str | None = None,
+    metrics: Mapping[str, float] | None = None,
+    tags: Sequence[str] = (),
+    message: str = "Upload a Vision Transformer",
+) -> str:
     """Upload a model to Hugging Face, for transformers or timm and for `from_pretrained`.
 
     One commit adds `model.safetensors`, the configuration that transformers or timm reads, and a model card.

@@ -1,13 +1,17 @@
 """Save a model as a checkpoint file in another project's layout."""
 
+from __future__ import annotations
+
 import contextlib
 import pathlib
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit import rules
 from keras_vit.models.vit.geometry import prefix_tokens
 from keras_vit.rules import one_of
+from keras_vit.types import Path
 from keras_vit.weights.array_files import FLOATS, write_arrays
 from keras_vit.weights.kinds import parts_of
 from keras_vit.weights.layouts import LAYOUTS
@@ -16,8 +20,19 @@ from keras_vit.weights.layouts.hub_config import as_text
 from keras_vit.weights.metadata import configuration_digest, sidecar_text
 from keras_vit.writing import atomic_path, check_writable
 
+if TYPE_CHECKING:
+    import keras
 
-def save_weights(model, path, layout, *, dtype="float32", overwrite=False, **options):
+
+def save_weights(
+    model: keras.Model,
+    path: Path,
+    layout: str,
+    *,
+    dtype: str | keras.DTypePolicy = "float32",
+    overwrite: bool = False,
+    **options: Any,
+) -> pathlib.Path:
     """Save a model's weights in a layout that another project reads.
 
     Options that the arrays do not determine (activation, epsilon, preprocessing, class names) are saved in

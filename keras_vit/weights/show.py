@@ -1,14 +1,18 @@
 """Show the contents of a checkpoint file without building its model."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 from keras_vit.models import VisionTransformer
+from keras_vit.types import Path
 from keras_vit.variants import variant_of
 from keras_vit.weights.checkpoint import not_finite, read_checkpoint
 from keras_vit.weights.segmentation import drop_segmentation, is_segmenter
 
 
-def show_checkpoint(source, **given):
+def show_checkpoint(source: Path, **given: Any) -> dict[str, Any]:
     """Describe a checkpoint: its layout, its architecture, and missing or extra arrays.
 
     Args:

@@ -1,15 +1,21 @@
 """Read the tokenizer of a checkpoint."""
 
+from __future__ import annotations
+
 import pathlib
+from typing import Any
 
 from keras_vit.preprocessing.text_preprocessing import CONFIG, TextPreprocessing, describe, read_config
+from keras_vit.types import Path
 from keras_vit.weights.fetch import beside, fetch
 
 _NEXT_TO = {"vocab.json": "merges.txt"}
 _OF_NPZ = {"lit_bert": ".txt", "lit": ".model"}  # LiT-B16B_2.txt is next to LiT-B16B_2.npz
 
 
-def read_text_preprocessing(source, family=None, default=None, **options):
+def read_text_preprocessing(
+    source: Path, family: str | None = None, default: Any = None, **options: Any
+) -> Any:
     """Read a checkpoint's `TextPreprocessing` from the tokenizer's files next to its weights.
 
     Args:

@@ -39,7 +39,10 @@ def of_package(name):
     modules, names = [], []
     eager = ast.parse(inspect.getsource(package)).body
     sources = [
-        (alias.name, node.module) for node in eager if isinstance(node, ast.ImportFrom) for alias in node.names
+        (alias.name, node.module)
+        for node in eager
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     ]
     for attribute, source in sources + [*package.LAZY.items()]:
         if source is None or source == name:
@@ -57,7 +60,9 @@ def of_options():
     from keras_vit.models.vit.schema import FRONT_ENDS, OPTIONS, options_of
 
     loading = inspect.signature(keras_vit.from_pretrained).parameters
-    loading = {name: p.annotation for name, p in loading.items() if p.kind is p.KEYWORD_ONLY and name != "kind"}
+    loading = {
+        name: p.annotation for name, p in loading.items() if p.kind is p.KEYWORD_ONLY and name != "kind"
+    }
     attributes = {name: field.type for name, field in OPTIONS.items()}
     options = {name: ACCEPTED.get(words, words) for name, words in attributes.items()}
     shared = {name: words for name, words in options.items() if name not in loading}
@@ -68,7 +73,9 @@ def of_options():
     total = "TypedDict, total=False"
     classes = [
         _class(f"_Options({total})", "All options but those of which `from_pretrained` has its own.", shared),
-        _class("ViTOptions(_Options, total=False)", "Of the constructors of transformers.", loaded | of_models),
+        _class(
+            "ViTOptions(_Options, total=False)", "Of the constructors of transformers.", loaded | of_models
+        ),
         _class("VariantOptions(_Options, total=False)", "Of `from_variant`.", in_variant | of_models | dtype),
         _class("LoadOptions(_Options, total=False)", "Of `from_pretrained`.", loading | dtype),
     ]

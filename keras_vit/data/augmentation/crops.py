@@ -1,6 +1,10 @@
 """Random views of an image at two sizes, for training without labels; functions of a seed."""
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -8,6 +12,9 @@ from keras_vit.data.augmentation.random_augmentation import inception_window
 from keras_vit.data.decoding.model_input import cut, decode, with_channels
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.rules import area, boolean, integer, number
+
+if TYPE_CHECKING:
+    from keras_vit.preprocessing import Preprocessing
 
 GRAY, SOLARIZE, SOLARIZE_ABOVE = 0.2, 0.2, 128
 BLURS = (1.0, 0.1)  # the probability of a blur of the global views, in turn
@@ -18,15 +25,15 @@ JITTER = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.2, "hue": 0.1}
 
 
 def view_augmentation(
-    preprocessing,
-    global_area=(0.4, 1.0),
-    local_area=(0.05, 0.4),
-    num_local=8,
-    local_size=96,
-    flip=True,
-    photometric=0.8,
-    exif=True,
-):
+    preprocessing: Preprocessing,
+    global_area: tuple[float, float] = (0.4, 1.0),
+    local_area: tuple[float, float] = (0.05, 0.4),
+    num_local: int = 8,
+    local_size: int = 96,
+    flip: bool = True,
+    photometric: float = 0.8,
+    exif: bool = True,
+) -> Callable[..., dict[str, tf.Tensor]]:
     """A function from an encoded image to two global views and several smaller local ones.
 
     Each view is a random rectangle, as of `inception_window`, mirrored with a probability of 1/2. Its

@@ -1,25 +1,34 @@
 """The patches that are corrupted or masked for training without labels, a function of (seed, step)."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import tensorflow as tf
 
 from keras_vit.data.samples import by_step, not_converted, stream_seed
 from keras_vit.rules import number
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    pass
 
 STREAM = 0x6D61736B  # makes the random numbers independent of others of the same seed and step
 
 
 def masked_patch_batches(
-    batches,
-    patch_targets,
+    batches: tf.data.Dataset,
+    patch_targets: Callable[[Tensor], Tensor],
     *,
-    seed,
-    first_step=0,
-    worker=0,
-    workers=1,
-    corrupt_rate=0.5,
-    mask_fraction=0.8,
-    random_fraction=0.1,
-):
+    seed: int,
+    first_step: int = 0,
+    worker: int = 0,
+    workers: int = 1,
+    corrupt_rate: float = 0.5,
+    mask_fraction: float = 0.8,
+    random_fraction: float = 0.1,
+) -> tf.data.Dataset:
     """Convert batches of images to batches for `MaskedPatchPredictor.fit`; labels are dropped.
 
     Args:
@@ -69,7 +78,15 @@ def masked_patch_batches(
     return by_step(batches, first_step, corrupted)
 
 
-def random_order_batches(batches, patches, *, seed, first_step=0, worker=0, workers=1):
+def random_order_batches(
+    batches: tf.data.Dataset,
+    patches: int,
+    *,
+    seed: int,
+    first_step: int = 0,
+    worker: int = 0,
+    workers: int = 1,
+) -> tf.data.Dataset:
     """Convert batches of images to batches for `MaskedAutoencoder.fit`.
 
     Args:

@@ -1,5 +1,7 @@
 """The options of image augmentation. Imports no TensorFlow, as recipes have these options too."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import json
@@ -90,16 +92,16 @@ class Augmentation:
             raise ValueError("expected crop_area or scale_jitter; got both")
 
     @property
-    def mixes(self):
+    def mixes(self) -> bool:
         """Whether images are blended with others, which needs labels of one number per class."""
         return bool(self.mixup or self.cutmix)
 
     @property
-    def changes_images(self):
+    def changes_images(self) -> bool:
         """Whether there is any random change."""
         return any(getattr(self, each.name) != each.default for each in dataclasses.fields(Augmentation))
 
-    def check_moves_masks(self):
+    def check_moves_masks(self) -> None:
         """Raise ValueError for a change of images that would leave a mask as it is, or blend labels."""
         if names := [name for name in IMAGES_ONLY if getattr(self, name)]:
             raise ValueError(
@@ -108,7 +110,7 @@ class Augmentation:
             )
 
     @functools.cached_property
-    def is_exact(self):
+    def is_exact(self) -> bool:
         """Whether all random numbers come from the seed, so that a resumed run gets the same batches.
 
         Only `layers` may have random state of their own.

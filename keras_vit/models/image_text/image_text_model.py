@@ -1,6 +1,9 @@
 """Image-text models: two towers whose vectors are close for an image and a text that describes it."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -20,6 +23,10 @@ from keras_vit.models.image_text.text_transformer import TextTransformer, min_te
 from keras_vit.models.vit.schema import INFERENCE
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 from keras_vit.rules import boolean, integer, one_of, optional
+from keras_vit.types import Images, Labels, Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.preprocessing import TextPreprocessing
 
 _TEXT_INFERENCE = {"dtype": "float32", "dropout_rate": 0.0}
 _SIZE = optional(integer(at_least=1))
@@ -77,17 +84,17 @@ class ImageTextModel(ConfiguredModel):
 
     def __init__(
         self,
-        image,
-        text,
-        objective="sigmoid",
-        image_projection=None,
-        text_projection=None,
-        projection_bias=False,
-        text_preprocessing=None,
-        dtype=None,
-        name=None,
-        trainable=True,
-    ):
+        image: VisionTransformer,
+        text: TextTransformer,
+        objective: str = "sigmoid",
+        image_projection: int | None = None,
+        text_projection: int | None = None,
+        projection_bias: bool = False,
+        text_preprocessing: TextPreprocessing | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
+        trainable: bool = True,
+    ) -> None:
         if not isinstance(image, VisionTransformer):
             image = VisionTransformer.from_config({"dtype": dtype, **image})
         if not isinstance(text, TextTransformer):
@@ -131,7 +138,7 @@ class ImageTextModel(ConfiguredModel):
         vars(self)["image_encoder"] = DistributedModel(images, embeddings[0], name="image_encoder")
         vars(self)["text_encoder"] = DistributedModel(ids, embeddings[1], name="text_encoder")
 
-    def compile(self, *args, accumulation_steps=1, **kwargs):
+    def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
         """Configure the model for training, as `DistributedModel.compile`.
 
         Raises:
@@ -144,13 +151,15 @@ class ImageTextModel(ConfiguredModel):
             )
         super().compile(*args, accumulation_steps=1, **kwargs)
 
-    def own_loss(self, x, y_pred, sample_weight):
+    def own_loss(self, x: Any, y_pred: Any, sample_weight: Tensor) -> Tensor:
         return pair_loss(y_pred, self.objective, weights=sample_weight)
 
     image_size = of_backbone("image_size", "(height, width) of the images in pixels, (None, None) for any.")
     preprocessing = of_backbone("preprocessing", "How images become model input.")
 
-    def encode_images(self, images, batch_size=32, value_range=None):
+    def encode_images(
+        self, images: Images, batch_size: int = 32, value_range: tuple[float, float] | None = None
+    ) -> np.ndarray:
         """The vectors of images.
 
         Args:
@@ -170,7 +179,7 @@ class ImageTextModel(ConfiguredModel):
             vectors.append(check_finite(np.asarray(self.image_encoder.predict_on_batch(batch))))
         return np.concatenate([*vectors, np.zeros((0, self.image_encoder.output.shape[-1]), "float32")])
 
-    def encode_text(self, texts, batch_size=256):
+    def encode_text(self, texts: str | Sequence[str], batch_size: int = 256) -> np.ndarray:
         """The vectors of texts.
 
         Args:
@@ -193,7 +202,7 @@ class ImageTextModel(ConfiguredModel):
         ]
         return np.concatenate([*vectors, np.zeros((0, self.text_encoder.output.shape[-1]), "float32")])
 
-    def similarity(self, images, texts):
+    def similarity(self, images: Images, texts: str | Sequence[str]) -> np.ndarray:
         """The logits of all images with all texts.
 
         Args:
@@ -221,7 +230,7 @@ class ImageTextModel(ConfiguredModel):
         bias = 0.0 if factors.bias is None else float(ops.convert_to_numpy(factors.bias.value))
         return np.exp(ops.convert_to_numpy(factors.scale.value)), bias
 
-    def class_vectors(self, labels, batch_size=256):
+    def class_vectors(self, labels: Labels, batch_size: int = 256) -> tuple[list[str], np.ndarray]:
         """The vector of each class, which is the mean over its texts.
 
         Args:
@@ -245,7 +254,14 @@ class ImageTextModel(ConfiguredModel):
         means = np.stack([part.mean(axis=0) for part in np.split(vectors, ends[:-1])])
         return [*labels], means / np.linalg.norm(means, axis=1, keepdims=True)
 
-    def zero_shot(self, images, labels, top=5, batch_size=32, value_range=None):
+    def zero_shot(
+        self,
+        images: Images,
+        labels: Labels,
+        top: int = 5,
+        batch_size: int = 32,
+        value_range: tuple[float, float] | None = None,
+    ) -> list[list[tuple[str, float]]]:
         """Classify images by texts that describe the classes.
 
         Args:
@@ -269,7 +285,7 @@ class ImageTextModel(ConfiguredModel):
         kind = label_kind(self._task_of_labels)
         return most_probable(kind.probabilities(logits.astype("float64")), names, top)
 
-    def vision_transformer(self, labels=None):
+    def vision_transformer(self, labels: Labels | None = None) -> VisionTransformer:
         """The image tower as a VisionTransformer, which needs no texts and is exported in every format.
 
         Args:
@@ -310,7 +326,7 @@ class ImageTextModel(ConfiguredModel):
             arrays |= {"head/kernel": scale * vectors.T, "head/bias": np.full(len(names), bias)}
         return copy_with_weights(self.image, config, arrays)
 
-    def check_projections(self):
+    def check_projections(self) -> None:
         """Raise ValueError if both the image tower and this model project, as no VisionTransformer does."""
         if self.image_projection is not None and self.image.representation_size is not None:
             raise ValueError(
@@ -318,7 +334,7 @@ class ImageTextModel(ConfiguredModel):
                 f"image_projection; got {self.image.representation_size} and {self.image_projection}"
             )
 
-    def finished(self, arrays=None):
+    def finished(self, arrays: dict[str, np.ndarray] | None = None) -> ImageTextModel:
         """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
 
         Args:
@@ -330,7 +346,7 @@ class ImageTextModel(ConfiguredModel):
         return copy_with_weights(self, config, arrays)
 
     @staticmethod
-    def min_own_parameters(config):
+    def min_own_parameters(config: dict[str, Any]) -> int:
         return min_text_parameters(config["text"])
 
     def _ids(self, texts):
@@ -357,7 +373,7 @@ class ImageTextModel(ConfiguredModel):
             )
         return ids.astype("int32")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         texts = self.text_preprocessing
         return {
             "image": self.image.get_config(),

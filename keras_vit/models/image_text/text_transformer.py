@@ -1,6 +1,9 @@
 """The text tower of an image-text model: token ids → tokens → encoder → one vector."""
 
+from __future__ import annotations
+
 import functools
+from typing import Any
 
 import keras
 from keras import ops
@@ -81,24 +84,24 @@ class TextTransformer(ConfiguredModel):
 
     def __init__(
         self,
-        vocabulary_size,
-        length,
-        hidden_size,
-        num_layers,
-        mlp_dim,
-        num_heads,
-        causal=False,
-        pooling="last",
-        eos_id=None,
-        activation="gelu_tanh",
-        norm_epsilon=1e-6,
-        dropout_rate=0.0,
-        norm_after_residual=False,
-        pad_id=None,
-        dtype=None,
-        name=None,
-        trainable=True,
-    ):
+        vocabulary_size: int,
+        length: int,
+        hidden_size: int,
+        num_layers: int,
+        mlp_dim: int,
+        num_heads: int,
+        causal: bool = False,
+        pooling: str = "last",
+        eos_id: int | None = None,
+        activation: str = "gelu_tanh",
+        norm_epsilon: float = 1e-6,
+        dropout_rate: float = 0.0,
+        norm_after_residual: bool = False,
+        pad_id: int | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
+        trainable: bool = True,
+    ) -> None:
         self.store_arguments(locals())
         dtype = keras.dtype_policies.get(dtype)
         with keras.name_scope(SCOPE):
@@ -132,7 +135,7 @@ class TextTransformer(ConfiguredModel):
         self.dtype_policy = dtype
         self.input_spec = keras.InputSpec(shape=ids.shape)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **self._config(),
             "dtype": keras.dtype_policies.serialize(self.dtype_policy),

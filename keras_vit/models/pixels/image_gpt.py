@@ -1,6 +1,9 @@
 """iGPT: predict each pixel's color from the pixels before it, and sample images pixel by pixel."""
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -17,6 +20,10 @@ from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder
 from keras_vit.models.vit.geometry import is_dynamic
 from keras_vit.preprocessing.tensors import backend_of
 from keras_vit.rules import integer, number, optional
+from keras_vit.types import Images, Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.models.vit.vision_transformer import VisionTransformer
 
 _MASKED = -1e9  # the logit of a color that is not among the `top_k`
 _COLDEST = 1e-30  # float32 has no reciprocal of a temperature far below
@@ -50,7 +57,13 @@ class ImageGPT(Pretrainer):
     Source: Chen et al. 2020, "Generative Pretraining from Pixels"; `model.py` of openai/image-gpt.
     """
 
-    def __init__(self, encoder, dtype=None, name=None, trainable=True):
+    def __init__(
+        self,
+        encoder: VisionTransformer,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
+        trainable: bool = True,
+    ) -> None:
         encoder = as_encoder(encoder, dtype)
         check_class(encoder, PixelTransformer, "a PixelTransformer as encoder")
         if encoder.palette is None or not encoder.causal or is_dynamic(encoder.image_size):
@@ -78,15 +91,15 @@ class ImageGPT(Pretrainer):
         self.encoder = encoder
 
     @property
-    def palette(self):
+    def palette(self) -> np.ndarray:
         """float32 array (colors, channels), the colors in the units of the model's input."""
         return ops.convert_to_numpy(self.encoder.get_layer("patch_embedding").palette)
 
-    def color_ids(self, images):
+    def color_ids(self, images: Tensor) -> Tensor:
         """The number of each pixel's nearest color: int32 (batch, height · width) of model input."""
         return color_ids(images, self.palette)
 
-    def images_of(self, ids):
+    def images_of(self, ids: Tensor) -> np.ndarray:
         """The images of colors.
 
         Args:
@@ -99,7 +112,16 @@ class ImageGPT(Pretrainer):
         shape = (-1, *self.encoder.image_size, 3)
         return np.round(255 * pixels).astype("uint8").reshape(shape)
 
-    def complete(self, images, rows, temperature=1.0, top_k=None, seed=0, batch_size=32, value_range=None):
+    def complete(
+        self,
+        images: Images,
+        rows: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        seed: int = 0,
+        batch_size: int = 32,
+        value_range: tuple[float, float] | None = None,
+    ) -> np.ndarray:
         """Continue images below their first rows.
 
         Args:
@@ -134,7 +156,14 @@ class ImageGPT(Pretrainer):
         ids = [ops.convert_to_numpy(self.color_ids(batch)) for batch in batches]
         return self._sampled(ids, rows * width, temperature, top_k, seed)
 
-    def sample(self, count, temperature=1.0, top_k=None, seed=0, batch_size=32):
+    def sample(
+        self,
+        count: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        seed: int = 0,
+        batch_size: int = 32,
+    ) -> np.ndarray:
         """New images.
 
         Args:
@@ -178,13 +207,13 @@ class ImageGPT(Pretrainer):
     def _predict(self):
         return _Sampler(self).predict_on_batch  # Keras would save a model that is an attribute.
 
-    def caches(self, batch):
+    def caches(self, batch: int) -> list[Tensor]:
         """Empty keys and values of each block, for the first `step`, of a batch of this size."""
         encoder, dtype = self.encoder, self.dtype_policy.compute_dtype
         shape = (batch, self.output.shape[1], encoder.num_heads, encoder.hidden_size // encoder.num_heads)
         return [(ops.zeros(shape, dtype), ops.zeros(shape, dtype)) for _ in range(encoder.num_layers)]
 
-    def step(self, previous, index, caches):
+    def step(self, previous: Tensor, index: Tensor, caches: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The logits of one pixel, from the keys and values of the pixels before it.
 
         Args:

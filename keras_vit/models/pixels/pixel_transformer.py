@@ -1,6 +1,9 @@
 """Transformers of an image's pixels as a sequence: colors of a palette, and causal attention."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 
@@ -75,7 +78,9 @@ class PixelTransformer(VisionTransformer, PixelAttributes):
 
     schema = PixelConfig
 
-    def __init__(self, *args, dtype=None, **kwargs):
+    def __init__(
+        self, *args: Any, dtype: str | keras.DTypePolicy | None = None, **kwargs: Unpack[ViTOptions]
+    ) -> None:
         super().__init__(*args, dtype=dtype, **kwargs)
 
     @staticmethod

@@ -1,7 +1,10 @@
 """DINO: a student predicts what its teacher, an average of its earlier weights, computes for other views."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,6 +18,7 @@ from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder, p
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 from keras_vit.rules import area, integer, number
+from keras_vit.types import Tensor
 
 GLOBAL_VIEWS = 2
 
@@ -82,24 +86,24 @@ class DINO(Pretrainer):
 
     def __init__(
         self,
-        encoder,
-        num_local=8,
-        local_size=96,
-        local_area=(0.05, 0.4),
-        out_dim=65_536,
-        hidden_dim=2048,
-        bottleneck_dim=256,
-        momentum=0.996,
-        center_momentum=0.9,
-        student_temperature=0.1,
-        teacher_temperature=0.04,
-        first_teacher_temperature=0.04,
-        temperature_steps=0,
-        freeze_steps=0,
-        dtype=None,
-        name="dino",
-        trainable=True,
-    ):
+        encoder: VisionTransformer,
+        num_local: int = 8,
+        local_size: int = 96,
+        local_area: tuple[float, float] = (0.05, 0.4),
+        out_dim: int = 65_536,
+        hidden_dim: int = 2048,
+        bottleneck_dim: int = 256,
+        momentum: float = 0.996,
+        center_momentum: float = 0.9,
+        student_temperature: float = 0.1,
+        teacher_temperature: float = 0.04,
+        first_teacher_temperature: float = 0.04,
+        temperature_steps: int = 0,
+        freeze_steps: int = 0,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str = "dino",
+        trainable: bool = True,
+    ) -> None:
         self.store_arguments(locals())
         encoder = as_encoder(encoder, dtype)
         _check(encoder, num_local, local_size)
@@ -152,7 +156,7 @@ class DINO(Pretrainer):
         for weight in last_layer.trainable_weights:
             weight.frozen_steps = freeze_steps  # for the optimizer, which would decay it or use its momentum
 
-    def compile(self, *args, **kwargs):
+    def compile(self, *args: Any, **kwargs: Any) -> None:
         """Configure the model for training, as `DistributedModel.compile`.
 
         Raises:
@@ -163,12 +167,14 @@ class DINO(Pretrainer):
             raise ValueError(f"DINO needs KERAS_BACKEND=tensorflow or jax; got {keras.backend.backend()!r}")
         super().compile(*args, **kwargs)
 
-    def own_loss(self, x, y_pred, sample_weight):
+    def own_loss(self, x: Any, y_pred: Any, sample_weight: Tensor) -> Tensor:
         student, teacher = y_pred[:, :-GLOBAL_VIEWS], y_pred[:, -GLOBAL_VIEWS:]
         losses = dino_loss(student, teacher, self.center, self.student_temperature, self.temperature)
         return weighted_mean(losses, sample_weight)
 
-    def after_step(self, step, predicted, sample_weight, total):
+    def after_step(
+        self, step: Tensor, predicted: Tensor, sample_weight: Tensor, total: Tensor
+    ) -> list[tuple[keras.Variable, Tensor]]:
         step = ops.cast(step, "float32")
         momentum = self._momentum(step)
         averages = [
@@ -193,11 +199,11 @@ class DINO(Pretrainer):
         ]
 
     @staticmethod
-    def min_own_parameters(config):
+    def min_own_parameters(config: dict[str, Any]) -> int:
         hidden, bottleneck = config["hidden_dim"], config["bottleneck_dim"]
         return hidden**2 + bottleneck * (hidden + config["out_dim"])
 
-    def own_layers(self):
+    def own_layers(self) -> Any:
         return [self.student, self.student_head]  # The teacher has no state of its own besides its weights.
 
     def _momentum(self, step):

@@ -1,5 +1,9 @@
 """Masked autoencoder (MAE): visible patches → encoder → light decoder → the pixels of the masked patches."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -12,6 +16,10 @@ from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder, c
 from keras_vit.models.pretraining.masked_patch_predictor import patch_targets
 from keras_vit.models.vit.geometry import is_dynamic, prefix_tokens
 from keras_vit.rules import boolean, integer, number, optional
+from keras_vit.types import Images, Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.models.vit.vision_transformer import VisionTransformer
 
 _POSITIVE = integer(at_least=1)
 _EPSILON = 1e-6  # of the variance of a patch
@@ -74,17 +82,17 @@ class MaskedAutoencoder(Pretrainer):
 
     def __init__(
         self,
-        encoder,
-        decoder_hidden_size=512,
-        decoder_num_layers=8,
-        decoder_num_heads=16,
-        decoder_mlp_dim=None,
-        mask_fraction=0.75,
-        normalize_targets=True,
-        dtype=None,
-        name=None,
-        trainable=True,
-    ):
+        encoder: VisionTransformer,
+        decoder_hidden_size: int = 512,
+        decoder_num_layers: int = 8,
+        decoder_num_heads: int = 16,
+        decoder_mlp_dim: int | None = None,
+        mask_fraction: float = 0.75,
+        normalize_targets: bool = True,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
+        trainable: bool = True,
+    ) -> None:
         self.store_arguments(locals())
         if decoder_hidden_size % decoder_num_heads:
             raise ValueError(
@@ -141,17 +149,17 @@ class MaskedAutoencoder(Pretrainer):
         self.num_patches, self.num_visible = num_patches, num_visible
 
     @staticmethod
-    def min_own_parameters(config):
+    def min_own_parameters(config: dict[str, Any]) -> int:
         size = config["decoder_hidden_size"]
         return config["decoder_num_layers"] * size * (4 * size + 2 * (config["decoder_mlp_dim"] or 4 * size))
 
-    def own_loss(self, x, y_pred, sample_weight):
+    def own_loss(self, x: Any, y_pred: Tensor, sample_weight: Tensor) -> Tensor:
         errors = ops.mean(ops.square(y_pred - self.patch_targets(x["images"])), axis=-1)  # (b, n)
         is_masked = ops.cast(ops.argsort(x["order"], axis=1) >= self.num_visible, errors.dtype)
         losses = ops.sum(is_masked * errors, axis=1) / (self.num_patches - self.num_visible)  # (b,)
         return weighted_mean(losses, sample_weight)
 
-    def patch_targets(self, images):
+    def patch_targets(self, images: Tensor) -> Tensor:
         """The pixels that are predicted, float32 (batch, patches, pixels · channels).
 
         Args:
@@ -163,7 +171,7 @@ class MaskedAutoencoder(Pretrainer):
         mean, std = _statistics(targets)
         return (targets - mean) / std
 
-    def reconstruct(self, images, seed=0):
+    def reconstruct(self, images: Images, seed: int = 0) -> dict[str, np.ndarray]:
         """Predict the masked patches of images, to look at.
 
         Args:

@@ -1,5 +1,9 @@
 """Masked patch prediction: corrupted patches → tokens → the content of the patches."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
@@ -11,6 +15,10 @@ from keras_vit.layers.patch_embedding import check_divisible, pair
 from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder, check_not_causal, patch_pixels
 from keras_vit.preprocessing.tensors import backend_of
 from keras_vit.rules import one_of
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.models.vit.vision_transformer import VisionTransformer
 
 COLORS_PER_SIDE = {"mean_color": 1, "downsized": 4}  # of a patch
 TARGETS = (*COLORS_PER_SIDE, "pixels")
@@ -56,7 +64,14 @@ class MaskedPatchPredictor(Pretrainer):
 
     rules = {"target": one_of(TARGETS)}
 
-    def __init__(self, encoder, target="mean_color", dtype=None, name=None, trainable=True):
+    def __init__(
+        self,
+        encoder: VisionTransformer,
+        target: str = "mean_color",
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
+        trainable: bool = True,
+    ) -> None:
         self.store_arguments(locals())
         encoder = as_encoder(encoder, dtype)
         check_not_causal(encoder)
@@ -88,7 +103,7 @@ class MaskedPatchPredictor(Pretrainer):
         self.dtype_policy = policy
         self.encoder = encoder
 
-    def patch_targets(self, images):
+    def patch_targets(self, images: Tensor) -> Tensor:
         """The targets for these images: `patch_targets` with this model's arguments.
 
         >>> predictor = MaskedPatchPredictor(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))

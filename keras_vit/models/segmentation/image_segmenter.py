@@ -1,7 +1,11 @@
 """Semantic segmentation: an encoder's patch tokens → a head → the logits of the classes at each pixel."""
 
+from __future__ import annotations
+
 import functools
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
@@ -19,6 +23,12 @@ from keras_vit.models.segmentation.mask_loss import query_loss
 from keras_vit.models.segmentation.panoptic_segments import panoptic
 from keras_vit.models.windows import segment
 from keras_vit.rules import boolean, integer, one_of, optional
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from keras_vit.models.vit.vision_transformer import VisionTransformer
 
 HEADS = ("linear", "multi", "up", "mask")
 NORMS = ("layer", "batch", None)
@@ -105,24 +115,24 @@ class ImageSegmenter(EncoderModel):
 
     def __init__(
         self,
-        encoder,
-        num_classes,
-        head="linear",
-        blocks=None,
-        head_norm="layer",
-        decoder_size=256,
-        num_queries=100,
-        query_blocks=4,
-        upscale_blocks=None,
-        head_activation=None,
-        masked_attention=True,
-        loss_points=12544,
-        class_names=None,
-        split_seed=None,
-        dtype=None,
-        name=None,
-        trainable=True,
-    ):
+        encoder: VisionTransformer,
+        num_classes: int,
+        head: str = "linear",
+        blocks: Sequence[int] | None = None,
+        head_norm: str = "layer",
+        decoder_size: int = 256,
+        num_queries: int = 100,
+        query_blocks: int = 4,
+        upscale_blocks: int | None = None,
+        head_activation: str | None = None,
+        masked_attention: bool = True,
+        loss_points: int = 12544,
+        class_names: Sequence[str] | None = None,
+        split_seed: int | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
+        trainable: bool = True,
+    ) -> None:
         encoder = as_encoder(encoder, dtype)
         self.store_arguments(locals())
         self.blocks = blocks and tuple(blocks)
@@ -155,13 +165,13 @@ class ImageSegmenter(EncoderModel):
         self._evaluates = False
 
     @staticmethod
-    def min_own_parameters(config):
+    def min_own_parameters(config: dict[str, Any]) -> int:
         hidden, classes = config["encoder"]["hidden_size"], config["num_classes"]
         if config["head"] == "up":
             return config["decoder_size"] * (hidden + classes)
         return hidden * (classes + (config["num_queries"] if config["head"] == "mask" else 0))
 
-    def compile(self, *args, accumulation_steps=1, **kwargs):
+    def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
         has_batch_norm = any(isinstance(layer, keras.layers.BatchNormalization) for layer in self.layers)
         if accumulation_steps > 1 and has_batch_norm:
             raise ValueError(
@@ -170,23 +180,32 @@ class ImageSegmenter(EncoderModel):
             )
         super().compile(*args, accumulation_steps=accumulation_steps, **kwargs)
 
-    def call(self, inputs, training=None, mask=None):
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None) -> Tensor:
         if self._training and (training or self._evaluates):
             return self._training(inputs, training=training)
         return super().call(inputs, training=training, mask=mask)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(
+        self, x: Any, y: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> dict[str, Any]:
         logits, _ = _logits_and_queries(y_pred)
         return super().compute_metrics(x, y, logits, sample_weight)
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Tensor | None = None,
+        y_pred: Tensor | None = None,
+        sample_weight: Tensor | None = None,
+        training: bool = True,
+    ) -> Tensor:
         logits, predictions = _logits_and_queries(y_pred)
         if predictions is None:
             return super().compute_loss(x, y, logits, sample_weight, training)
         loss = self._query_losses[training](y, predictions, sample_weight)
         return ops.sum([loss, *map(self._aggregate_additional_loss, self.losses)])
 
-    def test_step(self, *args):
+    def test_step(self, *args: Any) -> Any:
         self._evaluates = True
         try:
             return super().test_step(*args)
@@ -195,7 +214,7 @@ class ImageSegmenter(EncoderModel):
 
     if keras.backend.backend() == "jax":
 
-        def train_step(self, state, data):
+        def train_step(self, state: Any, data: Any) -> Any:
             trainable, others, optimizer, metrics = state
             if masks := self._annealed():
                 places = {id(variable): i for i, variable in enumerate(self.non_trainable_variables)}
@@ -207,7 +226,7 @@ class ImageSegmenter(EncoderModel):
 
     else:
 
-        def train_step(self, data):
+        def train_step(self, data: Any) -> Any:
             for variable, start, end in self._annealed():
                 variable.assign(self._probability(self.optimizer._iterations, start, end))
             return super().train_step(data)
@@ -239,7 +258,7 @@ class ImageSegmenter(EncoderModel):
     resnet = of_backbone("resnet", "As of the encoder.")
     preprocessing = of_backbone("preprocessing", "How images become model input.")
 
-    def query_predictions(self):
+    def query_predictions(self) -> keras.Model:
         """A model from images to the queries' predictions: a dict of logits, `masks` and `classes`.
 
         The masks are (batch, rows, columns, queries), the classes (batch, queries, classes + 1), of which the
@@ -253,7 +272,7 @@ class ImageSegmenter(EncoderModel):
         masks, classes = self._training.output[1][-1]
         return keras.Model(self.input, {"masks": masks, "classes": classes}, name="query_predictions")
 
-    def finished(self, arrays=None):
+    def finished(self, arrays: dict[str, np.ndarray] | None = None) -> ImageSegmenter:
         """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
 
         Masks do not restrict the attention of its queries if all probabilities have fallen below 0.5.

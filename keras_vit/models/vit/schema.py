@@ -273,7 +273,9 @@ class ViTConfig:
         "How images become model input, a `Preprocessing` or a dict of its arguments, whose `image_size` is "
         "the model's by default; None for the official one.",
     )
-    class_names: tuple[str | int, ...] | None = metadata(optional(_names), "One name per class, or None.", normalize=tuple)
+    class_names: tuple[str | int, ...] | None = metadata(
+        optional(_names), "One name per class, or None.", normalize=tuple
+    )
     task: str | None = metadata(
         optional(text),
         'What the outputs mean: "single_label", "multi_label" or "regression"; None if unknown.',

@@ -1,5 +1,9 @@
 """The Vision Transformer: image → patches → tokens → encoder → representation → logits."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
 import keras
 from absl import logging
 
@@ -24,9 +28,12 @@ from keras_vit.models.vit.schema import (
     refuse_unknown,
     with_options,
 )
+from keras_vit.types import Size, Tensor
 from keras_vit.variants import parse_variant
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from keras_vit.models.vit.option_types import VariantOptions, ViTAttributes, ViTOptions
 else:
     ViTAttributes = object
@@ -76,7 +83,9 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
     _position_embedding = staticmethod(front_end.position_embedding)
     _encoder_block = staticmethod(encoder_block)
 
-    def __init__(self, *args, dtype=None, **kwargs):
+    def __init__(
+        self, *args: Any, dtype: str | keras.DTypePolicy | None = None, **kwargs: Unpack[ViTOptions]
+    ) -> None:
         identity = {key: kwargs.pop(key) for key in ("name", "trainable") if key in kwargs}
         refuse_unknown(kwargs, type(self))
         names = [*options_of(self.schema)]
@@ -157,7 +166,13 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
             logging.log_first_n(logging.WARNING, self._border_note(), 1)
 
     @classmethod
-    def from_variant(cls, variant, image_size=224, num_classes=None, **options):
+    def from_variant(
+        cls,
+        variant: str,
+        image_size: Size = 224,
+        num_classes: int | None = None,
+        **options: Unpack[VariantOptions],
+    ) -> Self:
         """A model of a published size with random weights.
 
         Args:
@@ -175,14 +190,16 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
         return cls(image_size=image_size, num_classes=num_classes, **sizes)
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
+    ) -> VisionTransformer:
         if cls is VisionTransformer:
             owner, config = class_and_options(config, cls)
             if owner is not cls:
                 return owner.from_config(config, custom_objects)
         return super().from_config(config, custom_objects)
 
-    def check_one_size(self, use):
+    def check_one_size(self, use: str) -> None:
         """Raise ValueError if the model's input is not of images of one size, which a use of it needs.
 
         Args:
@@ -190,19 +207,19 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
         """
 
     @property
-    def num_prefix_tokens(self):
+    def num_prefix_tokens(self) -> int:
         """Number of tokens (class, distillation, registers) before the patch tokens."""
         return sum(count for _, count, _ in prefix_tokens(self._config()))
 
     @property
-    def ignored_border(self):
+    def ignored_border(self) -> tuple[int, int]:
         """(height, width) in pixels at the bottom and right of an image that fill no patch."""
         if is_dynamic(self.image_size):
             return 0, 0
         sides = zip(patched_size(self.image_size, self.resnet), self.patch_size)
         return tuple(side % patch * stem_stride(self.resnet) for side, patch in sides)
 
-    def finished(self, arrays=None):
+    def finished(self, arrays: dict[str, np.ndarray] | None = None) -> VisionTransformer:
         """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
 
         Args:
@@ -215,7 +232,7 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
         config = {**self._config(), **INFERENCE, "name": self.name}
         return copy_with_weights(self, config, arrays)
 
-    def summary(self, *args, **kwargs):
+    def summary(self, *args: Any, **kwargs: Any) -> None:
         """As `keras.Model.summary`, with a line about pixels that the model ignores."""
         super().summary(*args, **kwargs)
         if self.ignored_border != (0, 0):
@@ -229,19 +246,19 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
         )
 
     @property
-    def is_classifier(self):
+    def is_classifier(self) -> bool:
         """Whether the output is one row of class scores an image."""
         return self.num_classes is not None and self.pooling is not None
 
     @property
-    def head_inputs(self):
+    def head_inputs(self) -> tuple[Tensor, ...]:
         """The tensors that the head reads; empty without one, or with two heads."""
         return [self._stages["representation"]] if self.num_classes and not self.distillation else []
 
     feature_extractor = feature_extractor
     classify = classify
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             **self._config(),
             "preprocessing": self.preprocessing.get_config(),

@@ -1,0 +1,19 @@
+# Written by `make stubs`.
+from keras_vit.export.description import Description as Description
+from keras_vit.export.description import read_description as read_description
+from keras_vit.export.exported_model import ExportedModel as ExportedModel
+from keras_vit.export.exported_model import open_exported as open_exported
+from keras_vit.export.folder import export_folder as export_folder
+from keras_vit.export.hub import Facts as Facts
+from keras_vit.export.hub import Measurement as Measurement
+from keras_vit.export.hub import export_hub as export_hub
+from keras_vit.export.onnx import export_onnx as export_onnx
+from keras_vit.export.openvino import export_openvino as export_openvino
+from keras_vit.export.saved_model import export_saved_model as export_saved_model
+from keras_vit.export.saved_model_layer import SavedModelLayer as SavedModelLayer
+from keras_vit.export.tar_archive import saved_model_folder as saved_model_folder
+from keras_vit.export.tflite import export_tflite as export_tflite
+from keras_vit.export.towers import export_image_text as export_image_text
+from keras_vit.export.towers import export_text_tflite as export_text_tflite
+from keras_vit.export.towers import open_text as open_text
+from keras_vit.export.web import export_web as export_web

@@ -1,0 +1,13 @@
+# Written by `make stubs`.
+from keras_vit.data.augmentation.crops import view_augmentation as view_augmentation
+from keras_vit.data.augmentation.masking import masked_patch_batches as masked_patch_batches
+from keras_vit.data.augmentation.masking import random_order_batches as random_order_batches
+from keras_vit.data.augmentation.options import Augmentation as Augmentation
+from keras_vit.data.batches import evaluation_batches as evaluation_batches
+from keras_vit.data.batches import training_batches as training_batches
+from keras_vit.data.datasets import Dataset as Dataset
+from keras_vit.data.datasets import load_dataset as load_dataset
+from keras_vit.data.masks import MaskSamples as MaskSamples
+from keras_vit.data.pairs import Texts as Texts
+from keras_vit.data.pairs import pair_batches as pair_batches
+from keras_vit.data.samples import Samples as Samples

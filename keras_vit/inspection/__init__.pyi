@@ -1,0 +1,14 @@
+# Written by `make stubs`.
+from . import class_map_figures as class_map_figures
+from . import figures as figures
+from keras_vit.inspection.attention import attention_maps as attention_maps
+from keras_vit.inspection.attention import attention_rollout as attention_rollout
+from keras_vit.inspection.attention import attention_scores as attention_scores
+from keras_vit.inspection.class_map_pictures import class_colors as class_colors
+from keras_vit.inspection.class_map_pictures import class_overlay as class_overlay
+from keras_vit.inspection.class_map_pictures import palette_png as palette_png
+from keras_vit.inspection.distance import attention_distance as attention_distance
+from keras_vit.inspection.feature_pca import feature_pca as feature_pca
+from keras_vit.inspection.filters import filter_components as filter_components
+from keras_vit.inspection.positions import position_similarity as position_similarity
+from keras_vit.inspection.similarity import patch_similarity as patch_similarity

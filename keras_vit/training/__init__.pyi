@@ -1,0 +1,19 @@
+# Written by `make stubs`.
+from keras_vit.engine.distributed_model import DistributedModel as DistributedModel
+from keras_vit.engine.optimizers import AdamW as AdamW
+from keras_vit.engine.optimizers import SGD as SGD
+from keras_vit.engine.schedules import WarmupDecay as WarmupDecay
+from keras_vit.engine.sharding import make_distribution as make_distribution
+from keras_vit.engine.strategy import make_strategy as make_strategy
+from keras_vit.losses import SigmoidCrossEntropy as SigmoidCrossEntropy
+from keras_vit.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
+from keras_vit.losses import SquaredError as SquaredError
+from keras_vit.tasks.single_label import Accuracy as Accuracy
+from keras_vit.training.compiling import compile_model as compile_model
+from keras_vit.training.compiling import freeze as freeze
+from keras_vit.training.named_recipes import RECIPES as RECIPES
+from keras_vit.training.named_recipes import find_recipe as find_recipe
+from keras_vit.training.recipes import Recipe as Recipe
+from keras_vit.training.run import train as train
+from keras_vit.training.run_config import RunConfig as RunConfig
+from keras_vit.training.workdir import Workdir as Workdir
