@@ -22,7 +22,7 @@ help:
 	@echo "make test-full    all tests, also the slow ones and comparisons with other packages; PART=2/4 runs a quarter"
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
 	@echo "make wheels       build the distributions in dist/ and check them"
-	@echo "make docs         fill the parser's options into docs/cli.md, and build the manual into site/"
+	@echo "make docs         fill the options into docs/cli.md, draw the packages, and build the manual into site/"
 	@echo "make docs-figures redraw the manual's figures: six minutes of training, and Chromium for three of them"
 	@echo "make litert-js    fetch LiteRT.js from npm into export/web/litert, for the pages of export"
 	@echo "make stubs        write the stubs for type checkers from the code"
@@ -81,6 +81,7 @@ wheels: requirements-release.txt
 # The variable silences mkdocs-material's announcement of its successor.
 docs: .venv/dev
 	$(BIN)/python docs/cli_options.py
+	$(BIN)/python docs/rooms.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 docs-figures: .venv/peers

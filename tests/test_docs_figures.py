@@ -56,3 +56,14 @@ def test_the_images_are_small_and_used():
     sizes = {name: path.stat().st_size for name, path in IMAGES.items()}
     assert max(sizes.values()) < 150 * 1024 and sum(sizes.values()) < 700 * 1024, sizes
     assert {*IMAGES} == {*re.findall(r"(?:\]\(|docs/)images/(\w+)\.png", shown)}
+
+
+@pytest.mark.tensorflow_only("the drawing is of a call there")
+def test_the_drawing_of_the_packages_is_that_of_the_code():
+    spec = importlib.util.spec_from_file_location("docs_rooms", DOCS / "rooms.py")
+    rooms = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(rooms)
+    order = rooms.way()
+    assert order[0] == "models" and {"preprocessing", "labels"} < {*order}
+    drawing = rooms.picture(rooms.arrows(), order)
+    assert drawing == (DOCS / "assets" / "rooms.svg").read_text(), "run `python docs/rooms.py`"

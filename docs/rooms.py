@@ -1,0 +1,131 @@
+"""Draws the packages, their imports, and the way of a picture through them, into docs/assets/rooms.svg.
+
+`python docs/rooms.py` reads the imports from the code, and follows a call of `classify`.
+"""
+
+import ast
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).parents[1]
+PICTURE = ROOT / "docs" / "assets" / "rooms.svg"
+WIDTH, HEIGHT, GAP = 140, 34, 46  # of a box, and between two rows
+
+
+def packages():
+    """dict from the name of each package to its folder.
+
+    >>> packages()["export"].name
+    'export'
+    """
+    folders = [path.parent for path in (ROOT / "keras_vit").glob("*/__init__.py")]
+    return {folder.name: folder for folder in sorted([*folders, ROOT / "export"])}
+
+
+def imported(folder):
+    """The packages that the modules of a folder import when they run."""
+    found = set()
+    for path in folder.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        guards = [
+            n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"
+        ]
+        skipped = {id(node) for guard in guards for line in guard.body for node in ast.walk(line)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and id(node) not in skipped:
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name.split(".")[1] for name in found if name.startswith("keras_vit.")} & packages().keys()
+
+
+def arrows():
+    """dict from each package to those that it imports, without those that one of them imports, too."""
+    direct = {name: imported(folder) - {name} for name, folder in packages().items()}
+
+    def below(name):
+        return direct[name].union(*map(below, direct[name]))
+
+    return {
+        name: {one for one in own if not any(one in below(o) for o in own)} for name, own in direct.items()
+    }
+
+
+def rows(targets):
+    """The packages in rows, each below those that import it."""
+
+    def depth(name):
+        return 1 + max(map(depth, targets[name]), default=-1)
+
+    depths = {name: depth(name) for name in targets}
+
+    def is_below_its_importer(name):  # Lines from farther above would otherwise cross the box between.
+        return any(name in targets[other] and depths[other] == depths[name] + 1 for other in targets)
+
+    order = sorted(targets, key=lambda name: (is_below_its_importer(name), name))
+    return [[name for name in order if depths[name] == row] for row in range(max(depths.values()), -1, -1)]
+
+
+def way():
+    """The packages in the order in which classifying a picture enters them."""
+    import numpy as np
+
+    import keras_vit
+
+    model = keras_vit.VisionTransformer(32, 8, 24, num_layers=1, mlp_dim=48, num_heads=3, num_classes=2)
+    entered = {}
+
+    def follow(frame, event, argument):
+        path = pathlib.Path(frame.f_code.co_filename)
+        if event == "call" and ROOT in path.parents:
+            first, second, *_ = path.relative_to(ROOT).parts
+            entered.setdefault(second if first == "keras_vit" else first)
+
+    sys.setprofile(follow)
+    try:
+        model.classify(np.zeros((32, 32, 3), "uint8"), top=1)
+    finally:
+        sys.setprofile(None)
+    return [name for name in entered if name in packages()]
+
+
+def picture(targets, order):
+    """The drawing as SVG: boxes of packages, lines to those that they import, and numbers of the way."""
+    lines, boxes, places = [], [], {}
+    table = rows(targets)
+    width = max(map(len, table)) * (WIDTH + GAP) + GAP
+    for y, row in enumerate(table):
+        step = width / len(row)
+        places |= {name: (step * (x + 0.5), 20 + y * (HEIGHT + GAP)) for x, name in enumerate(row)}
+    for name, own in targets.items():
+        for other in sorted(own):
+            (x1, y1), (x2, y2) = places[name], places[other]
+            lines.append(
+                f'<line x1="{x1:.0f}" y1="{y1 + HEIGHT}" x2="{x2:.0f}" y2="{y2 - 4}" class="import"/>'
+            )
+    for name, (x, y) in places.items():
+        on_way = name in order
+        style = "way" if on_way else "package"
+        boxes.append(
+            f'<rect x="{x - WIDTH / 2:.0f}" y="{y}" width="{WIDTH}" height="{HEIGHT}" class="{style}"/>'
+        )
+        label = f"{order.index(name) + 1}. {name}" if on_way else name
+        boxes.append(f'<text x="{x:.0f}" y="{y + HEIGHT / 2 + 5:.0f}">{label}</text>')
+    height = 40 + len(table) * (HEIGHT + GAP)
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img">
+<title>The packages and their imports; numbers are the way of a picture through classify</title>
+<style>
+  text {{ font: 15px sans-serif; text-anchor: middle; fill: #1a1a1a; }}
+  .package {{ fill: #eceff6; stroke: #5c6bc0; rx: 5px; }}
+  .way {{ fill: #ffe0b2; stroke: #e65100; rx: 5px; }}
+  .import {{ stroke: #7a86c8; marker-end: url(#tip); }}
+</style>
+<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+  <path d="M0 0 8 4 0 8" fill="#7a86c8"/>
+</marker>
+<rect width="100%" height="100%" fill="white"/>
+{chr(10).join([*lines, *boxes])}
+</svg>
+"""
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(picture(arrows(), way()), encoding="utf-8")
