@@ -18,7 +18,7 @@ def example(repository):
 
 
 def test_the_example_learns_and_its_saved_model_computes_the_same(example, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(example, "EPOCHS", 2)
+    monkeypatch.setattr(example, "EPOCHS", 1)
     accuracy = example.main(str(tmp_path / "exported"))
     assert accuracy > 0.2  # chance is 0.1
     *_, line = capsys.readouterr().out.splitlines()
@@ -27,7 +27,7 @@ def test_the_example_learns_and_its_saved_model_computes_the_same(example, tmp_p
 
 
 def test_an_image_is_moved_by_at_most_a_pixel(example):
-    images = np.zeros((50, 8, 8, 1), "float32")
+    images = np.full((50, 16, 16, 1), -1, "float32")
     images[:, 4, 4] = 1
     moved = example.shifted(images, np.random.default_rng(0))
     assert moved.shape == images.shape

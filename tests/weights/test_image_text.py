@@ -255,7 +255,7 @@ def epsilons(path):
 
 @pytest.mark.parametrize("name", EPSILONS)
 def test_without_a_configuration_both_towers_have_the_epsilon_of_their_project(name, written, tmp_path):
-    path = changed(written(name)[0], tmp_path, lambda stored: None)
+    path = changed(written(name)[0], tmp_path)
     for file in tmp_path.glob("*.json"):
         file.unlink()
     assert epsilons(path) == EPSILONS[name]
