@@ -38,7 +38,7 @@ def fill_in_options(cls):
     actual = getattr(keras_vit, cls.name)
     options = options_of(actual.schema)
     own = {name: field for name, field in options.items() if FRONT_ENDS.get(name) is actual} or options
-    cls.docstring.value = cls.docstring.value.replace("{options}", describe_options(own, indent=4).lstrip())
+    cls.docstring.value = cls.docstring.value.replace("{options}", describe_options(own))
     init = cls.members["__init__"]
     parameters = [
         griffe.Parameter(

@@ -366,18 +366,19 @@ def with_options(cls):
     own = [parameter for parameter in own if parameter.kind is not parameter.VAR_POSITIONAL]
     cls.__init__.__signature__ = inspect.Signature([self, *parameters, *own])
     if cls.__doc__:  # Python's option -OO removes it
-        cls.__doc__ = cls.__doc__.replace("{options}", describe_options(new))
+        # Python 3.13 removes the indentation of docstrings, and cleandoc that of earlier ones.
+        cls.__doc__ = inspect.cleandoc(cls.__doc__).replace("{options}", describe_options(new))
     return cls
 
 
-def describe_options(options, indent=8):
+def describe_options(options):
     """Options as entries of a docstring's `Args:` section, all but the first line indented.
 
     >>> print(describe_options(OPTIONS).splitlines()[3].strip())
     hidden_size: Size of a token's vector.
     """
     entries = (f"{name}: {field.metadata['doc']}" for name, field in options.items())
-    wrap = textwrap.TextWrapper(108, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4))
+    wrap = textwrap.TextWrapper(108, initial_indent=" " * 4, subsequent_indent=" " * 8)
     return "\n".join(map(wrap.fill, entries)).lstrip()
 
 

@@ -103,7 +103,7 @@ def test_the_constructor_has_the_options_of_the_schema(cls):
     for name, field in options.items():
         assert parameters[name].default == DEFAULTS.get(name, inspect.Parameter.empty)
         if cls is VisionTransformer or FRONT_ENDS.get(name) is cls:
-            assert f"        {name}: {field.metadata['doc'][:40]}" in cls.__doc__
+            assert f"\n    {name}: {field.metadata['doc'][:40]}" in cls.__doc__
         assert field.metadata["group"] in ("size", "architecture", "training", "metadata")
         assert name not in DEFAULTS or field.metadata["rule"].accepts(DEFAULTS[name])
 
