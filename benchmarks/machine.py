@@ -18,6 +18,7 @@ SIDES = (2048, 3072, 4096)  # of the square matrices; four times as large on an 
 REPEATS = 5
 PACKAGES = ("keras_vit", "keras", "tensorflow", "jax", "ai-edge-litert", "onnxruntime", "keras-hub", "torch")
 PACKAGES += ("transformers", "timm")
+DISTRIBUTIONS = {"keras_vit": "keras-vision-transformer"}  # by the names of packages, where they differ
 
 
 def processor():
@@ -48,7 +49,7 @@ def versions(packages=PACKAGES):
     found = {"Python": platform.python_version()}
     for package in packages:
         if installed(package.replace("-", "_")):
-            found[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(DISTRIBUTIONS.get(package, package))
     return found
 
 

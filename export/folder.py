@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from keras_vit.data.datasets import Dataset
 
 CALIBRATION_IMAGES = 200
-VERSIONS_OF = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnxruntime", "openvino", "nncf")
+VERSIONS_OF = ("keras", "tensorflow", "ai-edge-litert", "onnxruntime", "openvino", "nncf")
 
 
 def export_folder(
@@ -185,13 +185,14 @@ def export_folder(
             del rows[SAVED_MODEL.name]
         for name, content in text_files(towers).items() if of_towers else ():
             (folder / "text" / name).write_bytes(content)
+        installed = {d.name: d.version for d in distributions() if d.name in VERSIONS_OF}
         report = {
             "dataset": dataset and f"{title_of(dataset.name)}, {split}",
             "images": len(reference.images),
             "judged": get_task(task).primary_metric,
             "live": live_row,
             "formats": rows,
-            "versions": {d.name: d.version for d in distributions() if d.name in VERSIONS_OF},
+            "versions": {"keras_vit": description.version, **installed},
             "seconds": time.perf_counter() - start,
         }
         (folder / "verification.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
