@@ -31,7 +31,7 @@ def refusals(content):
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
     graph = model.subgraphs[0]
     stored = [model.buffers[tensor.buffer] for tensor in graph.tensors]
-    constant = [buffer.data is not None or buffer.size > 1 for buffer in stored]
+    constant = [_has_items(buffer.data) or buffer.size > 1 for buffer in stored]
     shapes = [_shape(tensor) for tensor in graph.tensors]
     batch = shapes[graph.inputs[0]][0]
     reasons = {}  # as an ordered set
@@ -75,4 +75,10 @@ def _reasons(name, options, shapes, kernel, first_is_constant, batch):
 
 def _shape(tensor):
     """The shape, with -1 for sizes that are not fixed."""
-    return [int(size) for size in (tensor.shape if tensor.shapeSignature is None else tensor.shapeSignature)]
+    sizes = next(filter(_has_items, (tensor.shapeSignature, tensor.shape)), ())
+    return [int(size) for size in sizes]
+
+
+def _has_items(vector):
+    """Whether a vector of a flatbuffer is there and not empty."""
+    return vector is not None and len(vector) > 0

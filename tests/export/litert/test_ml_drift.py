@@ -1,7 +1,10 @@
 import re
 
+import flatbuffers
+import numpy as np
 import pytest
 import tensorflow as tf
+from ai_edge_litert import schema_py_generated as schema
 
 from keras_vit.export.litert.ml_drift import refusals
 
@@ -38,3 +41,19 @@ def test_what_ml_drift_does_not_compute_is_found(compute, shape, reason):
 
 def test_nothing_is_found_in_what_it_computes():
     assert refusals(converted(lambda x: tf.nn.conv2d(x[:, ::2, ::2], KERNEL, 1, "VALID"))) == []
+
+
+def test_an_empty_vector_is_as_none():
+    """In place of the missing contents of a variable, and of the missing signature of a fixed shape."""
+    model = schema.ModelT.InitFromPackedBuf(converted(lambda x: x * 2.0, (None, 4)))
+    graph = model.subgraphs[0]
+    variable = graph.tensors[graph.inputs[0]]
+    model.buffers[variable.buffer].data = np.zeros(0, "uint8")
+    builder = flatbuffers.Builder()
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    assert re.search(r"shape \[-1, 4\]", "; ".join(refusals(bytes(builder.Output()))))
+    for tensor in graph.tensors:
+        tensor.shapeSignature = np.zeros(0, "int32")
+    builder = flatbuffers.Builder()
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    assert refusals(bytes(builder.Output())) == []
