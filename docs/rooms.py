@@ -22,19 +22,35 @@ def packages():
     return {folder.name: folder for folder in sorted([*folders, ROOT / "export"])}
 
 
+def imports(source):
+    """Every module that a source imports when it runs, wherever in it; `from a import b` counts as a.b.
+
+    Example:
+        >>> [*imports("from keras_vit.layers import mlp")]
+        ['keras_vit.layers.mlp']
+
+    Raises:
+        ValueError: for a relative import.
+    """
+    tree = ast.parse(source)
+    guards = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    for_checkers = {id(node) for guard in guards for line in guard.body for node in ast.walk(line)}
+    for node in ast.walk(tree):
+        if id(node) in for_checkers:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                raise ValueError(f"relative imports are not used here; got one of {node.module}")
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
 def imported(folder):
     """The packages that the modules of a folder import when they run."""
-    found = set()
-    for path in folder.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        guards = [
-            n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"
-        ]
-        skipped = {id(node) for guard in guards for line in guard.body for node in ast.walk(line)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and id(node) not in skipped:
-                found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name.split(".")[1] for name in found if name.startswith("keras_vit.")} & packages().keys()
+    sources = [path.read_text(encoding="utf-8") for path in folder.rglob("*.py")]
+    found = {name for source in sources for name in imports(source) if name.startswith("keras_vit.")}
+    return {name.split(".")[1] for name in found} & packages().keys()
 
 
 def arrows():

@@ -18,6 +18,7 @@ import pytest
 from made.blocks import run_page
 from made.browser import PHONE, chromium
 from made.folders import write_masks
+from made.scripts import script
 from made.tokenizers import FILES
 
 from keras_vit import ImageTextModel, TextPreprocessing, VisionTransformer, from_pretrained, save_weights
@@ -205,7 +206,7 @@ def test_every_subcommand_has_its_section():
 
 def test_the_tables_of_options_are_those_of_the_parser():
     """Otherwise run `python docs/cli_options.py`."""
-    assert hook("cli_options").filled(TEXTS["docs/cli.md"]) == TEXTS["docs/cli.md"]
+    assert script("docs/cli_options.py").filled(TEXTS["docs/cli.md"]) == TEXTS["docs/cli.md"]
 
 
 def test_the_linked_files_of_the_repository_exist():
@@ -273,16 +274,9 @@ def test_the_reference_lists_every_method_that_a_page_or_notebook_calls():
         assert own & called <= {*members.split(", "), *apart}, path
 
 
-def hook(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize("name", ["cli_options", "griffe_export"])
+@pytest.mark.parametrize("name", ["cli_options", "griffe_export", "rooms"])
 def test_the_examples_of_the_hooks_hold(name):
-    failed, tried = doctest.testmod(hook(name))
+    failed, tried = doctest.testmod(script(f"docs/{name}.py"))
     assert tried and not failed
 
 

@@ -1,10 +1,10 @@
 """The manual's figures: plotted for a small model, and as stored in docs/images."""
 
-import importlib.util
 import pathlib
 import re
 
 import pytest
+from made.scripts import script
 from PIL import Image
 from reference.small import small
 
@@ -17,10 +17,7 @@ IMAGES = {path.stem: path for path in (DOCS / "images").iterdir()}
 
 @pytest.fixture(scope="module")
 def figures():
-    spec = importlib.util.spec_from_file_location("docs_figures", DOCS / "figures.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("docs/figures.py")
 
 
 def test_the_command_plots_each_figure_but_the_screenshots(figures, tmp_path):
@@ -60,9 +57,7 @@ def test_the_images_are_small_and_used():
 
 @pytest.mark.tensorflow_only("the drawing is of a call there")
 def test_the_drawing_of_the_packages_is_that_of_the_code():
-    spec = importlib.util.spec_from_file_location("docs_rooms", DOCS / "rooms.py")
-    rooms = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(rooms)
+    rooms = script("docs/rooms.py")
     order = rooms.way()
     assert order[0] == "models" and {"preprocessing", "labels"} < {*order}
     drawing = rooms.picture(rooms.arrows(), order)

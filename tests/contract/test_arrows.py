@@ -1,9 +1,9 @@
 """Which part may import which: the arrows point one way, and some packages stay out of some parts."""
 
-import ast
 import pathlib
 
 import pytest
+from made.scripts import script
 
 ROOT = pathlib.Path(__file__).parents[2]
 ARROWS = {  # the arrows as drawn; each part may also import what its targets may
@@ -51,6 +51,7 @@ TENSORFLOW_ALLOWED = {
     "keras_vit/weights/download.py",
 }
 
+imports = script("docs/rooms.py").imports
 FILES = sorted(
     path.relative_to(ROOT)
     for pattern in ("keras_vit/**/*.py", "export/**/*.py", "_keras_vit_cli.py")
@@ -75,21 +76,6 @@ def part_of(path):
     ):
         return ""
     return path.parts[1].removesuffix(".py")
-
-
-def imports(source):
-    """Every module that the source imports when it runs, wherever in it; `from a import b` counts as a.b."""
-    tree = ast.parse(source)
-    guards = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-    for_checkers = {id(node) for guard in guards for line in guard.body for node in ast.walk(line)}
-    for node in ast.walk(tree):
-        if id(node) in for_checkers:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports are not used here"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 DRAWS = {f"keras_vit/inspection/{name}.py" for name in ("class_map_figures", "drawing", "figures")}

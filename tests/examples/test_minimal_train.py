@@ -1,20 +1,17 @@
-import importlib.util
 import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
+from made.scripts import script
 
 pytestmark = pytest.mark.tensorflow_only("exports a SavedModel")
 
 
 @pytest.fixture
-def example(repository):
-    spec = importlib.util.spec_from_file_location("minimal_train", repository / "examples/minimal_train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def example():
+    return script("examples/minimal_train.py")
 
 
 def test_the_example_learns_and_its_saved_model_computes_the_same(example, tmp_path, monkeypatch, capsys):
