@@ -156,17 +156,17 @@ def export_hub(
         "modelInstanceType": "Unspecified",
     }
     texts = {
-        f"{name}.md": f"# {publisher}/{name}, version {version}\n\n{card}",
-        "model-metadata.json": _as_json(model),
-        "model-instance-metadata.json": _as_json(instance),
+        "page": (f"{name}.md", f"# {publisher}/{name}, version {version}\n\n{card}"),
+        "model_metadata": ("model-metadata.json", _as_json(model)),
+        "instance_metadata": ("model-instance-metadata.json", _as_json(instance)),
     }
     with atomic_path(folder, overwrite=False) as temporary:
         temporary.mkdir()
         make_archive(saved_model, temporary / f"{name}.tar.gz")
-        for file, text in texts.items():
+        for file, text in texts.values():
             (temporary / file).write_text(text, encoding="utf-8")
-    kinds = ("archive", "page", "model_metadata", "instance_metadata")
-    return {kind: folder / file for kind, file in zip(kinds, (f"{name}.tar.gz", *texts))}
+    archive = {"archive": folder / f"{name}.tar.gz"}
+    return archive | {kind: folder / file for kind, (file, _) in texts.items()}
 
 
 def write_job(job, path):

@@ -72,7 +72,11 @@ def of_options():
     in_variant = {name: words for name, words in loaded.items() if name not in sizes}
     total = "TypedDict, total=False"
     classes = [
-        _class(f"_Options({total})", "All options but those of which `from_pretrained` has its own.", shared),
+        _class(
+            f"_Options({total})",
+            "The options that constructors and `from_pretrained` share.",
+            shared,
+        ),
         _class(
             "ViTOptions(_Options, total=False)", "Of the constructors of transformers.", loaded | of_models
         ),

@@ -95,7 +95,7 @@ def test_a_file_of_no_layout_is_refused_with_some_of_its_keys(tmp_path):
     ],
 )
 def test_a_family_without_a_vision_transformer_is_named(key, family, tmp_path):
-    """Also if some keys are those of a layout, and batch norms have arrays of ints."""
+    """Even if the file has keys of a layout, and integer arrays of batch norms."""
     keys = (key, "visual.conv1.weight", "vision_model.embeddings.patch_embeddings.projection.weight")
     stored = dict.fromkeys(keys, np.zeros((4, 3, 2, 2), "float32"))
     stored["visual.bn1.num_batches_tracked"] = np.zeros((), "int64")

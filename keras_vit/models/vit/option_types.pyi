@@ -8,7 +8,7 @@ from keras_vit.preprocessing import Preprocessing
 from keras_vit.types import Path, Size
 
 class _Options(TypedDict, total=False):
-    """All options but those of which `from_pretrained` has its own."""
+    """The options that constructors and `from_pretrained` share."""
 
     patch_size: int | Sequence[int]
     hidden_size: int

@@ -100,7 +100,7 @@ class ModelForm:
         return arrays
 
     def written_config(self, model, values):
-        """The values of the first of `Layout.config_files`, from those of the VisionTransformer."""
+        """The values of the model's `config.json`, made from those of its VisionTransformer."""
         return values
 
 

@@ -150,7 +150,7 @@ def test_the_pooler_of_a_model_without_a_class_token_is_refused(golden):
 
 
 TEXT = ("text_model.encoder.layers.0.mlp.fc1.weight", "text_projection.weight", "logit_scale", "logit_bias")
-OTHERS = {  # keys beside those of a model's file
+OTHERS = {  # arrays of the authors that a VisionTransformer does not use
     "ijepa": ("decoder.mask_token", "decoder.decoder_pos_embed", "decoder.decoder_layers.0.mlp.fc1.weight"),
     "dinov2, gated": ("embeddings.mask_token",),
     "siglip": (*TEXT, "text_model.embeddings.position_ids", "vision_model.embeddings.position_ids"),

@@ -20,7 +20,7 @@ PREFIXES = {
     "huggingface": ("", "deit."),
 }
 BLOCK, POOLING = "Transformer/encoderblock_3/", "params/MAPHead_0/"
-PUBLISHED = {  # names that neither the golden files nor those of tests/peers have
+PUBLISHED = {  # names of published files, which no golden file and no test of peers has
     "vit_jax": {
         f"{BLOCK}LayerNorm_2/bias": "encoder_block_3/mlp_norm/beta",
         f"{BLOCK}LayerNorm_1/bias": "encoder_block_3/mlp_norm/beta",
