@@ -3,16 +3,19 @@
 import ast
 import dataclasses
 import doctest
+import html
 import importlib
 import importlib.util
 import inspect
 import json
+import os
 import pathlib
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import urllib.parse
 
 import pytest
 from made.blocks import run_page
@@ -327,6 +330,38 @@ def test_the_manual_requests_nothing_from_another_host(site):
         assert not re.findall(tag, page), name
         assert 'data-md-component="source"' not in page, name  # It would query GitHub.
         assert not re.search(r"@import|url\((?:https?:)?//", page), name
+
+
+@pytest.mark.slow
+def test_each_link_of_the_manual_leads_to_a_file_and_a_heading(built, site):
+    ids = {built / name: {*re.findall(r'\bid="?([^"> ]+)', page)} for name, page in site.items()}
+    links = 0
+    for name, page in site.items():
+        if name == "404.html":  # a server's, with links from its root
+            continue
+        for link in re.findall(r'\b(?:href|src)="?([^"> ]*)', page):
+            parts = urllib.parse.urlsplit(html.unescape(link))
+            if parts.scheme:
+                continue
+            target = built / name
+            if parts.path:
+                target = pathlib.Path(os.path.normpath(target.parent / urllib.parse.unquote(parts.path)))
+            assert target.is_file(), f"{name}: {link}"
+            fragment = urllib.parse.unquote(parts.fragment)
+            assert not fragment or fragment in ids[target], f"{name}: {link}"
+            links += 1
+    assert links > 1000
+
+
+@pytest.mark.slow
+def test_the_search_of_the_manual_works_without_a_server(built):
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.goto((built / "index.html").as_uri())
+        page.locator(".md-search__input").fill("layer_decay")
+        page.locator('.md-search-result__link[href*="training.html#other-fields"]').click()
+        page.wait_for_url("**/training.html*#other-fields")
+        assert "layer_decay" in page.locator(".md-content").inner_text()
 
 
 @pytest.mark.slow
