@@ -9,10 +9,13 @@ import importlib
 import importlib.util
 import sys
 
+# The packages whose `__init__` imports Keras, or names for users of the library.
+PACKAGES = ("data", "inspection", "layers", "models", "preprocessing", "training", "weights")
+
 
 @contextlib.contextmanager
 def without_keras():
-    """Import modules of the package without the `__init__` of their packages, which import Keras.
+    """Import modules of the package without the `__init__` of these packages and of itself.
 
     A process that has imported the package keeps it. Otherwise the modules are imported again after this.
     """
@@ -20,7 +23,7 @@ def without_keras():
         yield
         return
     try:
-        for name in ("keras_vit", "keras_vit.weights"):
+        for name in ("keras_vit", *(f"keras_vit.{package}" for package in PACKAGES)):
             sys.modules[name] = importlib.util.module_from_spec(importlib.util.find_spec(name))
         yield
     finally:
@@ -33,7 +36,7 @@ def main(argv=None):
     with without_keras():
         console = importlib.import_module("keras_vit.cli.console")
         args = console.parser().parse_args(sys.argv[1:] if argv is None else [*argv])
-        if args.subcommand in console.WITHOUT_KERAS:
+        if not console.needs_keras(args):
             return console.run(args)
     return console.run(args)
 

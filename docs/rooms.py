@@ -23,7 +23,9 @@ def packages():
 
 
 def imports(source):
-    """Every module that a source imports when it runs, wherever in it; `from a import b` counts as a.b.
+    """Every module that a source imports when it runs, wherever in it, also by a `LazyModule`.
+
+    `from a import b` counts as a.b.
 
     Example:
         >>> [*imports("from keras_vit.layers import mlp")]
@@ -44,6 +46,8 @@ def imports(source):
             if node.level:
                 raise ValueError(f"relative imports are not used here; got one of {node.module}")
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "LazyModule":
+            yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
 
 
 def imported(folder):

@@ -2,15 +2,14 @@
 
 import dataclasses
 
-import tensorflow as tf
-
 from keras_vit.export.row_outputs import RowOutputs
-from keras_vit.export.signatures import map_encoded, resized
 from keras_vit.inspection.class_map_pictures import class_colors
-from keras_vit.models.pretraining.encoder_model import patch_pixels
-from keras_vit.models.vit.geometry import DYNAMIC_SIZE
+from keras_vit.lazy import LazyModule
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE, patch_pixels
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.tasks.segmentation_scores import one_hot
+
+signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
 MAP = "class_map"
 MAX_CHECKED = 4096  # pixels of a class map that a web page knows
@@ -64,7 +63,7 @@ class ClassMapOutputs(RowOutputs):
             return tf.io.encode_png(tf.expand_dims(values[0], -1))
 
         spec, channels = tf.TensorSpec((), tf.string), self.description.channels
-        return {"mask_bytes": map_encoded(mask, image_bytes, channels, spec, parallel=8)}
+        return {"mask_bytes": signatures.map_encoded(mask, image_bytes, channels, spec, parallel=8)}
 
     def _logits(self, images, stages):
         """The logits of the model's input."""
@@ -75,7 +74,7 @@ class ClassMapOutputs(RowOutputs):
     def _whole_logits(self, images, stages):
         """The logits of whole images (batch, height, width, channels) in 0…255, at the images' own size."""
         height, width = tf.unstack(tf.shape(images)[1:3])
-        prepared = resized(images, self.preprocessing)
+        prepared = signatures.resized(images, self.preprocessing)
         if self.description.image_size == DYNAMIC_SIZE:
             return self._logits(self._padded(prepared), stages)[:, :height, :width]
         bilinear = dataclasses.replace(self.preprocessing, interpolation="bilinear")

@@ -9,29 +9,38 @@ import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import keras_vit
 from keras_vit.export.checks import damaged
-from keras_vit.models import ImageSegmenter, VisionTransformer
-from keras_vit.models.configured import backbone
+from keras_vit.labels import label_kind
+from keras_vit.lazy import LazyModule
+from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
-from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS, OPTIONS, class_and_options
-from keras_vit.preprocessing import Preprocessing
-from keras_vit.rules import integer, items, one_of, optional, text
-from keras_vit.tasks import get_task, task_of_class
+from keras_vit.preprocessing.image_preprocessing import Preprocessing
+from keras_vit.rules import SIZE, integer, items, one_of, optional, text
 from keras_vit.types import Path, Size
 
 if TYPE_CHECKING:
     import keras
+
+models, schema = LazyModule("keras_vit.models"), LazyModule("keras_vit.models.vit.schema")
 
 FILE = "keras_vit.json"  # in SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line
 RESIZING = ("resize", "crop_fraction", "interpolation", "antialias")  # as in `Preprocessing`
 # The options that are not in `Description.architecture`.
 NOT_ARCHITECTURE = ("preprocessing", "class_names", "task", "split_seed")
-# The classes of models that are exported, by their kind.
-EXPORTED = {cls.kind: cls for cls in (VisionTransformer, ImageSegmenter)}
-_ARCHITECTURE = OPTIONS.keys() - NOT_ARCHITECTURE
-_DEFAULTS = {name: DEFAULTS[name] for name in DEFAULTS if name in _ARCHITECTURE - FRONT_ENDS.keys()}
+# The classes of exported models around a `VisionTransformer`, by kind, and their tasks.
+AROUND = {"segmenter": ("ImageSegmenter", "segmentation")}
+_INVALID = (TypeError, LookupError, AttributeError, ArithmeticError, ValueError, RecursionError)
+# The part of the architecture that opened exports read. The rest is checked where a model is built from it.
+_READ = {
+    "image_size": items(optional(integer(at_least=1)), 2),
+    "in_channels": integer(at_least=1),
+    "patch_size": SIZE,
+    "resnet": optional(items(integer(at_least=1))),
+    "pooling": optional(text),
+    "position_grid": optional(items(integer(at_least=1), 2)),
+    "num_classes": optional(integer(at_least=1)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +89,7 @@ class Description:
     @property
     def is_map(self) -> bool:
         """Whether the output is a map of each image, such as the logits of its pixels."""
-        return get_task(self.task).label.is_map
+        return label_kind(self.task).is_map
 
     @property
     def is_classifier(self) -> bool:
@@ -99,7 +108,7 @@ class Description:
     @property
     def output(self) -> str:
         """The name of the live model's output: "logits", "values" or "representation"."""
-        return "representation" if self.num_classes is None else get_task(self.task).label.output_name
+        return "representation" if self.num_classes is None else label_kind(self.task).output_name
 
     @property
     def native_image_size(self) -> tuple[int, int]:
@@ -160,8 +169,8 @@ class Description:
             (None, 10)
         """
         config = {**self.architecture, "preprocessing": preprocessing, "dtype": "float32"}
-        model = VisionTransformer.from_config(config)
-        return model if self.around is None else EXPORTED[self.kind](model, **self.around)
+        model = models.VisionTransformer.from_config(config)
+        return model if self.around is None else getattr(models, AROUND[self.kind][0])(model, **self.around)
 
     @property
     def files(self) -> dict[str, str]:
@@ -186,9 +195,12 @@ def describe(model, task=None, seed=0):
         >>> describe(model, "multi_label").labels[:2]
         ('0', '1')
     """
+    import keras_vit
+    from keras_vit.tasks import task_of_class
+
     encoder, task = backbone(model), task_of_class(model, task)
     encoder.check_one_size("this export, unlike export_image_text,")
-    _check_task(type(model), task)
+    _check_task(model.kind, task.label)
     broken = [name for name in model.class_names or () if name.splitlines() not in ([], [name])]
     if broken:
         raise ValueError(f"class names must be one line each for {LABELS}; got {broken[0]!r}")
@@ -201,7 +213,7 @@ def describe(model, task=None, seed=0):
         num_outputs=model.output.shape[-1],
         class_names=model.class_names,
         parameters=model.count_params(),
-        architecture={name: config[name] for name in config if name in _ARCHITECTURE},
+        architecture={name: config[name] for name in _architecture(encoder)},
         version=keras_vit.__version__,
         seed=seed,
         kind=model.kind,
@@ -211,12 +223,12 @@ def describe(model, task=None, seed=0):
     )
 
 
-def _check_task(cls, task):
-    """Raise ValueError unless models of a class have outputs for a task."""
-    if cls.backbone_argument is not None:
-        one_of([cls.task]).check("task", task.name)
-    elif task.label.is_map:
-        raise ValueError(f"expected a task with one output per image; got {task.name!r}")
+def _check_task(kind, label):
+    """Raise ValueError unless models of a kind have outputs for the labels of a task."""
+    if kind in AROUND:
+        one_of([AROUND[kind][1]]).check("task", label.name)
+    elif label.is_map:
+        raise ValueError(f"expected a task with one output per image; got {label.name!r}")
 
 
 def _arguments(model):
@@ -243,11 +255,12 @@ def parse_description(text, path):
         values |= {name: tuple(values[name]) for name in lists if values.get(name) is not None}
         if values.get("segmenter") is not None:  # written before `around` existed
             values |= {"kind": "segmenter", "around": values["segmenter"]}
-        values["architecture"] = _DEFAULTS | values["architecture"]
+        if not _READ.keys() <= values["architecture"].keys():  # another version wrote it
+            values["architecture"] = _defaults() | values["architecture"]
         known = {field.name for field in dataclasses.fields(Description)}
         description = Description(**{name: value for name, value in values.items() if name in known})
         _check(description)
-    except (TypeError, LookupError, AttributeError, ArithmeticError, ValueError, RecursionError) as error:
+    except _INVALID as error:
         raise damaged(path, f"{FILE}: {error}") from None
     return description
 
@@ -255,12 +268,12 @@ def parse_description(text, path):
 def _check(description):
     """Raise an error unless this describes a model, and its fields agree with each other."""
     d = description
-    names = d.class_names if d.around is None else None
-    cls, options = class_and_options(d.architecture, VisionTransformer)
-    config = cls.schema(**{**options, "class_names": names})
-    expected = {"channels": config.in_channels}
-    if config.image_size != DYNAMIC_SIZE:  # A LiteRT file may fix a size that the model leaves open.
-        expected["image_size"] = config.image_size
+    for name, rule in _READ.items():
+        rule.check(name, d.architecture[name])
+    channels, image_size = d.architecture["in_channels"], tuple(d.architecture["image_size"])
+    expected = {"channels": channels}
+    if image_size != DYNAMIC_SIZE:  # A LiteRT file may fix a size that the model leaves open.
+        expected["image_size"] = image_size
     if d.output != "representation":
         expected["num_outputs"] = integer(at_least=1).check("num_classes", d.num_classes)
     for name, value in expected.items():
@@ -271,19 +284,29 @@ def _check(description):
     optional(items(text)).check("class_names", d.class_names)
     if d.class_names is not None:
         one_of([d.num_classes]).check("number of class names", len(d.class_names))
-    model = EXPORTED[one_of(EXPORTED).check("kind", d.kind)]
-    one_of([model.backbone_argument is not None]).check("model around", d.around is not None)
-    _check_task(model, get_task(d.task))
+    one_of(["classifier", *AROUND]).check("kind", d.kind)
+    one_of([d.kind in AROUND]).check("model around", d.around is not None)
+    _check_task(d.kind, label_kind(d.task))
     # The constructor of Preprocessing checks these fields.
     checked = d.preprocessing if d.mean is d.std is None else d.live_preprocessing
-    one_of([config.in_channels]).check("channels of mean and std", checked.channels)
+    one_of([channels]).check("channels of mean and std", checked.channels)
+
+
+def _architecture(encoder):
+    """The options of a model, or of a class, that are in `Description.architecture`."""
+    return [name for name in schema.options_of(encoder.schema) if name not in NOT_ARCHITECTURE]
+
+
+def _defaults():
+    names = _architecture(models.VisionTransformer)
+    return {name: schema.DEFAULTS[name] for name in names if name in schema.DEFAULTS}
 
 
 def read_description(saved_model: Path) -> Description:
-    """The Description in a SavedModel's folder.
+    """The Description in a SavedModel's folder, with the defaults of options that it lacks.
 
     Raises:
-        ValueError: if keras_vit did not write it.
+        ValueError: if keras_vit did not write it, or it describes no `VisionTransformer`.
 
     Example:
         >>> read_description(export_saved_model(model, "described/1")) == describe(model)
@@ -291,4 +314,12 @@ def read_description(saved_model: Path) -> Description:
     """
     file = pathlib.Path(saved_model).expanduser() / "assets" / FILE
     text = file.read_text(encoding="utf-8") if file.is_file() else None
-    return parse_description(text, saved_model)
+    description = parse_description(text, saved_model)
+    try:
+        architecture = _defaults() | description.architecture
+        names = description.class_names if description.around is None else None
+        cls, options = schema.class_and_options(architecture, models.VisionTransformer)
+        cls.schema(**{**options, "class_names": names})
+    except _INVALID as error:
+        raise damaged(saved_model, f"{FILE}: {error}") from None
+    return dataclasses.replace(description, architecture=architecture)

@@ -25,7 +25,7 @@ from keras_vit.export.saved_model import check_exportable, float32_copy
 from keras_vit.export.towers import references, text_files
 from keras_vit.export.verify import full_precision_matmul, live_reference, live_run
 from keras_vit.models import ImageTextModel
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.tasks import get_task
 from keras_vit.types import Path, Size

@@ -79,6 +79,7 @@ class Format:
             with, before anything is written.
         suffixes: Of its file, of which the first is written; empty for a folder.
         precision: Its name in `precisions=` and `--precisions`, if the format has several.
+        needs_keras: Whether Keras and TensorFlow are imported where it is opened.
         beside: The suffix of a second file that belongs to it and lies next to it; "" for none.
         page: A file by which its folder is recognized; "" for a SavedModel.
         repackages: Whether it contains a file of another format.
@@ -94,6 +95,7 @@ class Format:
     check: Callable = lambda job: None
     suffixes: tuple[str, ...] = ()
     precision: str | None = None
+    needs_keras: bool = False
     beside: str = ""
     page: str = ""
     repackages: bool = False
@@ -146,7 +148,7 @@ _HALF = Tolerance("max_logit_difference", 5e-3)
 _AGREEING = Tolerance("agreement", 0.99)
 _SAVING = _functions("saved_model", "open_saved_model", checks=False)
 _HUB = _functions("hub", "open_archive")
-SAVED_MODEL = Format("saved_model", "saved_model/{version}", _EXACT, **_SAVING)
+SAVED_MODEL = Format("saved_model", "saved_model/{version}", _EXACT, **_SAVING, needs_keras=True)
 FORMATS = (
     SAVED_MODEL,
     _litert("float32", _EXACT),
@@ -159,7 +161,7 @@ FORMATS = (
     _openvino("float32", _EXACT),
     _openvino("bfloat16", _AGREEING),
     _openvino("int8", _AGREEING),
-    Format("hub", "hub/{name}.tar.gz", _EXACT, **_HUB, suffixes=ARCHIVES, repackages=True),
+    Format("hub", "hub/{name}.tar.gz", _EXACT, **_HUB, suffixes=ARCHIVES, needs_keras=True, repackages=True),
     Format(
         "web",
         "web",

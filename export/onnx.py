@@ -11,15 +11,16 @@ import os
 import pathlib
 
 import numpy as np
-import tensorflow as tf
 
 from keras_vit import rules
 from keras_vit.export.checks import check_finite, damaged, new_file
 from keras_vit.export.description import FILE, parse_description, read_description
-from keras_vit.lazy import optional_package
+from keras_vit.lazy import LazyModule, optional_package
 from keras_vit.messages import one_line
 from keras_vit.types import Path
 from keras_vit.writing import atomic_path
+
+tf = LazyModule("tensorflow")
 
 PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
 OPSETS = range(13, 19)

@@ -1,10 +1,10 @@
 """The outputs of an export with one row for each image; other kinds of outputs override what differs."""
 
-import tensorflow as tf
-
-from keras_vit.export.signatures import from_bytes, map_encoded, resized
+from keras_vit.labels import label_kind
+from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
-from keras_vit.tasks import get_task
+
+signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
 TOP = 5  # classes in the answer of `serving_bytes`
 
@@ -73,7 +73,7 @@ class RowOutputs:
         outputs, name = stages(images), self.description.output
         found = {name: outputs["representation" if name == "representation" else "logits"]}
         if name == "logits":
-            activation = getattr(tf.nn, get_task(self.description.task).label.activation)
+            activation = getattr(tf.nn, label_kind(self.description.task).activation)
             found["probabilities"] = activation(outputs["logits"])
         return found | ({"rollout": outputs["rollout"]} if "rollout" in outputs else {})
 
@@ -85,7 +85,7 @@ class RowOutputs:
         """The outputs of `serving_uint8`, from uint8 images of any one size, resized as for evaluation."""
         checks = [self._assert_divisible(images)] if self.description.image_size == DYNAMIC_SIZE else []
         with tf.control_dependencies(checks):
-            return self.of_images(resized(images, self.preprocessing), stages)
+            return self.of_images(signatures.resized(images, self.preprocessing), stages)
 
     def of_bytes(self, image_bytes, stages):
         """The outputs of `serving_bytes`.
@@ -104,7 +104,7 @@ class RowOutputs:
         if d.image_size == DYNAMIC_SIZE:
             outputs = self._of_each(image_bytes, stages)
         else:
-            outputs = self.of_images(from_bytes(image_bytes, d), stages)
+            outputs = self.of_images(signatures.from_bytes(image_bytes, d), stages)
         if "probabilities" not in outputs:
             return outputs
         scores, ids = tf.math.top_k(outputs["probabilities"], min(TOP, d.num_classes))
@@ -119,12 +119,12 @@ class RowOutputs:
 
         def compute_one(image):
             with tf.control_dependencies([self._assert_divisible(image)]):
-                outputs = compute(resized(image, self.preprocessing))
+                outputs = compute(signatures.resized(image, self.preprocessing))
             return tf.nest.map_structure(lambda x: x[0], outputs)
 
         batched = compute.get_concrete_function().structured_outputs
         single = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), batched)
-        return map_encoded(compute_one, image_bytes, self.description.channels, single)
+        return signatures.map_encoded(compute_one, image_bytes, self.description.channels, single)
 
     def _assert_divisible(self, images):
         """Assert that the patch size divides the images' sides."""
@@ -165,6 +165,6 @@ class RowOutputs:
         if d.output != "logits":
             return f"`{d.output}`: {d.num_outputs:,} numbers."
         return (
-            f"`logits` of {d.num_outputs:,} classes; {get_task(d.task).label.activation} turns them into "
+            f"`logits` of {d.num_outputs:,} classes; {label_kind(d.task).activation} turns them into "
             "probabilities. `assets/labels.txt` names the classes in this order, one a line."
         )

@@ -18,7 +18,8 @@ from keras_vit.export.description import LABELS, describe, read_description
 from keras_vit.export.outputs import outputs_of
 from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.models import VisionTransformer
-from keras_vit.models.configured import ConfiguredModel, backbone
+from keras_vit.models.backbones import backbone
+from keras_vit.models.configured import ConfiguredModel
 from keras_vit.rules import integer, items
 from keras_vit.types import Path
 from keras_vit.writing import atomic_path

@@ -8,22 +8,22 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from keras_vit.export import signatures
 from keras_vit.export.checks import check_finite, damaged, new_file
 from keras_vit.export.description import read_description
 from keras_vit.export.litert import ml_drift
-from keras_vit.export.litert.graph_form import litert_form
 from keras_vit.export.litert.metadata import read_tflite_description, write_tflite
 from keras_vit.export.outputs import outputs_of
+from keras_vit.lazy import LazyModule
 from keras_vit.messages import one_line
 from keras_vit.rules import integer, one_of, optional
 from keras_vit.startup_logs import quiet_startup_logs
 from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path
 
+graph_form = LazyModule("keras_vit.export.litert.graph_form")
+signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 # Bytes per parameter of the largest intermediate flatbuffer; full int8 is converted from float32.
 PRECISIONS = {"float32": 4, "float16": 2, "dynamic_int8": 1, "int8": 4}
 INTEGER_IO = ("uint8", "int8")
@@ -201,7 +201,7 @@ def _model(saved_model, description):
             stored.assert_existing_objects_matched()
         except (tf.errors.OpError, AssertionError, ValueError, TypeError) as error:
             raise damaged(saved_model, error) from None
-        litert_form(model)
+        graph_form.litert_form(model)
     return model
 
 

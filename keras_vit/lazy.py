@@ -45,6 +45,23 @@ def _is_public(name, value, names):
     return not isinstance(value, types.ModuleType) and value is not names and value is not lazy_names
 
 
+class LazyModule(types.ModuleType):
+    """A module that is imported when one of its names is first used.
+
+    For files that exported models need, which are opened without Keras and TensorFlow.
+
+    Args:
+        name: Its whole name.
+
+    Example:
+        >>> LazyModule("keras").ops.add(1, 2).shape
+        TensorShape([])
+    """
+
+    def __getattr__(self, name):
+        return getattr(importlib.import_module(self.__name__), name)
+
+
 def optional_package(name, feature, packages):
     """Import a package that only one feature requires.
 

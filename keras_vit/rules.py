@@ -4,7 +4,7 @@ import dataclasses
 import math
 import numbers
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from keras_vit.messages import did_you_mean
@@ -115,6 +115,38 @@ def optional(rule):
     'a positive int or None'
     """
     return Rule(f"{rule.words} or None", lambda value: value is None or rule.accepts(value), rule.choices)
+
+
+def _is_size(value):
+    values = (value, value) if isinstance(value, numbers.Integral) else value
+    return (
+        isinstance(values, Sequence)
+        and len(values) == 2
+        and all(isinstance(side, numbers.Integral) and side > 0 for side in values)
+    )
+
+
+SIZE = Rule("a positive int or a pair (height, width)", _is_size)
+
+
+def pair(size, name):
+    """`size` as (height, width): an int stands for a square.
+
+    >>> pair(16, "patch_size"), pair((8, 16), "patch_size")
+    ((16, 16), (8, 16))
+    """
+    SIZE.check(name, size)
+    return (int(size),) * 2 if isinstance(size, numbers.Integral) else (int(size[0]), int(size[1]))
+
+
+def check_divisible(size, patch_size):
+    """Raise ValueError unless the patch divides the (height, width) of its input."""
+    for side, patch in zip(size, patch_size, strict=True):
+        if side is not None and side % patch:
+            raise ValueError(
+                f"a grid of {size[0]}×{size[1]} (the image, or the stem's output) is not divisible by the "
+                f"patch of {patch_size[0]}×{patch_size[1]}"
+            )
 
 
 def field(rule, doc="", **options):

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from keras_vit.losses import SegmentationCrossEntropy
-from keras_vit.tasks.segmentation import MeanIoU
+from keras_vit.metrics import MeanIoU
 from keras_vit.training import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 
 LABELS = np.array([2, 0, 4, 4, 1, 3])

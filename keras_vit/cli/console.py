@@ -9,15 +9,18 @@ from keras_vit.cli.report import print_now
 from keras_vit.messages import one_line, printable
 from keras_vit.startup_logs import quiet_startup_logs
 
-# The subcommands that read no file but the catalogue's, and start at once.
-WITHOUT_KERAS = ("models",)
+
+def needs_keras(args):
+    """Whether a subcommand imports Keras and TensorFlow; a module with a function of this name decides."""
+    module = importlib.import_module(f"keras_vit.cli.{args.subcommand}")
+    return getattr(module, "needs_keras", lambda args: True)(args)
 
 
 def run(args):
     """Run a subcommand; return the exit status: 0, 2 for bad input, 130 if interrupted."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        status = _start(args.subcommand).run(args) or 0
+        status = _start(args).run(args) or 0
         print_now("", end="")
         return status
     except BrokenPipeError:  # the reader of standard output has ended, such as `head`
@@ -39,13 +42,13 @@ def run(args):
         return 130
 
 
-def _start(subcommand):
+def _start(args):
     """Return the subcommand's module, with the package and TensorFlow imported unless it needs neither."""
-    if subcommand not in WITHOUT_KERAS:
+    if needs_keras(args):
         with quiet_startup_logs():
             importlib.import_module("keras_vit")
             importlib.import_module("tensorflow").config.list_physical_devices()
-    return importlib.import_module(f"keras_vit.cli.{subcommand}")
+    return importlib.import_module(f"keras_vit.cli.{args.subcommand}")
 
 
 def _discard_output():

@@ -70,7 +70,7 @@ def run(args):
 def _retrieval(args):
     """Print the recall of images by captions, and of captions by images."""
     from keras_vit.cli.source import open_dataset, open_model
-    from keras_vit.models.configured import image_model
+    from keras_vit.models.backbones import image_model
 
     model = open_model(args.model, args.trust, args.sha256, kind="image_text")
     if image_model(model) is model or model.text_preprocessing is None:

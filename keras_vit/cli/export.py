@@ -50,7 +50,7 @@ def add_arguments(add):
 def run(args):
     from keras_vit.cli.labels import with_labels
     from keras_vit.cli.source import open_dataset, open_live, seed_of, task_of
-    from keras_vit.models.configured import image_model
+    from keras_vit.models.backbones import image_model
 
     opening = {"image_size": args.image_size, "trust": args.trust, "sha256": args.sha256}
     if args.labels or args.prompts:

@@ -5,8 +5,7 @@ import os
 import pathlib
 import sys
 
-from keras_vit.data.files import IMAGE_SUFFIXES
-from keras_vit.data.sources.folder import image_files
+from keras_vit.data.files import IMAGE_SUFFIXES, image_files
 from keras_vit.preprocessing.web_images import is_url
 
 

@@ -54,7 +54,7 @@ def _inspect(args, paths):
     from keras_vit.cli.source import finished_run, open_dataset, open_live, open_model, task_of
     from keras_vit.data.datasets import folder_of, title_of
     from keras_vit.export.exported_model import ExportedModel
-    from keras_vit.models.configured import backbone
+    from keras_vit.models.backbones import backbone
     from keras_vit.reports import run_report
     from keras_vit.reports.evaluation_summary import add_evaluation, sample_images
     from keras_vit.reports.model_views import Subject, add_views, seen_gray

@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 
-from keras_vit.models.configured import image_model
+from keras_vit.models.backbones import image_model
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.class_names import PROMPTS, class_names, prompt_templates
 

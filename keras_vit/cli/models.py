@@ -24,6 +24,10 @@ def add_arguments(add):
     options.output(add)
 
 
+def needs_keras(args):
+    return False
+
+
 def run(args):
     from keras_vit.weights.catalogue import CATALOGUE
 

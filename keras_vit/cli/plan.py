@@ -42,13 +42,14 @@ def add_arguments(add):
     options.output(add)
 
 
-def run(args):
-    from keras_vit.training.named_recipes import find_recipe
+def needs_keras(args):
+    return False  # Another process compiles, with JAX.
 
+
+def run(args):
     check_output(args)
     if args.model:
         parse_variant(args.model)  # before JAX is started
-    find_recipe(args.recipe)
     result = _in_jax(vars(args))
     report(args, result, as_text(result))
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import os
 import pathlib
 import sys
 
@@ -12,6 +13,7 @@ from keras_vit.rules import one_of
 from keras_vit.writing import atomic_open, atomic_path, check_writable
 
 HELP = "classify or segment images or folders of images"
+FEW = 32  # images that TensorFlow computes without a graph in less time than it traces one
 
 
 def add_arguments(add):
@@ -30,10 +32,18 @@ def add_arguments(add):
     add("--windows", action="store_true", help=windows)
 
 
+def needs_keras(args):
+    """False for an exported file with a runtime of its own."""
+    from keras_vit.export.formats import format_of, suffix_of
+
+    if args.labels or args.prompts or args.masks or not (suffix_of(args.model) or os.path.isdir(args.model)):
+        return True
+    return format_of(args.model).needs_keras
+
+
 def run(args):
     from keras_vit.cli.images import images_of
     from keras_vit.cli.labels import with_labels
-    from keras_vit.cli.masks import mask_files, mask_writer
     from keras_vit.cli.source import open_model, task_of, with_class_names
     from keras_vit.tasks import get_task
 
@@ -44,7 +54,10 @@ def run(args):
             raise ValueError(f"expected --output to end in .csv, .jsonl or .json; got {args.output!r}")
         check_writable(args.output)
     paths = [path for argument in args.images for path in images_of(argument, urls=True)]
-    files = mask_files(paths) if args.masks else None
+    if args.masks:
+        from keras_vit.cli.masks import mask_files, mask_writer
+
+        files = mask_files(paths)
     kind = "image_text" if args.labels else "stored"
     model = open_model(args.model, args.trust, args.sha256, kind=kind)
     model = with_labels(model, args.labels, args.prompts, "--labels")
@@ -52,6 +65,11 @@ def run(args):
         model = with_class_names(model, args.class_names)
     task = get_task(task_of(args.model, model))
     task.check_model(model)
+    if needs_keras(args) and len(paths) <= FEW and not args.windows:
+        import keras
+
+        if isinstance(model, keras.Model) and keras.backend.backend() == "tensorflow":
+            model.run_eagerly = True
     if (args.masks or args.windows) and not task.label.is_map:
         raise ValueError(
             f"--masks and --windows need a model that segments images; this one's task is {task.name!r}"

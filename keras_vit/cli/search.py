@@ -71,8 +71,8 @@ def _query(args):
     from keras_vit.cli.source import open_live
     from keras_vit.data.files import IMAGE_SUFFIXES
     from keras_vit.evaluation.representations import encoder_of
+    from keras_vit.models.backbones import image_model
     from keras_vit.models.classifying import check_finite
-    from keras_vit.models.configured import image_model
     from keras_vit.search import open_index
 
     words = " ".join(args.query)

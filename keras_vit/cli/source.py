@@ -7,21 +7,21 @@ import pathlib
 import re
 
 from keras_vit.cli.report import introduce
-from keras_vit.data.datasets import load_dataset
-from keras_vit.data.samples import SPLITS
-from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.exported_model import ExportedModel, open_exported
 from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of
-from keras_vit.models.configured import image_model
+from keras_vit.lazy import LazyModule
+from keras_vit.models.backbones import image_model
+from keras_vit.names import SPLITS
 from keras_vit.rules import one_of
 from keras_vit.tasks import get_task
 from keras_vit.training.workdir import Workdir
 from keras_vit.variants import is_variant
-from keras_vit.weights import from_pretrained
-from keras_vit.weights.checkpoint import read_model
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import LOCAL_WEIGHTS, fetch
 
+# What an exported model does without.
+checkpoint, load = LazyModule("keras_vit.weights.checkpoint"), LazyModule("keras_vit.weights.load")
+datasets, predicting = LazyModule("keras_vit.data.datasets"), LazyModule("keras_vit.evaluation.predicting")
 MODEL = "model.keras"  # of a finished run
 VERIFICATION = "verification.json"  # in the folder of every export
 HUBS = r"https?://(www\.)?(tfhub\.dev|kaggle\.com/models)/"  # whose URLs have no suffix
@@ -96,10 +96,10 @@ def open_live(source, image_size=None, trust=False, sha256=None, kind="auto"):
         if not path.is_file():
             raise ValueError(f"no such model file: {source!r}")
         if not image_size:
-            model = read_model(fetch(path, sha256=sha256))
+            model = checkpoint.read_model(fetch(path, sha256=sha256))
             return image_model(model) if kind == "auto" else model
     options = {"trust": trust, "sha256": sha256, "kind": kind}
-    return from_pretrained(trained_file(source), image_size=image_size, **options)
+    return load.from_pretrained(trained_file(source), image_size=image_size, **options)
 
 
 def check_weights(source):
@@ -204,10 +204,10 @@ def open_dataset(args, model, task, texts=False):
     seed = seed_of(args.model, model) if seed is None else seed
     labels = {"task": task, "texts": texts}
     one_of(SPLITS).check("--split", getattr(args, "split", "test"))
-    dataset = load_dataset(args.dataset, seed, args.on_bad_image, **labels, data_dir=args.data_dir)
+    dataset = datasets.load_dataset(args.dataset, seed, args.on_bad_image, **labels, data_dir=args.data_dir)
     has_classes = model.is_classifier or get_task(task).label.is_map
     if has_classes and not getattr(args, "representation", False):
-        check_classes(model, dataset)
+        predicting.check_classes(model, dataset)
     introduce(args, dataset)
     return dataset
 
@@ -215,7 +215,7 @@ def open_dataset(args, model, task, texts=False):
 def open_for_features(args):
     """Open the model of --model and the data set of --dataset, in the model's split, and print its sizes."""
     model = open_live(args.model, trust=args.trust, sha256=args.sha256)
-    dataset = load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
+    dataset = datasets.load_dataset(args.dataset, seed_of(args.model, model), data_dir=args.data_dir)
     introduce(args, dataset)
     return model, dataset
 

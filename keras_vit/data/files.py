@@ -8,7 +8,6 @@ import pathlib
 
 from tqdm import tqdm
 
-from keras_vit.data.decoding.model_input import file_orientation
 from keras_vit.messages import listed
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -36,6 +35,22 @@ def visible_files(root):
     return found
 
 
+def image_files(root):
+    """Paths of the visible images in a folder and its subfolders, sorted.
+
+    Example:
+        >>> _ = [(tmp / name).write_text("") for name in ("b.tiff", "a.JPG", ".c.jpg", "d.txt")]
+        >>> [os.path.basename(path) for path in image_files(tmp)]
+        ['a.JPG', 'b.tiff']
+    """
+    return sorted(os.fspath(root / file) for file in images_among(visible_files(root)))
+
+
+def images_among(files):
+    """The images among what `visible_files` returns, in its order."""
+    return [f for in_folder in files.values() for f in in_folder if f.suffix.lower() in IMAGE_SUFFIXES]
+
+
 def _is_hidden(name):
     return name.startswith(".") or name == "__MACOSX"
 
@@ -54,6 +69,8 @@ def file_orientations(paths):
         >>> file_orientations([str(tmp / "text.jpg")])
         [None]
     """
+    from keras_vit.data.decoding.model_input import file_orientation  # needs TensorFlow
+
     # The first call compiles the function, which several threads would otherwise do at the same time.
     first = [file_orientation(path) for path in paths[:1]]
     with concurrent.futures.ThreadPoolExecutor() as pool:

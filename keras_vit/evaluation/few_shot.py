@@ -12,7 +12,7 @@ from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.evaluation.nearest import knn_accuracy
 from keras_vit.evaluation.representations import computed_features, representations_of_splits
 from keras_vit.labels import label_kind
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 from keras_vit.models.features import grids_of_blocks
 from keras_vit.rules import integer
 

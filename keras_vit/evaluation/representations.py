@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keras_vit.engine.distributed_model import DistributedModel
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 from keras_vit.tasks.computing import computed
 
 if TYPE_CHECKING:

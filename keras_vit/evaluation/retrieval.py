@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit.evaluation.representations import computed_features
 from keras_vit.models import ImageTextModel
-from keras_vit.models.configured import check_class
+from keras_vit.models.backbones import check_class
 
 if TYPE_CHECKING:
     import keras

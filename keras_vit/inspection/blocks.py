@@ -6,8 +6,8 @@ import numbers
 import keras
 
 from keras_vit.layers.attention import query_chunks
+from keras_vit.models.backbones import inner_transformer, is_transformer
 from keras_vit.models.classifying import check_size
-from keras_vit.models.configured import inner_transformer, is_transformer
 from keras_vit.models.vit.geometry import grid_shape, is_dynamic
 
 # Bytes of scores held at a time. One block of B/16 has 800 MB of them for one image of 1,024 pixels.

@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.layers.attention import masking_bias
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import TABLE
-from keras_vit.layers.patch_embedding import pair
+from keras_vit.rules import pair
 from keras_vit.types import Shape, Size, Tensor
 
 

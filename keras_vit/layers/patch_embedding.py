@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
-from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,7 +9,7 @@ from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import COLUMNS
-from keras_vit.rules import Rule
+from keras_vit.rules import check_divisible, pair
 from keras_vit.types import Shape, Size, Tensor
 
 
@@ -125,35 +123,3 @@ class PatchEmbedding(Configurable):
         batch, *size, _ = input_shape
         grid = (s and s // p for s, p in zip(size, self.patch_size, strict=True))
         return (batch, *grid, self.hidden_size)
-
-
-def _is_size(value):
-    values = (value, value) if isinstance(value, numbers.Integral) else value
-    return (
-        isinstance(values, Sequence)
-        and len(values) == 2
-        and all(isinstance(side, numbers.Integral) and side > 0 for side in values)
-    )
-
-
-SIZE = Rule("a positive int or a pair (height, width)", _is_size)
-
-
-def pair(size, name):
-    """`size` as (height, width): an int stands for a square.
-
-    >>> pair(16, "patch_size"), pair((8, 16), "patch_size")
-    ((16, 16), (8, 16))
-    """
-    SIZE.check(name, size)
-    return (int(size),) * 2 if isinstance(size, numbers.Integral) else (int(size[0]), int(size[1]))
-
-
-def check_divisible(size, patch_size):
-    """Raise ValueError unless the patch divides the (height, width) of its input."""
-    for side, patch in zip(size, patch_size, strict=True):
-        if side is not None and side % patch:
-            raise ValueError(
-                f"a grid of {size[0]}×{size[1]} (the image, or the stem's output) is not divisible by the "
-                f"patch of {patch_size[0]}×{patch_size[1]}"
-            )

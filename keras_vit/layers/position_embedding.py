@@ -10,8 +10,7 @@ from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import TABLE
-from keras_vit.layers.patch_embedding import pair
-from keras_vit.rules import one_of
+from keras_vit.rules import one_of, pair
 from keras_vit.types import ArrayOrTensor, Shape, Size, Tensor
 
 KINDS = ("learned", "sincos2d", "none")

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import Sharding
-from keras_vit.layers.patch_embedding import pair
+from keras_vit.rules import pair
 from keras_vit.types import Shape, Size, Tensor
 
 PREFIX_PAIRS = 3  # class token to patch, patch to class token, class token to itself

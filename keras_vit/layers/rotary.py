@@ -11,9 +11,8 @@ from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import FREE
-from keras_vit.layers.patch_embedding import SIZE, pair
 from keras_vit.layers.position_embedding import grid_positions
-from keras_vit.rules import boolean, number, one_of, optional
+from keras_vit.rules import SIZE, boolean, number, one_of, optional, pair
 from keras_vit.types import Shape, Size, Tensor
 
 KINDS = {"axial": 10_000.0, "mixed": 10.0, "dinov3": 100.0}  # and their usual bases

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keras_vit.labels import label_kind
-from keras_vit.layers.patch_embedding import check_divisible
 from keras_vit.models.vit.geometry import is_dynamic, patched_size
-from keras_vit.rules import integer
+from keras_vit.rules import check_divisible, integer
 from keras_vit.types import Images
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import keras
 
 from keras_vit.layers import TokensToGrid
 from keras_vit.messages import did_you_mean
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 from keras_vit.rules import integer, items, optional
 
 

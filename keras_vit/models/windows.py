@@ -5,20 +5,20 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 
-from keras_vit.engine.distributed_model import DistributedModel
+from keras_vit.models.backbones import backbone, inner_transformer
 from keras_vit.models.classifying import check_finite
-from keras_vit.models.configured import backbone, inner_transformer
-from keras_vit.models.features import grids_of_blocks
-from keras_vit.models.pretraining.encoder_model import patch_pixels
-from keras_vit.models.vit.geometry import is_dynamic
+from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.rules import boolean, integer, items, number, optional
 from keras_vit.types import Images, Size
+
+if TYPE_CHECKING:
+    import keras
 
 _PAIR = optional(items(integer(at_least=1), 2))
 _OVERLAP = number(0, below=1)
@@ -153,6 +153,12 @@ def dense_features(
 
     Source: `get_intermediate_layers` of DINOv2's code.
     """
+    # Exported models, which `segment` takes, are opened without Keras.
+    from keras.tree import flatten
+
+    from keras_vit.engine.distributed_model import DistributedModel
+    from keras_vit.models.features import grids_of_blocks
+
     integer(at_least=1).check("batch_size", batch_size)
     _PAIR.check("size", size)
     encoder = backbone(model)
@@ -160,7 +166,7 @@ def dense_features(
     preprocessing = dataclasses.replace(encoder.preprocessing, image_size=size, resize="squash")
 
     def compute(windows):
-        return np.concatenate(keras.tree.flatten(extractor.predict_on_batch(windows)), axis=-1)
+        return np.concatenate(flatten(extractor.predict_on_batch(windows)), axis=-1)
 
     grids = []
     for image in as_list(images, preprocessing.channels):

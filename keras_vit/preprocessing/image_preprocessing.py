@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import itertools
 import math
 import numbers
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_resizing import INTERPOLATIONS, resize, resize_and_crop
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.preprocessing.packing import packed, packed_size
-from keras_vit.preprocessing.tensors import backend_of, is_tensor, is_tensorflow, to_float32
+from keras_vit.preprocessing.tensors import backend_of, is_symbolic, is_tensor, is_tensorflow, to_float32
 from keras_vit.rules import Rule, boolean, check_fields, field, integer, items, number, one_of, optional
 from keras_vit.types import ArrayOrTensor, Images
 
@@ -76,9 +77,9 @@ class Preprocessing:
         A NumPy array (batch, height, width, channels), a batch of one for one image; for a tensor a
         tensor of the same rank. With `max_num_patches` a dict of `patches` and `grids`: float32 (batch,
         max_num_patches, patch height · patch width · channels), the patches row by row, then padding; and
-        int32 (batch, 2), their rows and columns. With mean and std 0.5 the two differ by at most 1e-6. With
-        KERAS_BACKEND=jax, `tf.data` still resizes with TensorFlow, which differs from JAX by 5e-6
-        (bilinear) or 2e-3 (bicubic), and with "nearest" may choose a neighboring pixel.
+        int32 (batch, 2), their rows and columns. With mean and std 0.5 arrays and tensors, also in
+        `tf.data`, differ by at most 3e-6. Tensors of JAX differ by 5e-6 (bilinear) or 2e-3 (bicubic), and
+        with "nearest" may have a neighboring pixel.
 
     Raises:
         ValueError: for an unknown option; for floats outside `value_range` or a wrong shape; for a
@@ -160,13 +161,16 @@ class Preprocessing:
         if is_tensor(images):
             layer = self.as_layer(value_range, dtype="float32")
             # Within a layer's call Keras adds lines of its own to an error.
-            return layer(images) if isinstance(images, keras.KerasTensor) else layer.call(images)
+            return layer(images) if is_symbolic(images) else layer.call(images)
         images = as_list(images, self.channels)
         if not len(images) and not self.packs:
             return np.zeros((0, *(self.image_size or (0, 0)), self.channels), "float32")
-        prepared = [
-            self.normalize(self.resized(as_pixels(image, self.channels, value_range))) for image in images
-        ]
+
+        def prepare(image):
+            return self.normalize(self.resized(as_pixels(image, self.channels, value_range)))
+
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            prepared = [*(pool.map if len(images) > 1 else map)(prepare, images)]
         if self.packs:
             return packed(prepared, self.patch_size, self.max_num_patches, self.channels)
         shapes = {p.shape for p in prepared}

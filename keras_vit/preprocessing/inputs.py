@@ -45,7 +45,9 @@ def _is_gray_batch(shape, channels):
 
 
 def as_pixels(image, channels, value_range=None):
-    """An image, an array or what `read_image` takes, as float32 (height, width, channels) in [0, 255].
+    """An image, an array or what `read_image` takes, as pixels (height, width, channels) in [0, 255].
+
+    They are float32, or uint8 of an image that is uint8 and has the channels.
 
     >>> as_pixels(np.full((4, 4), 0.5), 3)[0, 0].tolist()
     [127.5, 127.5, 127.5]
@@ -61,7 +63,8 @@ def as_pixels(image, channels, value_range=None):
     low, high = range_of(image.dtype.name, value_range)
     if image.dtype != np.uint8:
         check_inside((low, high), image.min(), image.max())
-    return with_channels(to_255(image.astype("float32"), low, high), channels, np)
+        image = to_255(image.astype("float32"), low, high)
+    return with_channels(image, channels, np)
 
 
 def accepted_channels(channels):
@@ -83,7 +86,7 @@ def check_channels(shape, channels):
 
 
 def with_channels(pixels, channels, numpy):
-    """Convert float32 images (…, channels) to the model's channels: alpha dropped, gray repeated, RGB mixed.
+    """Convert images (…, channels) to the model's channels: alpha dropped, gray repeated, RGB mixed.
 
     Args:
         pixels: An array or tensor.

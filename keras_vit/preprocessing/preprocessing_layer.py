@@ -8,9 +8,10 @@ import keras
 from keras import ops
 from keras.src.utils.jax_utils import is_in_jax_tracing_scope
 
+from keras_vit.lazy import LazyModule
 from keras_vit.preprocessing.image_preprocessing import Preprocessing
 from keras_vit.preprocessing.inputs import check_channels, with_channels
-from keras_vit.preprocessing.tensors import backend_of, is_tensorflow, tensorflow
+from keras_vit.preprocessing.tensors import backend_of, is_tensorflow
 from keras_vit.preprocessing.value_range import (
     check_inside,
     checked_range,
@@ -20,6 +21,8 @@ from keras_vit.preprocessing.value_range import (
     to_255,
 )
 from keras_vit.types import Shape, Tensor
+
+tf = LazyModule("tensorflow")  # which another backend does without
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -70,7 +73,7 @@ class PreprocessingLayer(keras.layers.Layer):
         return super().__call__(images, **kwargs)
 
     def call(self, images: Tensor) -> Tensor:
-        if is_tensorflow(images) and not isinstance(images, tensorflow().Tensor | tensorflow().Variable):
+        if is_tensorflow(images) and not isinstance(images, tf.Tensor | tf.Variable):
             raise ValueError(
                 f"images must be a dense tensor of one image size; got a {type(images).__name__}"
             )
@@ -92,7 +95,7 @@ class PreprocessingLayer(keras.layers.Layer):
         inside = is_inside(self.value_range, lowest, highest)
         if is_tensorflow(pixels) and not hasattr(pixels, "numpy"):
             message = f"{requirement(self.value_range)}; got values from", lowest, "to", highest
-            tensorflow().debugging.Assert(inside, message)
+            tf.debugging.Assert(inside, message)
         elif not is_in_jax_tracing_scope(pixels):
             check_inside(self.value_range, float(lowest), float(highest))
             return 0.0

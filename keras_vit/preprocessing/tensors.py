@@ -1,31 +1,45 @@
-"""Arrays, the tensors of Keras's backend, and TensorFlow's tensors in `tf.data`: which one a value is."""
+"""Arrays, the tensors of Keras's backend, and TensorFlow's tensors in `tf.data`: which one a value is.
+
+Exported models are opened, and their images prepared, without Keras and TensorFlow: where a package is not
+imported, there are no tensors of it.
+"""
 
 import sys
 
-import keras
 import numpy as np
-from keras import ops
-from keras.src.utils.backend_utils import DynamicBackend  # what Keras's own layers use in tf.data: not public
+
+from keras_vit.lazy import LazyModule
+
+keras, tf = LazyModule("keras"), LazyModule("tensorflow")
 
 
-def tensorflow():
-    """TensorFlow if it has been imported; otherwise there are no tensors of it."""
-    return sys.modules.get("tensorflow")
+def is_imported(package):
+    return package in sys.modules
 
 
 def is_tensorflow(value):
-    return tensorflow() is not None and tensorflow().is_tensor(value)
+    return is_imported("tensorflow") and tf.is_tensor(value)
 
 
 def is_tensor(value):
     """Whether this is a tensor of Keras's backend, a symbolic one, or one of TensorFlow in `tf.data`."""
-    return ops.is_tensor(value) or isinstance(value, keras.KerasTensor) or is_tensorflow(value)
+    is_of_backend = is_imported("keras") and keras.ops.is_tensor(value)
+    return is_of_backend or is_symbolic(value) or is_tensorflow(value)
+
+
+def is_symbolic(value):
+    return is_imported("keras") and isinstance(value, keras.KerasTensor)
 
 
 def backend_of(*values):
-    """The backend of arrays or tensors: TensorFlow for its own tensors, else the one that Keras runs on."""
+    """The backend of tensors: TensorFlow for its own, else the one that Keras runs on."""
+    from keras.src.utils.backend_utils import DynamicBackend  # of Keras's own layers in tf.data: not public
+
     return DynamicBackend("tensorflow" if any(map(is_tensorflow, values)) else None)
 
 
 def to_float32(pixels):
-    return pixels if isinstance(pixels, np.ndarray) else backend_of(pixels).cast(pixels, "float32")
+    """A tensor, or an array, as float32."""
+    if isinstance(pixels, np.ndarray):
+        return pixels.astype("float32", copy=False)
+    return backend_of(pixels).cast(pixels, "float32")

@@ -9,7 +9,7 @@ from keras_vit.data.fingerprint import fingerprint
 from keras_vit.export.description import NOT_ARCHITECTURE
 from keras_vit.inspection.figures import curve_names, learning_curves, picture_rows
 from keras_vit.messages import spelled
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.schema import OPTIONS
 from keras_vit.reports.evaluation_summary import add_evaluation, sample_images, score_table
 from keras_vit.reports.model_views import Subject, add_views, seen_gray

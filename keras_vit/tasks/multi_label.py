@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_vit.labels import LABEL_KINDS
-from keras_vit.losses import SigmoidCrossEntropy
+from keras_vit.lazy import LazyModule
 from keras_vit.tasks.task import LabelTask, check_shapes, names_or_indices
+
+keras, losses = LazyModule("keras"), LazyModule("keras_vit.losses")
 
 
 def multi_label_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class MultiLabel(LabelTask):
     slug = "multi-label-classification"
 
     def loss(self, recipe):
-        return SigmoidCrossEntropy(indices=False)
+        return losses.SigmoidCrossEntropy(indices=False)
 
     def metrics(self, outputs):
         area = keras.metrics.AUC(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_vit.labels import LABEL_KINDS
-from keras_vit.losses import SquaredError
+from keras_vit.lazy import LazyModule
 from keras_vit.models.classifying import check_finite
 from keras_vit.tasks.task import LabelTask, batches_of_paths, check_shapes
+
+keras, losses = LazyModule("keras"), LazyModule("keras_vit.losses")
 
 
 def regression_scores(outputs: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
@@ -55,7 +56,7 @@ class Regression(LabelTask):
     title = slug = "regression"
 
     def loss(self, recipe):
-        return SquaredError()
+        return losses.SquaredError()
 
     def metrics(self, outputs):
         return [keras.metrics.MeanAbsoluteError(name="absolute_error")]

@@ -2,15 +2,12 @@
 
 import math
 
-import keras
 import numpy as np
-from keras import ops
 
-from keras_vit.labels import IGNORE, LABEL_KINDS
-from keras_vit.losses import SegmentationCrossEntropy
+from keras_vit.labels import LABEL_KINDS
+from keras_vit.lazy import LazyModule
 from keras_vit.messages import listed
-from keras_vit.models.configured import backbone
-from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
+from keras_vit.models.backbones import backbone
 from keras_vit.preprocessing.image_files import read_image
 from keras_vit.tasks import segmentation_scores as scoring
 from keras_vit.tasks.task import LabelTask, batches_of_paths, check_arguments, names_or_indices
@@ -18,64 +15,8 @@ from keras_vit.tasks.task import LabelTask, batches_of_paths, check_arguments, n
 MAX_VALUES = 2**28  # of the logits of all pixels that an export is compared on: 1 GiB
 # Two classes of a pixel whose live logits differ by this fraction of the largest are equal in float32.
 EQUAL_LOGITS = 1e-5
-LIMB = 2**20  # A count of pixels is high · LIMB + low, since a float32 is exact up to 2**24 only.
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class MeanIoU(keras.metrics.Metric):
-    """The mean intersection over union of the classes, from exact counts of pixels.
-
-    `keras.metrics.MeanIoU` counts in float32, which stops at 2**24 pixels, 64 images of 512 × 512. Here a
-    count has two parts, which are exact up to 2**44, also summed over replicas and workers. Ignored pixels,
-    and pixels or samples whose weight is 0, do not count; others count once.
-
-    Args:
-        num_classes: The number of classes.
-        ignore: The number of pixels without a label.
-
-    Example:
-        >>> metric = MeanIoU(2)
-        >>> float(metric(np.array([[[0, 1, 255]]]), np.array([[[[1.0, 0], [1, 0], [1, 0]]]])))
-        0.25
-    """
-
-    def __init__(self, num_classes, ignore=IGNORE, name="mean_iou", dtype=None):
-        super().__init__(name=name, dtype=dtype)
-        self.num_classes, self.ignore = num_classes, ignore
-        cells = (num_classes * num_classes,)
-        self.low = self.add_variable(cells, "zeros", "float32", name="low")
-        self.high = self.add_variable(cells, "zeros", "float32", name="high")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        classes, cells = self.num_classes, self.num_classes**2
-        labels = ops.cast(y_true, "int32")
-        predicted = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
-        counted = (labels >= 0) & (labels < classes) & (labels != self.ignore)
-        if sample_weight is not None:
-            weights = ops.convert_to_tensor(sample_weight)
-            for _ in range(len(labels.shape) - len(weights.shape)):
-                weights = ops.expand_dims(weights, -1)
-            counted = counted & (weights != 0)
-        cell = ops.reshape(ops.where(counted, labels * classes + predicted, cells), (-1,))
-        counts = ops.segment_sum(ops.ones_like(cell), cell, num_segments=cells + 1)[:-1]
-        total = ops.cast(self.low, "int32") + counts
-        self.high.assign(self.high + ops.cast(total // LIMB, "float32"))
-        self.low.assign(ops.cast(total % LIMB, "float32"))
-
-    def result(self):
-        pixels = ops.reshape(self.high * LIMB + self.low, (self.num_classes, self.num_classes))
-        right = ops.diagonal(pixels)
-        union = ops.sum(pixels, 0) + ops.sum(pixels, 1) - right
-        counts = ops.cast(union > 0, "float32")
-        return ops.divide_no_nan(ops.sum(ops.divide_no_nan(right, union)), ops.sum(counts))
-
-    def confusion_matrix(self):
-        """The exact counts: int64 (classes, classes), rows are true classes, columns predicted ones."""
-        low, high = (ops.convert_to_numpy(part).astype("int64") for part in (self.low, self.high))
-        return (high * LIMB + low).reshape(self.num_classes, self.num_classes)
-
-    def get_config(self):
-        return {"num_classes": self.num_classes, "ignore": self.ignore, "name": self.name}
+losses, metrics = LazyModule("keras_vit.losses"), LazyModule("keras_vit.metrics")
+segmenters = LazyModule("keras_vit.models.segmentation.image_segmenter")
 
 
 class Segmentation(LabelTask):
@@ -91,10 +32,10 @@ class Segmentation(LabelTask):
     recipe_fields = ("segmenter", "class_weights")
 
     def loss(self, recipe):
-        return SegmentationCrossEntropy()
+        return losses.SegmentationCrossEntropy()
 
     def metrics(self, outputs):
-        return [MeanIoU(outputs)]
+        return [metrics.MeanIoU(outputs)]
 
     def check_recipe(self, recipe):
         recipe.check_moves_masks()
@@ -109,11 +50,11 @@ class Segmentation(LabelTask):
 
     def around(self, model, config, dataset):
         head = self._head(config.recipe, dataset)
-        return ImageSegmenter(model, **head) if backbone(model) is model else model
+        return segmenters.ImageSegmenter(model, **head) if backbone(model) is model else model
 
     def _head(self, recipe, dataset):
         options = recipe.segmenter or {}
-        check_arguments("segmenter", options, ImageSegmenter)
+        check_arguments("segmenter", options, segmenters.ImageSegmenter)
         classes = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
         return {**classes, "split_seed": recipe.seed, **options}
 

@@ -6,41 +6,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 
 from keras_vit.labels import LABEL_KINDS
-from keras_vit.losses import SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.lazy import LazyModule
 from keras_vit.tasks.task import LabelTask, names_or_indices
 
 MAX_CONFUSION_CLASSES = 4096
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class Accuracy(keras.metrics.MeanMetricWrapper):
-    """The fraction of images whose highest logit is at the label, a class index or the largest of a row.
-
-    Keras's "accuracy" decides by the first batch which of the two labels are; MixUp has rows in training and
-    class indices in validation.
-
-    Example:
-        >>> float(Accuracy()(np.array([1, 0]), np.array([[0.2, 0.8], [0.3, 0.7]])))
-        0.5
-    """
-
-    def __init__(self, name: str = "accuracy", dtype: str | keras.DTypePolicy | None = None) -> None:
-        super().__init__(_hits, name=name, dtype=dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype}
-
-
-def _hits(y_true, y_pred):
-    if len(y_true.shape) == len(y_pred.shape) and y_true.shape[-1] == y_pred.shape[-1]:
-        y_true = ops.argmax(y_true, axis=-1)
-    best = ops.cast(ops.argmax(y_pred, axis=-1), "int32")
-    return ops.cast(ops.equal(ops.reshape(ops.cast(y_true, "int32"), ops.shape(best)), best), "float32")
+keras = LazyModule("keras")
+losses, metrics = LazyModule("keras_vit.losses"), LazyModule("keras_vit.metrics")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +38,7 @@ class Predictions:
     def of(cls, logits: np.ndarray, labels: np.ndarray) -> Predictions:
         """Of equal logits, the first counts as the highest, as in argmax."""
         classes = logits.shape[1]
-        best = np.asarray(ops.top_k(logits, min(5, classes))[1], "int32")
+        best = np.asarray(keras.ops.top_k(logits, min(5, classes))[1], "int32")
         logits = logits.astype("float64")
         top = logits.max(axis=1)
         log_sum = top + np.log(np.exp(logits - top[:, np.newaxis]).sum(axis=1))
@@ -149,12 +123,12 @@ def confusion_matrix(predictions: Predictions) -> np.ndarray:
         >>> confusion_matrix(Predictions(best, labels, np.log([0.5, 0.5]), 2)).tolist()
         [[1, 0], [1, 0]]
     """
-    from sklearn import metrics
+    from sklearn.metrics import confusion_matrix
 
     classes = predictions.num_classes
     if classes > MAX_CONFUSION_CLASSES:
         raise ValueError(f"expected at most {MAX_CONFUSION_CLASSES} classes; the model has {classes}")
-    return metrics.confusion_matrix(predictions.labels, predictions.best[:, 0], labels=np.arange(classes))
+    return confusion_matrix(predictions.labels, predictions.best[:, 0], labels=np.arange(classes))
 
 
 class SingleLabel(LabelTask):
@@ -168,11 +142,12 @@ class SingleLabel(LabelTask):
     slug = "classification"
 
     def loss(self, recipe):
-        cross_entropy = {"softmax": SoftmaxCrossEntropy, "sigmoid": SigmoidCrossEntropy}[recipe.loss]
+        names = {"softmax": "SoftmaxCrossEntropy", "sigmoid": "SigmoidCrossEntropy"}
+        cross_entropy = getattr(losses, names[recipe.loss])
         return cross_entropy(recipe.label_smoothing)
 
     def metrics(self, outputs):
-        return [Accuracy()]
+        return [metrics.Accuracy()]
 
     def check_recipe(self, recipe):
         pass

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_vit.engine.sharding import whole
 from keras_vit.models import VisionTransformer
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 from keras_vit.variants import CHOICES, SIZES, parse_variant
 from keras_vit.weights import from_pretrained
 

@@ -8,7 +8,7 @@ from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.engine.optimizers import make_optimizer
 from keras_vit.layers import EncoderBlock
 from keras_vit.messages import did_you_mean
-from keras_vit.models.configured import inner_transformer
+from keras_vit.models.backbones import inner_transformer
 from keras_vit.tasks import task_of_class
 from keras_vit.tasks.task import Task
 from keras_vit.training.named_recipes import find_recipe

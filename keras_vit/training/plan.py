@@ -17,7 +17,7 @@ import keras
 import keras_vit
 from keras_vit.engine.sharding import BATCH, Sharded, check_heads, parse_strategy
 from keras_vit.lazy import optional_package
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 from keras_vit.training.building import build_model
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.hlo import collectives, operations

@@ -16,7 +16,7 @@ from keras_vit.data.fingerprint import fingerprint
 from keras_vit.engine.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.engine.strategy import STRATEGIES, make_deterministic, make_devices
 from keras_vit.messages import listed
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 from keras_vit.tasks.task import Source
 from keras_vit.training.building import build_model, finished_model, subset, whole_model
 from keras_vit.training.callbacks import (

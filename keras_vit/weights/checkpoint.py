@@ -14,7 +14,8 @@ from absl import logging
 
 from keras_vit.engine.adapting import adaptable_layers, plain_arrays
 from keras_vit.messages import listed
-from keras_vit.models.configured import ConfiguredModel, backbone, image_model
+from keras_vit.models.backbones import backbone, image_model
+from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.vit.geometry import min_parameters, stem_stride
 from keras_vit.models.vit.schema import DEFAULTS, OPTIONS
 from keras_vit.rules import one_of

@@ -2,7 +2,7 @@
 
 import re
 
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 from keras_vit.variants import variant_of
 from keras_vit.weights.kinds import parts_of
 from keras_vit.weights.layouts import LAYOUTS

@@ -1,7 +1,7 @@
 """How each kind of model is stored: the classes whose files other projects read."""
 
 from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, VisionTransformer
-from keras_vit.models.configured import inner_transformer
+from keras_vit.models.backbones import inner_transformer
 from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.weights.image_text import TwoTowerParts
 from keras_vit.weights.masked_autoencoder import DecoderParts

@@ -3,7 +3,7 @@
 import re
 
 from keras_vit.engine.adapting import plain_arrays
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 
 
 class StoredParts:

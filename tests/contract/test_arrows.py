@@ -15,7 +15,8 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "rules": ("messages",),
     "labels": ("lazy", "rules"),
     "losses": ("labels",),
-    "tasks": ("models", "data", "losses", "inspection"),
+    "metrics": ("labels",),
+    "tasks": ("models", "data", "losses", "metrics", "inspection"),
     "writing": ("messages",),
     "seeds": (),
     "layers": ("rules", "lazy", "seeds"),
@@ -37,7 +38,18 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
 }
 BACKENDS = {"tensorflow", "jax", "torch"}
 NUMPY_AND_KERAS_ONLY = {
-    *("labels", "losses", "layers", "engine", "models", "weights", "tasks", "variants", "preprocessing")
+    *(
+        "labels",
+        "losses",
+        "metrics",
+        "layers",
+        "engine",
+        "models",
+        "weights",
+        "tasks",
+        "variants",
+        "preprocessing",
+    )
 }
 TENSORFLOW_ALLOWED = {
     "keras_vit/engine/sharding.py",  # jax
@@ -45,6 +57,9 @@ TENSORFLOW_ALLOWED = {
     "keras_vit/layers/control_dependencies.py",
     "keras_vit/layers/xla_form.py",  # jax, for a gradient
     "keras_vit/engine/jax_step.py",
+    "keras_vit/preprocessing/image_resizing.py",
+    "keras_vit/preprocessing/preprocessing_layer.py",
+    "keras_vit/preprocessing/tensors.py",
     "keras_vit/engine/tensorflow_step.py",
     "keras_vit/tasks/computing.py",
     "keras_vit/weights/array_files.py",  # torch, for torch's files

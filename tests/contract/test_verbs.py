@@ -28,7 +28,7 @@ from keras_vit.engine.adapting import plain_arrays
 from keras_vit.evaluation.representations import encoder_of
 from keras_vit.export import folder as exporting
 from keras_vit.export.formats import FORMATS
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 from keras_vit.tasks import TASKS, get_task
 from keras_vit.training import RunConfig, compile_model, find_recipe
 from keras_vit.training.building import build_model

@@ -1,10 +1,14 @@
 import hashlib
+import json
 import shutil
+import subprocess
+import sys
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.exports import pixels, saved_function
+from made.exports import FILES, pixels, saved_function
 from made.sampling import some
 from made.servers import Server, file, serving
 from reference.comparing import assert_same_arrays
@@ -12,7 +16,7 @@ from reference.small import one_block
 
 from keras_vit.export.description import read_description
 from keras_vit.export.exported_model import ExportedModel, open_exported
-from keras_vit.export.formats import choose_formats
+from keras_vit.export.formats import FORMATS, choose_formats
 from keras_vit.export.litert.metadata import write_tflite
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.saved_model_layer import SavedModelLayer
@@ -22,6 +26,34 @@ from keras_vit.export.tar_archive import make_archive
 @pytest.fixture
 def onnx(opened):
     return opened(*choose_formats(("onnx",), ("float32",)))
+
+
+PREDICT = """
+import json, sys, _keras_vit_cli
+photo, *files = sys.argv[1:]
+for file in files:
+    assert _keras_vit_cli.main(["predict", "--model", file, photo, "--format", "jsonl"]) == 0
+heavy = {"keras", "keras_vit", "tensorflow"} & {*sys.modules}
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize("shape", [(40, 70, 3), (9, 12, 3)])
+def test_files_with_a_runtime_predict_without_keras_and_tensorflow(shape, exported, rng, tmp_path):
+    photo = tmp_path / "photo.png"
+    keras.utils.save_img(photo, rng.integers(0, 256, shape), scale=False)
+    formats = [format for format in FORMATS if format.name in FILES and not format.needs_keras]
+    assert {format.option for format in formats} == {"tflite", "onnx", "onnx_int8", "web"}
+    files = [str(exported / FILES[format.name]) for format in formats]
+    done = subprocess.run([sys.executable, "-c", PREDICT, photo, *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for path, line in zip(files, done.stdout.splitlines(), strict=True):
+        ((*expected,),) = open_exported(path).classify(photo)
+        classes = json.loads(line)["classes"]
+        assert [row["name"] for row in classes] == [name for name, _ in expected]
+        np.testing.assert_allclose(
+            [row["probability"] for row in classes], [p for _, p in expected], rtol=1e-4
+        )
 
 
 @pytest.mark.slow

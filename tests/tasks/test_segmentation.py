@@ -5,8 +5,8 @@ from reference.segmentation import boundary_f_of_pairs, random_maps
 from sklearn import metrics
 
 from keras_vit.losses import SegmentationCrossEntropy, pixel_weights
+from keras_vit.metrics import LIMB, MeanIoU
 from keras_vit.tasks import get_task
-from keras_vit.tasks.segmentation import LIMB, MeanIoU
 from keras_vit.tasks.segmentation_scores import (
     SegmentationPredictions,
     boundary_f,

@@ -8,7 +8,7 @@ from reference.small import NEWER, SMALL, images_for, small
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
 from keras_vit.models import MaskedPatchPredictor
-from keras_vit.models.configured import backbone
+from keras_vit.models.backbones import backbone
 from keras_vit.training import RECIPES, Recipe, building
 from keras_vit.training.building import build_model, finished_model, subset, whole_model
 from keras_vit.training.run_config import RunConfig

@@ -10,6 +10,7 @@ from keras_vit.data.files import (
     IMAGE_SUFFIXES,
     SPLIT_NAMES,
     file_of_row,
+    images_among,
     read_csv,
     read_table,
     split_of_row,
@@ -78,7 +79,7 @@ def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
     table = os.fspath(root / TABLE)
     rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
     if kind.is_class_id and not (rows and "label" in map(str.strip, rows[0][1])):
-        names, by_split, empty = _read_classes(root, files) if labels else _read_images(root, files)
+        names, by_split, empty = _read_classes(root, files) if labels else _readimages_among(root, files)
         if {*names} == {"images", "masks"}:
             raise ValueError(
                 f"{os.fspath(root)!r} has images and masks, for the task 'segmentation' (--recipe segment); "
@@ -96,24 +97,9 @@ def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
     return used, {**fields, "empty_folders": tuple(empty)}
 
 
-def image_files(root):
-    """Paths of the visible images in a folder and its subfolders, sorted.
-
-    Example:
-        >>> _ = [(tmp / name).write_text("") for name in ("b.tiff", "a.JPG", ".c.jpg", "d.txt")]
-        >>> [os.path.basename(path) for path in image_files(tmp)]
-        ['a.JPG', 'b.tiff']
-    """
-    return sorted(os.fspath(root / file) for file in _images(visible_files(root)))
-
-
-def _images(files):
-    return [f for in_folder in files.values() for f in in_folder if f.suffix.lower() in IMAGE_SUFFIXES]
-
-
 def _read_classes(root, files):
     """Class names, by split pairs of a path and its class index, and the folders without images."""
-    images = _images(files)
+    images = images_among(files)
     folders = {file.parent for file in images}
     splits = _split_folders(root, folders)
     depth = 1 if splits else 0  # of the class folders
@@ -137,12 +123,12 @@ def _read_classes(root, files):
     return *_index_classes(root, by_split, hint), empty
 
 
-def _read_images(root, files):
+def _readimages_among(root, files):
     """As `_read_classes`, or all images without class names where there are no folders of classes."""
     try:
         return _read_classes(root, files)
     except ValueError:
-        images = _images(files)
+        images = images_among(files)
         if not images:
             raise ValueError(
                 f"no images in {os.fspath(root)!r}; expected files that end in {', '.join(IMAGE_SUFFIXES)}"

@@ -16,8 +16,9 @@ from keras_vit.labels import label_kind
 from keras_vit.layers.dense import Dense, without_state
 from keras_vit.layers.hints import FREE, sharded
 from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
+from keras_vit.models.backbones import of_backbone
 from keras_vit.models.classifying import check_finite, check_size, most_probable
-from keras_vit.models.configured import ConfiguredModel, of_backbone
+from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.image_text.pair_loss import pair_loss
 from keras_vit.models.image_text.text_transformer import TextTransformer, min_text_parameters
 from keras_vit.models.vit.schema import INFERENCE

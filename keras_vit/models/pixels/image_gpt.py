@@ -12,8 +12,8 @@ from keras import ops
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import as_head
 from keras_vit.layers.palette_embedding import nearest_colors
+from keras_vit.models.backbones import check_class
 from keras_vit.models.classifying import check_finite
-from keras_vit.models.configured import check_class
 from keras_vit.models.features import normalized
 from keras_vit.models.pixels.pixel_transformer import PixelTransformer
 from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder

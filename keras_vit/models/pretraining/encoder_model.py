@@ -3,7 +3,7 @@
 from keras_vit.engine.adapting import copy_with_weights, plain_arrays
 from keras_vit.layers.dense import without_state
 from keras_vit.models.configured import ConfiguredModel
-from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE, patch_pixels
 from keras_vit.models.vit.schema import INFERENCE
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 
@@ -108,16 +108,6 @@ def as_encoder(encoder, dtype=None):
             f"expected an image size divisible by a token's region of {patch}; got {encoder.image_size}"
         )
     return encoder
-
-
-def patch_pixels(model):
-    """(height, width) in pixels of the image region of one patch token.
-
-    >>> patch_pixels(model)
-    (8, 8)
-    """
-    stride = stem_stride(model.resnet)
-    return tuple(side * stride for side in model.patch_size)
 
 
 def check_not_causal(encoder):

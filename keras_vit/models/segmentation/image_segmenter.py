@@ -16,11 +16,12 @@ from keras_vit.layers.hints import CLASSES, FREE, WHOLE, sharded
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation_head import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
 from keras_vit.losses import MEAN
-from keras_vit.models.configured import of_backbone
+from keras_vit.models.backbones import of_backbone
 from keras_vit.models.features import feature_extractor, grids_of_blocks, normalized, patch_grid
-from keras_vit.models.pretraining.encoder_model import EncoderModel, as_encoder, patch_pixels
+from keras_vit.models.pretraining.encoder_model import EncoderModel, as_encoder
 from keras_vit.models.segmentation.mask_loss import query_loss
 from keras_vit.models.segmentation.panoptic_segments import panoptic
+from keras_vit.models.vit.geometry import patch_pixels
 from keras_vit.models.windows import segment
 from keras_vit.rules import boolean, integer, one_of, optional
 from keras_vit.types import Tensor

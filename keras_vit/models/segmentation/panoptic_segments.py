@@ -8,8 +8,7 @@ from keras import ops
 from keras_vit.labels import IGNORE
 from keras_vit.layers.segmentation_head import resize as resize_bilinearly
 from keras_vit.models.classifying import check_finite
-from keras_vit.models.pretraining.encoder_model import patch_pixels
-from keras_vit.models.vit.geometry import is_dynamic
+from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.rules import number

@@ -2,9 +2,7 @@
 
 import math
 
-import keras
-
-from keras_vit.layers.patch_embedding import pair
+from keras_vit.rules import pair
 
 DYNAMIC_SIZE = (None, None)  # the image size of a model that accepts any
 
@@ -20,6 +18,8 @@ def prefix_tokens(options):
     Args:
         options: Mapping with `num_registers`, `distillation` and `class_token`.
     """
+    import keras  # not at the top: exported models are opened without it
+
     normal = keras.initializers.RandomNormal(stddev=0.02)
     tokens = (
         ("register_tokens", options["num_registers"], normal),
@@ -58,6 +58,16 @@ def patched_size(image_size, resnet):
     """
     stride = stem_stride(resnet)
     return tuple(-(-side // stride) for side in image_size)
+
+
+def patch_pixels(model):
+    """(height, width) in pixels of the image region of one patch token.
+
+    >>> patch_pixels(model)
+    (8, 8)
+    """
+    stride = stem_stride(model.resnet)
+    return tuple(side * stride for side in model.patch_size)
 
 
 def grid_shape(image_size, patch_size, resnet):

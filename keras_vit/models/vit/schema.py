@@ -34,7 +34,6 @@ from typing import Any
 from keras_vit.layers.attention import check_heads
 from keras_vit.layers.layer_norm import NORMS
 from keras_vit.layers.mlp import ACTIVATIONS
-from keras_vit.layers.patch_embedding import SIZE, pair
 from keras_vit.layers.position_embedding import INTERPOLATIONS, KINDS
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.messages import did_you_mean
@@ -48,7 +47,7 @@ from keras_vit.models.vit.geometry import (
 from keras_vit.models.vit.option_rules import contradictions
 from keras_vit.models.vit.resnet_stem import FORMS
 from keras_vit.preprocessing import Preprocessing, is_float32
-from keras_vit.rules import Rule, boolean, check_fields, integer, number, one_of, optional, text
+from keras_vit.rules import SIZE, Rule, boolean, check_fields, integer, number, one_of, optional, pair, text
 
 # What a copy of a trained model changes for inference.
 INFERENCE = {"dtype": "float32"} | dict.fromkeys(

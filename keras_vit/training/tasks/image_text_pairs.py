@@ -3,7 +3,7 @@
 import dataclasses
 
 from keras_vit.models import ImageTextModel
-from keras_vit.models.configured import image_model
+from keras_vit.models.backbones import image_model
 from keras_vit.models.image_text.pair_scores import SIDES, PairRecall
 from keras_vit.preprocessing.text_preprocessing import FAMILIES
 from keras_vit.tasks import get_task

@@ -11,8 +11,8 @@ from reference.small import ENCODERS, SMALL, images_for, small
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.layers.segmentation_head import QueryAttentionBias, resize
 from keras_vit.losses import SegmentationCrossEntropy, pixel_weights
+from keras_vit.metrics import MeanIoU
 from keras_vit.models.segmentation.mask_loss import query_loss
-from keras_vit.tasks.segmentation import MeanIoU
 from keras_vit.training import SGD
 
 ENCODER = {**SMALL, "num_classes": None}
