@@ -31,7 +31,8 @@ NOT_ARCHITECTURE = ("preprocessing", "class_names", "task", "split_seed")
 # The classes of exported models around a `VisionTransformer`, by kind, and their tasks.
 AROUND = {"segmenter": ("ImageSegmenter", "segmentation")}
 _INVALID = (TypeError, LookupError, AttributeError, ArithmeticError, ValueError, RecursionError)
-# The part of the architecture that opened exports read. The rest is checked where a model is built from it.
+# The part of the architecture that opened exports read, which every version writes. The rest, of which other
+# versions have more or less, is checked where a model is built from it.
 _READ = {
     "image_size": items(optional(integer(at_least=1)), 2),
     "in_channels": integer(at_least=1),
@@ -255,8 +256,6 @@ def parse_description(text, path):
         values |= {name: tuple(values[name]) for name in lists if values.get(name) is not None}
         if values.get("segmenter") is not None:  # written before `around` existed
             values |= {"kind": "segmenter", "around": values["segmenter"]}
-        if not _READ.keys() <= values["architecture"].keys():  # another version wrote it
-            values["architecture"] = _defaults() | values["architecture"]
         known = {field.name for field in dataclasses.fields(Description)}
         description = Description(**{name: value for name, value in values.items() if name in known})
         _check(description)

@@ -19,6 +19,18 @@ def test_what_is_written_is_read_back(description, tmp_path):
     assert description.labels == ("ant", "", "x\ty", "Zoë", "emu bird")
 
 
+def test_the_architecture_of_a_saved_model_is_checked_and_has_defaults(description, tmp_path):
+    (tmp_path / "assets").mkdir()
+    values = json.loads(description.as_json())
+    default = values["architecture"].pop("norm_epsilon")
+    (tmp_path / "assets" / "keras_vit.json").write_text(json.dumps(values), encoding="utf-8")
+    assert read_description(tmp_path).architecture["norm_epsilon"] == default
+    values["architecture"]["num_layers"] = "two"
+    (tmp_path / "assets" / "keras_vit.json").write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(ValueError, match="is damaged, .*keras_vit.json: num_layers must be .*; got 'two'"):
+        read_description(tmp_path)
+
+
 def test_fields_of_later_versions_are_ignored(description):
     values = json.loads(description.as_json()) | {"version": "9.0", "quantized_by": {"whom": [1]}}
     found = parse_description(json.dumps(values), "m.onnx")
@@ -32,9 +44,10 @@ def test_a_field_that_is_missing_is_refused(description):
     values = {name: value for name, value in values.items() if name not in defaults}
     found = vars(parse_description(json.dumps(values), "m.onnx"))
     assert {name: found[name] for name in defaults} == defaults
-    fewer = {name: value for name, value in values["architecture"].items() if name != "pooling"}
-    found = parse_description(json.dumps(values | {"architecture": fewer}), "m.onnx")
-    assert found.architecture == values["architecture"] | {"pooling": "token"}
+    for name in ("in_channels", "patch_size", "pooling"):
+        fewer = {other: value for other, value in values["architecture"].items() if other != name}
+        with pytest.raises(ValueError, match=f"'m.onnx' is damaged, .*keras_vit.json: '{name}'"):
+            parse_description(json.dumps(values | {"architecture": fewer}), "m.onnx")
     for name in values:
         text = json.dumps({other: value for other, value in values.items() if other != name})
         with pytest.raises(ValueError, match="'m.onnx' is damaged, .*keras_vit.json: .*"):
