@@ -16,7 +16,8 @@ from reference.small import PACKED, one_block
 import _keras_vit_cli
 import keras_vit
 from keras_vit import data
-from keras_vit.cli import console, source
+from keras_vit.cli import console
+from keras_vit.weights import checkpoint
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden/token.npz"
 FINETUNE = "finetune --model mu/16 --dataset digits --workdir NEW"
@@ -372,7 +373,7 @@ def _once():
     """The parser and the model are made once."""
     with pytest.MonkeyPatch.context() as changes:
         changes.setattr(console, "parser", functools.cache(console.parser))
-        changes.setattr(source, "read_model", functools.cache(source.read_model))
+        changes.setattr(checkpoint, "read_model", functools.cache(checkpoint.read_model))
         yield
 
 
