@@ -222,7 +222,9 @@ class Preprocessing:
         """Convert pixels in [0, 255], an array or tensor, to model input."""
         scale = np.asarray(self.std, "float32") * 255
         shift = np.asarray(self.mean, "float32") * 255
-        if is_tensorflow(pixels) and pixels.shape.rank == 3 and pixels.shape.is_fully_defined():
+        if isinstance(pixels, np.ndarray):  # NumPy is slow along an axis of three values.
+            scale, shift = (np.tile(values, (pixels.shape[-2], 1)) for values in (scale, shift))
+        elif is_tensorflow(pixels) and pixels.shape.rank == 3 and pixels.shape.is_fully_defined():
             # Of single images, as in tf.data, TensorFlow broadcasts ten times slower than it subtracts.
             scale, shift = (np.broadcast_to(values, pixels.shape) for values in (scale, shift))
         return (pixels - shift) / scale
