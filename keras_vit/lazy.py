@@ -48,7 +48,8 @@ def _is_public(name, value, names):
 class LazyModule(types.ModuleType):
     """A module that is imported when one of its names is first used.
 
-    For files that exported models need, which are opened without Keras and TensorFlow.
+    With it a file can use Keras or TensorFlow in some functions and be imported without them, as for exported
+    models.
 
     Args:
         name: Its whole name.

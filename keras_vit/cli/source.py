@@ -19,7 +19,7 @@ from keras_vit.variants import is_variant
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import LOCAL_WEIGHTS, fetch
 
-# What an exported model does without.
+# Exported models are opened without these modules, which import Keras and TensorFlow.
 checkpoint, load = LazyModule("keras_vit.weights.checkpoint"), LazyModule("keras_vit.weights.load")
 datasets, predicting = LazyModule("keras_vit.data.datasets"), LazyModule("keras_vit.evaluation.predicting")
 MODEL = "model.keras"  # of a finished run
