@@ -37,7 +37,7 @@ def main(argv=None):
         console = importlib.import_module("keras_vit.cli.console")
         args = console.parser().parse_args(sys.argv[1:] if argv is None else [*argv])
         if not console.needs_keras(args):
-            return console.run(args)
+            return console.run(args, with_keras=False)
     return console.run(args)
 
 

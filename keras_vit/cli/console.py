@@ -16,11 +16,16 @@ def needs_keras(args):
     return getattr(module, "needs_keras", lambda args: True)(args)
 
 
-def run(args):
-    """Run a subcommand; return the exit status: 0, 2 for bad input, 130 if interrupted."""
+def run(args, with_keras=True):
+    """Run a subcommand; return the exit status: 0, 2 for bad input, 130 if interrupted.
+
+    Args:
+        args: The parsed command line.
+        with_keras: Whether to import Keras and TensorFlow before.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
-        status = _start(args).run(args) or 0
+        status = _start(args.subcommand, with_keras).run(args) or 0
         print_now("", end="")
         return status
     except BrokenPipeError:  # the reader of standard output has ended, such as `head`
@@ -42,13 +47,13 @@ def run(args):
         return 130
 
 
-def _start(args):
-    """Return the subcommand's module, with the package and TensorFlow imported unless it needs neither."""
-    if needs_keras(args):
+def _start(subcommand, with_keras):
+    """Return the subcommand's module, after the package and TensorFlow with Keras."""
+    if with_keras:
         with quiet_startup_logs():
             importlib.import_module("keras_vit")
             importlib.import_module("tensorflow").config.list_physical_devices()
-    return importlib.import_module(f"keras_vit.cli.{args.subcommand}")
+    return importlib.import_module(f"keras_vit.cli.{subcommand}")
 
 
 def _discard_output():
