@@ -30,8 +30,9 @@ def test_graphs_and_tensors_return_what_arrays_return(prepare):
     np.testing.assert_allclose(graph(PHOTOS), expected, rtol=0, atol=tolerance)
     batch, one = (keras.ops.convert_to_tensor(x) for x in (PHOTOS, PHOTOS[0]))
     assert keras.ops.is_tensor(prepare(batch))
-    np.testing.assert_allclose(prepare(batch), expected, rtol=0, atol=2e-6)
-    np.testing.assert_allclose(prepare(one), expected[0], rtol=0, atol=2e-6)
+    tolerance = 2e-6 if keras.backend.backend() == "tensorflow" else 1e-5  # TensorFlow resizes arrays
+    np.testing.assert_allclose(prepare(batch), expected, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(prepare(one), expected[0], rtol=0, atol=tolerance)
 
 
 def test_a_data_pipeline_prepares_images_of_any_sizes_before_they_are_batched():
