@@ -6,7 +6,7 @@ def backbone(model):
     """The `VisionTransformer` in a model: itself, its encoder, or its image tower.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if the model has none.
 
     Example:
         >>> segmenter = keras_vit.ImageSegmenter(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), 5)

@@ -53,7 +53,9 @@ def resize(pixels, size, preprocessing):
     if is_array and not is_imported("tensorflow"):
         axes = [(old, new, 0, new) for old, new in zip(pixels.shape[-3:-1], size)]
         return _resized_array(pixels, axes, preprocessing)
-    backend = backend_of(tf.convert_to_tensor(pixels) if is_array else pixels)
+    if is_array:
+        pixels = tf.convert_to_tensor(pixels)
+    backend = backend_of(pixels)
     resized = backend.image.resize(
         pixels,
         [side if isinstance(side, int) else backend.cast(side, "int32") for side in size],
@@ -102,7 +104,15 @@ def resize_and_crop(pixels, preprocessing):
 # Below, an axis is (size, resized size, start, count), the last two of the part that is kept: ints, or scalar
 # tensors where the graph alone knows them.
 def _resized_array(pixels, axes, preprocessing):
-    """A part of resized images, an array; `axes` are those of height and width."""
+    """Resize arrays, of which a part is kept.
+
+    Args:
+        pixels, preprocessing: As of `resize`.
+        axes: The axes of height and width.
+
+    Returns:
+        float32 (…, height, width, channels) of the part.
+    """
     used = [_used(axis, preprocessing) for axis in axes]
     pixels = pixels[..., used[0], used[1], :]
     # The rows are contiguous; if there are more of them afterwards, there should be few columns.

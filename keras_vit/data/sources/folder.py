@@ -79,7 +79,7 @@ def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
     table = os.fspath(root / TABLE)
     rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
     if kind.is_class_id and not (rows and "label" in map(str.strip, rows[0][1])):
-        names, by_split, empty = _read_classes(root, files) if labels else _readimages_among(root, files)
+        names, by_split, empty = _read_classes(root, files) if labels else _read_images(root, files)
         if {*names} == {"images", "masks"}:
             raise ValueError(
                 f"{os.fspath(root)!r} has images and masks, for the task 'segmentation' (--recipe segment); "
@@ -123,7 +123,7 @@ def _read_classes(root, files):
     return *_index_classes(root, by_split, hint), empty
 
 
-def _readimages_among(root, files):
+def _read_images(root, files):
     """As `_read_classes`, or all images without class names where there are no folders of classes."""
     try:
         return _read_classes(root, files)
