@@ -166,11 +166,18 @@ class Preprocessing:
         if not len(images) and not self.packs:
             return np.zeros((0, *(self.image_size or (0, 0)), self.channels), "float32")
 
-        def prepare(image):
-            return self.normalize(self.resized(as_pixels(image, self.channels, value_range)))
+        has_size = self.image_size is not None and not self.packs
+        size = (len(images), *self.image_size, self.channels) if has_size else (0,)
+        batch = np.empty(size, "float32")
+
+        def prepare(image, out=None):
+            return self.normalize(self.resized(as_pixels(image, self.channels, value_range)), out)
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            prepared = [*(pool.map if len(images) > 1 else map)(prepare, images)]
+            outputs = batch if has_size else [None] * len(images)
+            prepared = [*(pool.map if len(images) > 1 else map)(prepare, images, outputs)]
+        if has_size:
+            return batch
         if self.packs:
             return packed(prepared, self.patch_size, self.max_num_patches, self.channels)
         shapes = {p.shape for p in prepared}
@@ -218,13 +225,15 @@ class Preprocessing:
 
         return PreprocessingLayer(self, value_range, **options)
 
-    def normalize(self, pixels: ArrayOrTensor) -> ArrayOrTensor:
-        """Convert pixels in [0, 255], an array or tensor, to model input."""
+    def normalize(self, pixels: ArrayOrTensor, out: np.ndarray | None = None) -> ArrayOrTensor:
+        """Convert pixels in [0, 255], an array or tensor, to model input; an array's is put in `out`."""
         scale = np.asarray(self.std, "float32") * 255
         shift = np.asarray(self.mean, "float32") * 255
         if isinstance(pixels, np.ndarray):  # NumPy is slow along an axis of three values.
             scale, shift = (np.tile(values, (pixels.shape[-2], 1)) for values in (scale, shift))
-        elif is_tensorflow(pixels) and pixels.shape.rank == 3 and pixels.shape.is_fully_defined():
+            out = np.subtract(pixels, shift, out)
+            return np.divide(out, scale, out)
+        if is_tensorflow(pixels) and pixels.shape.rank == 3 and pixels.shape.is_fully_defined():
             # Of single images, as in tf.data, TensorFlow broadcasts ten times slower than it subtracts.
             scale, shift = (np.broadcast_to(values, pixels.shape) for values in (scale, shift))
         return (pixels - shift) / scale
