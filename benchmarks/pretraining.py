@@ -10,6 +10,7 @@ and `sampling` is of iGPT.
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -26,6 +27,7 @@ import numpy as np
 from harness import measure
 from machine import circumstances
 from report import machine_text, table, update
+from systems import declare_torchvision
 
 HERE = pathlib.Path(__file__).resolve().parent
 FILE = HERE / "PRETRAINING.json"
@@ -34,6 +36,24 @@ BATCH, STEPS = 16, 3
 STEP = f"""S/16, 224 pixels, {BATCH} images, float32, AdamW, TensorFlow's graphs without XLA. MAE masks 75 %
 of the patches, and its decoder has 256 channels and 2 blocks: 7 % of the encoder's work for each
 token (the paper: below 10 %). The memory is the most that the process has had."""
+
+ROUNDS = 5
+SAMPLED = {  # sizes, and the images of a sample
+    "16×16 pixels, 6 blocks of 64 channels, 1 image": (
+        {"image_size": 16, "hidden_size": 64, "num_layers": 6, "mlp_dim": 256, "num_heads": 4},
+        1,
+    ),
+    "32×32 pixels, 8 blocks of 512 channels, 1 image": (
+        {"image_size": 32, "hidden_size": 512, "num_layers": 8, "mlp_dim": 2048, "num_heads": 8},
+        1,
+    ),
+    "32×32 pixels, 8 blocks of 512 channels, 8 images": (
+        {"image_size": 32, "hidden_size": 512, "num_layers": 8, "mlp_dim": 2048, "num_heads": 8},
+        8,
+    ),
+}
+SAMPLING = """Images of iGPT with 512 colors, pixel by pixel, in float32, with the keys and values of earlier
+pixels in a cache. The first sample compiles; `seconds` are medians of the others."""
 
 # The braces are doubled, since `run` formats the commands.
 SIZES = (
@@ -126,17 +146,48 @@ def step(mae):
 
 
 def sampling():
-    """Seconds of each of six samples of 16×16 pixels, by a model with the sizes of `digits_igpt`."""
+    """For each case of `SAMPLED`, by system the seconds of each sample, interleaved in one process."""
     from keras_vit import ImageGPT
-    from keras_vit.training import RECIPES
 
-    model = ImageGPT({**RECIPES["digits_igpt"].model, "image_size": 16, "patch_size": 1})
-    seconds = []
-    for seed in range(6):
-        start = time.perf_counter()
-        model.sample(1, seed=seed)
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": seconds}
+    found = {}
+    for case, (sizes, images) in SAMPLED.items():
+        model = ImageGPT({**sizes, "palette": 512, "causal": True, "patch_size": 1, "pooling": "gap"})
+        systems = {"keras_vit": functools.partial(model.sample, images), **_transformers(sizes, images)}
+        found[case] = {name: [] for name in systems}
+        for _ in range(ROUNDS):
+            for name, sample in systems.items():
+                start = time.perf_counter()
+                sample()
+                found[case][name].append(time.perf_counter() - start)
+    return found
+
+
+def _transformers(sizes, images):
+    """A function that samples with transformers' model of these sizes and its cache, if it is installed."""
+    try:
+        declare_torchvision()
+        import torch
+        import transformers
+    except ImportError:
+        return {}
+    pixels = sizes["image_size"] ** 2
+    config = transformers.ImageGPTConfig(
+        vocab_size=513,
+        n_positions=pixels,
+        n_embd=sizes["hidden_size"],
+        n_layer=sizes["num_layers"],
+        n_head=sizes["num_heads"],
+        n_inner=sizes["mlp_dim"],
+    )
+    model = transformers.ImageGPTForCausalImageModeling(config).eval()
+    start = torch.full((images, 1), 512)
+    options = {"max_new_tokens": pixels, "min_new_tokens": pixels, "do_sample": True, "top_k": 0}
+
+    def sample():
+        with torch.inference_mode():
+            model.generate(start, pad_token_id=0, use_cache=True, **options)
+
+    return {"transformers": sample}
 
 
 def save(section, entries):
@@ -186,12 +237,7 @@ def text_of(found):
     if len(found.get("step", {})) == 2:
         parts += ["## A training step", STEP, _step_table(**found["step"])]
     if "sampling" in found:
-        first, *later = found["sampling"]["seconds"]
-        parts += [
-            "## Sampling",
-            f"Seconds to sample one image of 16×16 pixels with the sizes of `digits_igpt`: {first:.2f}\n"
-            f"with tracing, {np.median(later):.2f} after it.",
-        ]
+        parts += ["## Sampling", SAMPLING, _sampling_table(found["sampling"])]
     return "\n\n".join([*parts, found["machine"]["text"]]) + "\n"
 
 
@@ -210,6 +256,16 @@ def _step_table(supervised, mae):
     seconds, memory = (mae[key] / supervised[key] for key in ("seconds", "memory"))
     lines.append(("ratio", f"{seconds:.2f}", f"{memory:.2f}"))
     return table(("", "processor time", "memory"), lines)
+
+
+def _sampling_table(found):
+    lines = []
+    for case, systems in found.items():
+        medians = {name: np.median(seconds[1:]) for name, seconds in systems.items()}
+        for name, seconds in systems.items():
+            ratio = medians[name] / medians["keras_vit"]
+            lines.append((case, name, f"{seconds[0]:.2f} s", f"{medians[name]:.2f} s", f"{ratio:.2f}"))
+    return table(("model", "system", "first", "seconds", "time ÷ keras_vit's"), lines)
 
 
 def main():

@@ -288,15 +288,17 @@ class MultiHeadSelfAttention(CompositeLayer):
 
         Args:
             token: (batch, 1, channels).
-            cache: (keys, values), each (batch, tokens, heads, head size), of which the first `index` are
-                known.
+            cache: (keys, values), each (batch, heads, tokens, head size), of which the first `index` are
+                known. Those of a head are contiguous, because a transpose would copy them for each token.
             index: The token's number, a scalar.
 
         Returns:
             (output (batch, 1, channels), the cache with the token's key and value).
         """
         query, *new = self.project(token)
-        key, value = cache = tuple(ops.slice_update(x, (0, index, 0, 0), y) for x, y in zip(cache, new))
+        new = (ops.swapaxes(x, 1, 2) for x in new)  # (b, h, 1, d)
+        cache = tuple(ops.slice_update(x, (0, 0, index, 0), y) for x, y in zip(cache, new))
+        key, value = (ops.swapaxes(x, 1, 2) for x in cache)  # (b, n, h, d)
         numbers = ops.arange(ops.shape(key)[1])
         scores = attention_scores(query, key, causal_bias(ops.reshape(index, (1,)), numbers))
         return self.projected(attend(scores, value)), cache

@@ -205,12 +205,14 @@ class ImageGPT(Pretrainer):
 
     @functools.cached_property
     def _predict(self):
-        return _Sampler(self).predict_on_batch  # Keras would save a model that is an attribute.
+        sampler = _Sampler(self)
+        sampler.jit_compile = True  # A step's operations are small, and XLA updates the caches in place.
+        return sampler.predict_on_batch  # Keras would save a model that is an attribute.
 
     def caches(self, batch: int) -> list[Tensor]:
         """Empty keys and values of each block, for the first `step`, of a batch of this size."""
         encoder, dtype = self.encoder, self.dtype_policy.compute_dtype
-        shape = (batch, self.output.shape[1], encoder.num_heads, encoder.hidden_size // encoder.num_heads)
+        shape = (batch, encoder.num_heads, self.output.shape[1], encoder.hidden_size // encoder.num_heads)
         return [(ops.zeros(shape, dtype), ops.zeros(shape, dtype)) for _ in range(encoder.num_layers)]
 
     def step(self, previous: Tensor, index: Tensor, caches: Tensor) -> tuple[Tensor, list[Tensor]]:
