@@ -68,3 +68,6 @@ def test_a_stage_needs_one_vector_per_patch():
     for stage, message in {**refused, "pooled": "holds no grid", "tockens": "unknown"}.items():
         with pytest.raises(ValueError, match=message):
             patch_similarity(model, images, stage)
+    model = small(pooling="gap", norm_after_pooling=True)  # Its norm gets one vector for each image.
+    with pytest.raises(ValueError, match="unknown: .*encoder_norm"):
+        patch_similarity(model, images_for(model), "encoder_norm")

@@ -76,11 +76,12 @@ def test_a_finished_run_returns_its_result_and_trains_nothing(finished, monkeypa
     assert (again.path, found) == (workdir.path, workdir.result)
 
 
-def test_a_run_resumes_from_its_newest_whole_checkpoint_as_if_it_had_not_ended(unfinished, finished):
+def test_a_run_resumes_from_its_newest_whole_checkpoint_as_if_it_had_not_ended(unfinished, finished, capfd):
     config, path = unfinished
     (path / "checkpoints" / "step-00000014" / "values.npz").write_bytes(b"the first half")
-    workdir, record = train(config, path, verbose=0)
+    workdir, record = train(config, path, verbose=2)
     assert record["steps"] == 14
+    assert capfd.readouterr().out.splitlines()[-1].startswith("step 14 of 14  ")
     assert_same_end(workdir, finished[1])
 
 

@@ -128,6 +128,7 @@ def test_a_vision_transformer_has_the_logits_of_labels(options):
 def test_options_that_contradict_each_other_are_refused():
     for options, message in (
         ({"text_projection": None}, "one size of both towers; got 12 and 8"),
+        ({"image_projection": 0}, "image_projection must be a positive int or None; got 0"),
         ({"objective": "triplet"}, "objective must be one of"),
         ({"image": {**IMAGE, "num_classes": 3}}, "image tower without a head"),
         ({"text": {**TEXT, "pooling": "eos"}}, "eos_id must be"),

@@ -100,6 +100,7 @@ def test_heads_and_the_grid_are_read(tmp_path):
         ("vit_small_patch16_rope_224", {}, "pooling", "token"),
         ("vit_base_patch16_rope_reg1_gap_256", {}, "pooling", "gap"),
         ("vit_small_patch16_dinov3", {"global_pool": "token"}, "pooling", "token"),
+        ("vit_small_patch16_dinov3", {"rope_rescale_coords": 2.0}, "max_rotary_rescale", 2.0),
         ("vit_base_patch16_224", {}, "position_resize", None),
         ("naflexvit_base_patch16_gap", {}, "position_resize", "bicubic_antialias"),
         ("naflexvit_base_patch16_parfac_gap", {}, "position_resize", "bilinear_half_pixel"),
