@@ -19,7 +19,7 @@ def fingerprint(dataset, tokenizer=None):
         count of each; and `files`, by their path relative to the folder: the split, the label or captions,
         the size in bytes and the modification time in ns. Data that are not in files have no `files`.
         `tokenizer` is the tokenizer's digest, or None. `mask_values` has the class of each mask value, or of
-        each color, of masks with a `classes.txt`.
+        each color, of masks with a `classes.txt`. `order` is the name of the order in training.
 
     Example:
         >>> fingerprint(load_dataset("digits"))["splits"]
@@ -35,13 +35,15 @@ def fingerprint(dataset, tokenizer=None):
             status = os.stat(path)
             name = path.removeprefix(f"{folder}{os.sep}")
             files[name] = [split, label, status.st_size, status.st_mtime_ns]
+    of_any_split = next(iter(dataset.splits.values()))
     return {
         "version": dataset.version,
         "classes": names,
         "splits": {split: len(samples) for split, samples in dataset.splits.items()},
         "files": files,
         "tokenizer": tokenizer and tokenizer.digest,
-        "mask_values": getattr(next(iter(dataset.splits.values())), "label_values", None),
+        "mask_values": getattr(of_any_split, "label_values", None),
+        "order": of_any_split.order,
     }
 
 

@@ -26,8 +26,10 @@ class IndexedSamples:
     Attributes:
         labels: The label of each sample; None where they are unknown before reading.
         exif: Whether to apply the EXIF orientation of the images.
+        order: The name of the order in training.
     """
 
+    order = "index"
     labels = None
     exif = False  # The published evaluations do not apply it.
 
@@ -154,15 +156,16 @@ class IndexedRecords(IndexedSamples):
             return positions, tf.ensure_shape(records, positions.shape)
 
         records = indexed.batch(READ_BATCH).map(read_batch, tf.data.AUTOTUNE).unbatch()
-        return _parse(records, self.parse, indexed.cardinality())
+        return parsed(records, self.parse, indexed.cardinality())
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordFiles:
     """Serialized samples in TFRecord files, read sequentially, with the interface of `IndexedSamples`.
 
-    Each worker reads its own part of the records, in another order in each epoch: the files are shuffled
-    and interleaved, and the records shuffled in a buffer. A resumed stream skips records unparsed.
+    Only runs that version 0.1 began read their samples in this order; others read `ChunkedRecords`. Each
+    worker reads its own part of the records, in another order in each epoch: the files are shuffled and
+    interleaved, and the records shuffled in a buffer. A resumed stream skips records unparsed.
 
     Args:
         files: (path, number of records to skip, number of records to take) of each file.
@@ -181,6 +184,7 @@ class RecordFiles:
     files: tuple[tuple[str, int, int], ...]
     parse: Callable[[Any], tuple]
     buffer: int = SHUFFLE_BUFFER
+    order = "files"
     labels = None
     exif = False
 
@@ -200,15 +204,21 @@ class RecordFiles:
         first_epoch, skipped = divmod(first_step * (batch_size // workers), sum(take for _, _, take in files))
         epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
         records = epochs.flat_map(not_converted(lambda epoch: self._epoch(files, seed, epoch))).skip(skipped)
-        return _parse(tf.data.Dataset.zip((own, records)), self.parse, own.cardinality())
+        return parsed(tf.data.Dataset.zip((own, records)), self.parse, own.cardinality())
 
     def evaluation_records(self):
         """As of `IndexedSamples`, in the order of `files`, interleaved."""
-        records = _interleave(self.files, lambda i: i).map(self.parse, tf.data.AUTOTUNE)
-        return records.apply(tf.data.experimental.assert_cardinality(len(self)))
+        return evaluation_records(record_reader(self.files), [take for _, _, take in self.files], self.parse)
 
     def _epoch(self, files, seed, epoch):
-        records = _interleave(files, lambda i: shuffled(epoch * len(files) + i, len(files), seed))
+        read, takes = record_reader(files), tf.constant([take for _, _, take in files], tf.int64)
+
+        @not_converted
+        def records_of(i):
+            index = shuffled(epoch * len(files) + i, len(files), seed)
+            return read(index, tf.constant(0, tf.int64), takes[index])
+
+        records = _interleaved(len(files), records_of)
         return _shuffle_in_buffer(records, self.buffer, [seed, epoch])
 
 
@@ -333,18 +343,37 @@ def per_worker_batch(batch_size, worker, workers):
     return batch_size // workers
 
 
-def _interleave(files, order):
-    """The records of the files, several interleaved; `order` maps i to the index of the i-th file."""
-    paths, skips, takes = (tf.constant(values) for values in zip(*files))
+def record_reader(files):
+    """A function from the index of a file, the first record and the number of records to these records.
 
-    @not_converted
-    def read(i):
-        index = order(i)
-        records = tf.data.TFRecordDataset(paths[index])
-        return records.skip(tf.cast(skips[index], tf.int64)).take(tf.cast(takes[index], tf.int64))
+    Args:
+        files: (path, number of records before the first, number of records) of each file, a TFRecord file.
+    """
+    paths, skips, _ = (tf.constant(values) for values in zip(*files))
+    skips = tf.cast(skips, tf.int64)
+    return lambda index, first, count: (
+        tf.data.TFRecordDataset(paths[index]).skip(skips[index] + first).take(count)
+    )
 
-    return tf.data.Dataset.range(len(files)).interleave(
-        read,
+
+def evaluation_records(read, counts, parse):
+    """All records of some chunks, in their order, several interleaved: `evaluation_records` of samples.
+
+    Args:
+        read: A function as of `record_reader`.
+        counts: The number of records of each chunk.
+        parse: A function from a record to (encoded image, label).
+    """
+    sizes = tf.constant(counts, tf.int64)
+    records = _interleaved(len(counts), lambda i: read(i, tf.constant(0, tf.int64), sizes[i]))
+    records = records.map(parse, tf.data.AUTOTUNE)
+    return records.apply(tf.data.experimental.assert_cardinality(sum(counts)))
+
+
+def _interleaved(count, records_of):
+    """The records of datasets by number, of which several are open."""
+    return tf.data.Dataset.range(count).interleave(
+        not_converted(records_of),
         cycle_length=OPEN_FILES,
         block_length=1,
         num_parallel_calls=tf.data.AUTOTUNE,
@@ -367,7 +396,7 @@ def _shuffle_in_buffer(records, size, seed):
     return tf.data.experimental.from_variant(shuffle, records.element_spec)
 
 
-def _parse(records, parse, count):
+def parsed(records, parse, count):
     """Convert a dataset of (position, record) to one of (position, encoded image, label), of known length."""
     records = records.map(lambda position, record: (position, *parse(record)), tf.data.AUTOTUNE)
     return records.apply(tf.data.experimental.assert_cardinality(count))

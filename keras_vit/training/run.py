@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit.data.batches import evaluation_batches, training_batches
+from keras_vit.data.chunked_records import in_former_order
 from keras_vit.data.datasets import folder_of, load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.engine.preemption import LeaveAfterFirstWorker, note_sigterm, stop
@@ -122,6 +123,7 @@ def train(
     replicas = devices.num_replicas_in_sync
     devices.check_batch_size(recipe.batch_size)
     dataset = dataset or load_data(config, data_dir)
+    dataset = in_former_order(dataset) if workdir.has_former_order else dataset
     samples = dataset.split("train")
     if recipe.train_samples is not None:
         samples = subset(samples, recipe.train_samples, recipe.seed)

@@ -114,6 +114,13 @@ class Workdir:
         for folder in (self.checkpoints, self.figures):
             folder.mkdir(exist_ok=True)
 
+    @property
+    def has_former_order(self) -> bool:
+        """Whether the run was begun before `data.json` named the order of its data."""
+        if self._data.exists():
+            return "order" not in read_json(self._data)
+        return any(self.checkpoints.glob("step-*"))  # Version 0.1 wrote no `data.json`.
+
     def record_data(self, data: dict[str, Any]) -> None:
         """Write `data.json` if there is none: for a new run, or one that version 0.1 started.
 

@@ -108,3 +108,17 @@ def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("filelock._unix.lock_fd_nonblocking", refuse)
     with Workdir(tmp_path / "run", {}).locked():
         assert "run' cannot be locked ([Errno 37] No locks available)" in capsys.readouterr().out
+
+
+def test_a_run_without_the_name_of_an_order_has_the_former_one(tmp_path):
+    workdir = Workdir(tmp_path / "run", {})
+    assert not workdir.has_former_order
+    workdir.make()
+    assert not workdir.has_former_order  # Another worker may ask before the data are recorded.
+    (workdir.checkpoints / "step-00000002").mkdir()
+    assert workdir.has_former_order  # Version 0.1 recorded no data.
+    data = {"version": None, "classes": [], "splits": {}, "files": {}}
+    workdir.record_data({**data, "order": "lanes"})
+    assert not workdir.has_former_order
+    (workdir.path / "data.json").write_text(json.dumps(data))
+    assert workdir.has_former_order

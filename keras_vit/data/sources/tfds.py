@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
+from keras_vit.data.chunked_records import ChunkedRecords
 from keras_vit.data.masks import decode_mask
-from keras_vit.data.samples import SPLITS, IndexedRecords, RecordFiles
+from keras_vit.data.samples import SPLITS, IndexedRecords, RecordFiles, record_reader
 from keras_vit.data.sources.tfds_masks import KNOWN_MASKS
 
 # The presets of `big_vision/configs/transfer.py` and `vit_i21k.py` (ImageNet-21k has no test split).
@@ -229,7 +230,9 @@ def samples(builder, split, parse):
         raw = tfds.decode.DeserializeMethod.RAW_BYTES
         return IndexedRecords(builder.as_data_source(split, deserialize_method=raw), parse)
     if kind == tfds.core.FileFormat.TFRECORD:
-        return RecordFiles(tuple((os.fspath(f.filename), f.skip, f.take) for f in files), parse)
+        files = tuple((os.fspath(f.filename), f.skip, f.take) for f in files)
+        counts = tuple(count for _, _, count in files)
+        return ChunkedRecords(counts, record_reader(files), parse, RecordFiles(files, parse))
     raise ValueError(
         f"{builder.info.full_name!r} is stored as {kind.value}; expected array_record or tfrecord"
     )

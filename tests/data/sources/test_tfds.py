@@ -6,13 +6,14 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from made.prepared import CLASSES, COLORS, PICTURE, blank, number_of, prepare
 
+from keras_vit.data.chunked_records import ChunkedRecords
 from keras_vit.data.datasets import load_dataset
-from keras_vit.data.samples import IndexedRecords, RecordFiles
+from keras_vit.data.samples import IndexedRecords
 from keras_vit.data.sources.tfds import PRESETS
 
 TAGS = tfds.features.Sequence(tfds.features.ClassLabel(names=["a", "b", "c", "d"]))
 AGE = tfds.features.Scalar(np.float32)
-KINDS = {"array_record": IndexedRecords, "tfrecord": RecordFiles}
+KINDS = {"array_record": IndexedRecords, "tfrecord": ChunkedRecords}
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -1,0 +1,134 @@
+"""Samples that are read in chunks, in an order that any number of workers shares."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_vit.data import samples
+from keras_vit.data.samples import not_converted, parsed, per_worker_batch, positions
+
+MAX_LANES = 8
+WINDOW_RECORDS = 4096  # of the windows of all lanes
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkedRecords:
+    """Serialized samples in chunks that are read sequentially, with the interface of `IndexedSamples`.
+
+    The order in training is a function of the seed and the position, whatever the number of workers. In each
+    epoch the chunks are permuted, and their records, one chunk after another, divided among lanes of equal
+    length (up to one record). A lane is read in windows, and the records of a window are permuted. Each lane
+    has an equal part of each batch. The lanes are as many as divide the batch, at most `MAX_LANES`, and start
+    their epochs independently. So a lane reads each of its records once before it reads one again.
+
+    Mixing is local: a batch has records of one window of each lane, `WINDOW_RECORDS` in total, so records
+    should not be sorted by class. A worker holds about three windows of each lane that its part of the
+    batch needs: the records of one are read, of one wait, of one are used. A resumed run reads at most one
+    window of each lane again. With more workers than lanes, several workers read one lane.
+
+    Args:
+        counts: The number of records of each chunk.
+        read: A function from the index of a chunk, the first record and the number of records, int64
+            tensors (), to a tf.data.Dataset of these records.
+        parse: A function from a record to (encoded image, label).
+        former: The same samples in the order of version 0.1; None where it could not read them.
+
+    Example:
+        >>> def read(chunk, first, count):
+        ...     return tf.data.Dataset.range(first, first + count).map(lambda i: 10 * chunk + i)
+        >>> samples = ChunkedRecords((3, 2), read, parse=lambda record: (record, 0))
+        >>> [int(record) for record, label in samples.evaluation_records()]
+        [0, 10, 1, 11, 2]
+        >>> epoch = samples.training_records(seed=0, first_step=0, steps=1, batch_size=5)
+        >>> sorted(int(record) for position, record, label in epoch)
+        [0, 1, 2, 10, 11]
+
+    Source: "elastic determinism" of MosaicML's Streaming has the same promise for its own format.
+    """
+
+    counts: tuple[int, ...]
+    read: Callable[[Any, Any, Any], tf.data.Dataset]
+    parse: Callable[[Any], tuple]
+    former: Any = None
+    order = "lanes"
+    labels = None
+    exif = False
+
+    def __len__(self):
+        return sum(self.counts)
+
+    def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
+        """As of `IndexedSamples`."""
+        lanes = lane_count(batch_size, len(self))
+        own = positions(first_step, steps, batch_size, worker, workers)
+        local, slots = per_worker_batch(batch_size, worker, workers), batch_size // lanes
+        first, stop = worker * local, (worker + 1) * local  # the worker's slots of a batch
+        needed = range(first // slots, -(-stop // slots))
+
+        @not_converted
+        def of_lane(lane):
+            part = slice(tf.maximum(first - lane * slots, 0), tf.minimum(stop - lane * slots, slots))
+            groups = self._lane(lane, lanes, seed, first_step * slots).batch(slots)
+            return groups.map(not_converted(lambda group: tf.nest.map_structure(lambda x: x[part], group)))
+
+        groups = tf.data.Dataset.range(needed.start, needed.stop).interleave(
+            of_lane, cycle_length=len(needed), num_parallel_calls=len(needed), deterministic=True
+        )
+        return parsed(tf.data.Dataset.zip((own, groups.unbatch())), self.parse, own.cardinality())
+
+    def evaluation_records(self):
+        """As of `IndexedSamples`, in the order of the chunks, several interleaved."""
+        return samples.evaluation_records(self.read, self.counts, self.parse)
+
+    def _lane(self, lane, lanes, seed, done):
+        """The records of a lane, of which some are done, for ever."""
+        first, stop = (i * len(self) // lanes for i in (lane, lane + 1))
+        window = WINDOW_RECORDS // lanes
+        epoch, done = done // (stop - first), done % (stop - first)
+        windows = done // window
+
+        @not_converted
+        def of_epoch(number):
+            skipped = tf.where(number == epoch, windows, 0)
+            segments = self._segments(seed, number, first + skipped * window, stop)
+            records = tf.data.Dataset.from_tensor_slices(segments).flat_map(not_converted(self.read))
+            count = (stop - first) // window + 1  # Seeds differ between windows, lanes and epochs.
+            seeds = tf.data.Dataset.counter((number * lanes + lane) * count + skipped)
+            return tf.data.Dataset.zip((seeds, records.batch(window))).map(shuffle)
+
+        @not_converted
+        def shuffle(number, records):
+            size = tf.shape(tf.nest.flatten(records)[0], tf.int64)[0]
+            order = tf.random.experimental.index_shuffle(tf.range(size), [-1 - seed, number], size - 1)
+            return tf.nest.map_structure(lambda values: tf.gather(values, order), records)
+
+        epochs = tf.data.Dataset.range(epoch, tf.int64.max)
+        return epochs.flat_map(of_epoch).prefetch(1).unbatch().skip(done - windows * window)
+
+    def _segments(self, seed, epoch, first, stop):
+        """The records from one to another of an epoch's permuted chunks: (chunk, first, count), each (n,)."""
+        chunks = tf.range(len(self.counts), dtype=tf.int64)
+        chunks = tf.random.experimental.index_shuffle(chunks, [seed, epoch], len(self.counts) - 1)
+        counts = tf.gather(tf.constant(self.counts, tf.int64), chunks)
+        before = tf.cumsum(counts, exclusive=True)
+        starts, stops = tf.maximum(first - before, 0), tf.minimum(stop - before, counts)
+        is_used = starts < stops
+        return tuple(tf.boolean_mask(x, is_used) for x in (chunks, starts, stops - starts))
+
+
+def in_former_order(dataset):
+    """A `Dataset` in the order in which version 0.1 read it, which the runs that it began keep."""
+    splits = {split: getattr(of, "former", None) or of for split, of in dataset.splits.items()}
+    return dataclasses.replace(dataset, splits=splits)
+
+
+def lane_count(batch_size, records):
+    """The largest number that divides the batch, up to `MAX_LANES` and the number of records.
+
+    >>> lane_count(512, 10_000), lane_count(50, 10_000), lane_count(8, 3)
+    (8, 5, 2)
+    """
+    most = min(MAX_LANES, batch_size, records)
+    return next(count for count in range(most, 0, -1) if batch_size % count == 0)
