@@ -46,7 +46,8 @@ SOURCES = {
     "digits_words": Source("the digits with words for them", None, ("single_label",)),
     # Other readers get no path, which may be private.
     "folder": Source("images in files", "PATH", title=lambda path: pathlib.PurePath(path).name),
-    "tfds": Source("TensorFlow Datasets", "NAME"),
+    # A prepared folder ends in the name and the version.
+    "tfds": Source("TensorFlow Datasets", "NAME", title=lambda name: "/".join(name.split("/")[-2:])),
     "vtab": Source("a task of VTAB-1k", "TASK", ("single_label",)),
 }
 
@@ -77,8 +78,8 @@ def load_dataset(
             TensorFlow 2.19) and TIFF, and are read in their EXIF orientation. For "segmentation" it is
             PATH/images/* with PATH/masks/*.png, see `keras_vit.data.sources.mask_folder`.
             "tfds:NAME", "tfds:NAME/config", "tfds:NAME:version": a data set of TensorFlow Datasets,
-            downloaded if necessary. The splits of the official presets
-            (`keras_vit.data.sources.tfds.PRESETS`), or its own.
+            downloaded if necessary; or "tfds:/PATH", the folder of a prepared one. The splits of the
+            official presets (`keras_vit.data.sources.tfds.PRESETS`), or its own.
             "vtab:TASK": one of the 19 tasks of VTAB-1k (`keras_vit.data.sources.vtab.TASKS`).
         seed: The seed of the split where a folder (or digits) has none of its own.
         on_bad_image: For unreadable images of a folder: "fail" raises an error with their paths, "skip"

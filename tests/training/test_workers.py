@@ -5,6 +5,7 @@ import signal
 
 import numpy as np
 import pytest
+from made.prepared import prepare
 from made.workers import assert_near, end_of, finish, free_ports, output_of, random_moments, start
 
 pytestmark = pytest.mark.slow
@@ -52,6 +53,25 @@ def same(request, labeled, tmp_path):
     # SGD, as in `plain`.
     config = labeled(request.param, dropout_rate=0.0, total_steps=8, optimizer="sgd", base_lr=0.1)
     return config, run_both(tmp_path / "two", config)
+
+
+@pytest.fixture(scope="module")
+def on_records(plain, tmp_path_factory):
+    """The configuration of `plain` on TFRecord files, and the state in which two workers end."""
+    folder = prepare(tmp_path_factory.mktemp("toy"), {"train": 60}, shards=5, file_format="tfrecord")
+    config = dataclasses.replace(plain[0], dataset=f"tfds:{folder}/toy/1.0.0")
+    return config, run_both(tmp_path_factory.mktemp("records"), config)
+
+
+@pytest.mark.parametrize("moment", [None, *random_moments(12, 2)[:2]])
+def test_a_run_on_record_files_goes_on_with_another_number_of_workers(moment, on_records, tmp_path):
+    config, found = on_records
+    if moment is not None:
+        processes = start_both(tmp_path / "two", config, tmp_path / "run", (moment, None))
+        assert processes[0].wait(120) == -signal.SIGKILL
+        assert finish([processes[1]], timeout=60) != [0]
+    assert finish([start(tmp_path / "one", config, tmp_path / "run", fixed=True)]) == [0]
+    assert_near(end_of(tmp_path / "run"), found, rel=1e-4, abs=1e-12, of_weights=1e-4)
 
 
 def test_two_workers_train_as_one_process_does(same, tmp_path):

@@ -29,7 +29,8 @@ def load_tfds(name, *, task="single_label", data_dir=None, **options):
     """Load a data set of TensorFlow Datasets.
 
     Args:
-        name: NAME[/config][:version].
+        name: NAME[/config][:version], or the absolute path of a folder with a prepared data set, which has
+            a `dataset_info.json`.
         task: The task of the labels, as of `load_dataset`.
         data_dir: The folder of prepared data sets, or None for that of TensorFlow Datasets. NAME may also be
             a folder in it that contains a prepared data set of any name.
@@ -59,6 +60,14 @@ def prepared(name, data_dir=None):
     Raises:
         ValueError: if it is unknown or cannot be prepared.
     """
+    folder = pathlib.Path(name).expanduser()
+    if folder.is_absolute():
+        if not (folder / "dataset_info.json").is_file():
+            raise ValueError(
+                f"{os.fspath(folder)!r} holds no prepared data set; expected a folder with "
+                "dataset_info.json, such as NAME/1.0.0"
+            )
+        return tfds.builder_from_directory(folder)
     if data_dir is not None:
         data_dir = os.fspath(pathlib.Path(data_dir).expanduser())
         folder = os.path.join(data_dir, name.replace(":", "/"))

@@ -7,7 +7,7 @@ import tensorflow_datasets as tfds
 from made.prepared import CLASSES, COLORS, PICTURE, blank, number_of, prepare
 
 from keras_vit.data.chunked_records import ChunkedRecords
-from keras_vit.data.datasets import load_dataset
+from keras_vit.data.datasets import load_dataset, title_of
 from keras_vit.data.samples import IndexedRecords
 from keras_vit.data.sources.tfds import PRESETS
 
@@ -53,6 +53,10 @@ def test_a_prepared_folder_a_version_and_a_configuration_are_found(tmp_path):
     prepare(tmp_path, {"train": 50}, name="plain")
     prepare(tmp_path, {"train": 60}, name="varied", config="small")
     (tmp_path / "mine").symlink_to(tmp_path / "plain" / "1.0.0")
+    folder = tmp_path / "plain" / "1.0.0"
+    assert len(load(None, folder).split("train")) == 36 and title_of(f"tfds:{folder}") == "plain/1.0.0"
+    with pytest.raises(ValueError, match=f"'{folder.parent}' holds no prepared data set; expected a folder"):
+        load(None, folder.parent)
     sizes = {"plain": 36, "plain:1.0.0": 36, "plain/1.0.0": 36, "mine": 36, "varied/small": 43}
     for name, size in {**sizes, "varied/small:1.0.0": 43}.items():
         assert len(load(tmp_path, name).split("train")) == size, name
