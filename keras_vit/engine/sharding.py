@@ -162,7 +162,7 @@ class Sharded(keras.distribution.ModelParallel):
         return variable_axes(variable.shape, self.strategy, self.mesh, model_axis)
 
     def get_tensor_layout(self, path):
-        kept = {"data_parallel": (), "fsdp": ("whole", "parts"), "model_parallel": ("whole",)}[self.strategy]
+        kept = {"fsdp": ("whole", "parts"), "model_parallel": ("whole",)}.get(self.strategy, ())
         if _sharding(_current_layer()).output in kept:
             return keras.distribution.TensorLayout((BATCH,), self.device_mesh)
         return None

@@ -75,9 +75,9 @@ def test_what_the_chips_do_not_allow_is_refused_in_one_line(options, words, refu
     refused(("plan", "--model", "B/16", *options.split()), words)
 
 
-def compiled(*options):
+def compiled(*options, topology="v5e:2x2"):
     pytest.importorskip("libtpu")
-    command = [sys.executable, "-m", "keras_vit", "plan", *options, "--topology", "v5e:2x2", "--json"]
+    command = [sys.executable, "-m", "keras_vit", "plan", *options, "--topology", topology, "--json"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -105,6 +105,12 @@ def test_a_small_model_is_divided_by_fsdp():
     assert found["memory"]["weights"] == pytest.approx(parameters, rel=0.1)  # a quarter of 4 bytes each
     assert found["memory"]["optimizer"] == pytest.approx(2 * parameters, rel=0.1)
     assert "all-gather" in found["collectives"]
+
+
+@pytest.mark.slow
+def test_a_model_may_have_one_chip():
+    found = compiled("--model", "mu/16", "--recipe", "finetune", "--batch_size", "8", topology="v5e:1x1")
+    assert (found["chips"], found["fits"], found["collectives"]) == (1, True, {})
 
 
 FLOPS = """
