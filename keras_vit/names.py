@@ -7,7 +7,10 @@ a `:`, `=` or space explains a name.
 TASKS = ("single_label", "multi_label", "regression", "segmentation")
 OBJECTIVES = ("masked_patch", "mae", "igpt", "dino")  # without labels
 TARGETS = ("mean_color", "downsized", "pixels")  # of masked_patch
-DATA_SETS = ("digits", "digits_scenes", "digits_words", "folder:PATH", "tfds:NAME[/CONFIG]", "vtab:TASK")
+DATA_SETS = (
+    *("digits", "digits_scenes", "digits_words", "folder:PATH", "tfds:NAME[/CONFIG]", "vtab:TASK"),
+    "webdataset:PATH",
+)
 SPLITS = ("train", "validation", "test")
 ON_BAD_IMAGE = ("fail", "skip")
 STRATEGIES = ("auto", "single", "mirrored", "multi_worker (reads TF_CONFIG)", "tpu")

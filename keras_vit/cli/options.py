@@ -31,6 +31,8 @@ def trust(add, program=False):
 def dataset(add, required=True):
     add("--dataset", required=required, help=either(names.DATA_SETS))
     add("--data_dir", metavar="DIR", help="data folder of tfds: and vtab:")
+    text = "labels or captions of webdataset: in a value of each JSON object: label=json:KEY"
+    add("--field", action="append", default=[], metavar="FIELD", help=text)
 
 
 def split(add):

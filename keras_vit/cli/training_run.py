@@ -38,11 +38,12 @@ def train_and_report(args, **options):
         if getattr(args, name) is not None:
             changes[name] = getattr(args, name)
     config = RunConfig(
-        dataset=_absolute_folder(args.dataset),
+        dataset=_absolute_dataset(args.dataset),
         recipe=find_recipe(args.recipe or "finetune").with_changes(**changes),
         model=args.model,
         image_size=args.image_size,
         on_bad_image=args.on_bad_image,
+        fields=tuple(args.field),
         tokenizer=args.tokenizer and _absolute_tokenizer(args.tokenizer),
         **options,
     )
@@ -100,6 +101,10 @@ def _absolute(path):
     return os.path.abspath(os.path.expanduser(path))
 
 
-def _absolute_folder(dataset):
+def _absolute_dataset(dataset):
+    """Return the name with absolute paths, from which a run continues in any folder."""
     kind, _, path = dataset.partition(":")
-    return f"folder:{_absolute(path)}" if kind == "folder" and path else dataset
+    if not path or kind not in ("folder", "webdataset"):
+        return dataset
+    paths = path.split("::") if kind == "webdataset" else [path]
+    return f"{kind}:{'::'.join(map(_absolute, paths))}"

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from keras_vit.data.dataset import Dataset as Dataset
 from keras_vit.data.dataset import name_of
@@ -32,12 +32,19 @@ class Source:
         placeholder: What follows the colon; None for a source without a colon.
         tasks: The tasks for which it has labels.
         title: A function from what follows the colon to the name that others may read.
+        has_fields: Whether its labels may be in a field that `fields` names.
     """
 
     help: str
     placeholder: str | None
     tasks: tuple[str, ...] = tuple(LABEL_KINDS)
     title: Callable = str
+    has_fields: bool = False
+
+
+def _without_path(name):
+    """The name of what is at a path."""
+    return pathlib.PurePath(name).name
 
 
 SOURCES = {
@@ -45,10 +52,11 @@ SOURCES = {
     "digits_scenes": Source("scenes of these digits", None, ("segmentation",)),
     "digits_words": Source("the digits with words for them", None, ("single_label",)),
     # Other readers get no path, which may be private.
-    "folder": Source("images in files", "PATH", title=lambda path: pathlib.PurePath(path).name),
+    "folder": Source("images in files", "PATH", title=_without_path),
     # A prepared folder ends in the name and the version.
     "tfds": Source("TensorFlow Datasets", "NAME", title=lambda name: "/".join(name.split("/")[-2:])),
     "vtab": Source("a task of VTAB-1k", "TASK", ("single_label",)),
+    "webdataset": Source("tar files of WebDataset", "PATH", title=_without_path, has_fields=True),
 }
 
 
@@ -61,6 +69,7 @@ def load_dataset(
     data_dir: Path | None = None,
     texts: bool = False,
     labels: bool = True,
+    fields: Sequence[str] = (),
 ) -> Dataset:
     """Load a data set by its name.
 
@@ -81,6 +90,8 @@ def load_dataset(
             downloaded if necessary; or "tfds:/PATH", the folder of a prepared one. The splits of the
             official presets (`keras_vit.data.sources.tfds.PRESETS`), or its own.
             "vtab:TASK": one of the 19 tasks of VTAB-1k (`keras_vit.data.sources.vtab.TASKS`).
+            "webdataset:PATH": tar files, such as `train-{0000..0127}.tar` or a folder of them, see
+            `keras_vit.data.sources.webdataset`.
         seed: The seed of the split where a folder (or digits) has none of its own.
         on_bad_image: For unreadable images of a folder: "fail" raises an error with their paths, "skip"
             skips them and lists them in `bad_images`.
@@ -91,6 +102,7 @@ def load_dataset(
         labels: Whether labels are necessary. False: a folder without folders of classes is read as images
             without class names, in any subfolders, split by chance unless the folders at its top are train
             and perhaps val and test.
+        fields: For "webdataset:", ("label=json:KEY",) for labels in a value of each sample's JSON object.
 
     Returns:
         Dataset. Where digits or a folder have no test split, a fifth of each class is held out for it;
@@ -117,17 +129,20 @@ def load_dataset(
         raise ValueError(f"data set {name!r} is unknown{_hint(name)}; expected {_known()}")
     if task not in source.tasks:
         raise ValueError(f"{name} has no labels for task {task!r}; it has {', '.join(source.tasks)}")
+    if fields and not source.has_fields:
+        raise ValueError(f"{name} has no fields to choose from; got {', '.join(fields)}")
     load = getattr(importlib.import_module(f"keras_vit.data.sources.{kind}"), f"load_{kind}")
     options = {"seed": seed, "on_bad_image": on_bad_image, "data_dir": data_dir, "labels": labels}
-    fields = load(argument, task=task, texts=texts, **options)
-    for split, samples in fields["splits"].items():
+    options["fields"] = tuple(fields)
+    loaded = load(argument, task=task, texts=texts, **options)
+    for split, samples in loaded["splits"].items():
         if not len(samples):
-            of_class = " of each class" if fields["class_names"] else ""
+            of_class = " of each class" if loaded["class_names"] else ""
             raise ValueError(
                 f"{name!r} has too few images{of_class}: none for the {split} split; three "
                 f"images{of_class} are enough for the three splits"
             )
-    return Dataset(name, task=task, **fields)
+    return Dataset(name, task=task, **loaded)
 
 
 def _known():

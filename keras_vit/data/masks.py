@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit.data.samples import EncodedSamples, not_converted
+from keras_vit.data.samples import EncodedSamples, content_of, not_converted
 from keras_vit.labels import IGNORE
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_files import check_file
@@ -62,6 +62,9 @@ class MaskSamples(EncodedSamples):
             except ValueError:
                 broken.append(path)
         return broken
+
+    def _label(self, index):
+        return decode_mask(content_of(self.masks[index]), self.values, colors=self.colors).numpy()
 
     def _label_reader(self):
         masks, in_files = tf.constant(self.masks), isinstance(self.masks[0], str)

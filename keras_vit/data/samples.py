@@ -1,6 +1,7 @@
 """The samples of a split in their kinds of storage, and the order in which they are read."""
 
 import dataclasses
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,9 @@ not_converted = tf.autograph.experimental.do_not_convert
 class IndexedSamples:
     """The interface of all kinds of samples, and what those that are accessed by index share.
 
-    A kind of samples has `len`, `training_records`, `evaluation_records` and these attributes:
+    A kind of samples has `len`, `training_records`, `evaluation_records` and these attributes. Those that are
+    accessed by index also are sequences of (encoded image, label), as Grain, PyTorch's DataLoader and
+    `keras.utils.PyDataset` read them.
 
     Attributes:
         labels: The label of each sample; None where they are unknown before reading.
@@ -56,6 +59,24 @@ class IndexedSamples:
         records = self._read(tf.data.Dataset.zip((indices, indices)))
         return records.map(not_converted(lambda position, encoded, label: (encoded, label)))
 
+    def __getitem__(self, index):
+        """A sample: (bytes of the encoded image, label).
+
+        The label is an int, float32 (targets,) or the uint8 (height, width, 1) of a mask.
+
+        Raises:
+            IndexError: if there is no such sample.
+        """
+        index = range(len(self))[index]
+        return self._image(index), self._label(index)
+
+    def _image(self, index):
+        raise NotImplementedError
+
+    def _label(self, index):
+        label = self.labels[index]
+        return label if isinstance(label, int) else np.array(label, "float32")
+
     def _read(self, indexed):
         """Convert a dataset of (position, index) to one of (position, encoded image, label)."""
         raise NotImplementedError
@@ -88,6 +109,9 @@ class EncodedSamples(IndexedSamples):
         orientations = file_orientations(self.images)
         return [path for path, orientation in zip(self.images, orientations) if not orientation]
 
+    def _image(self, index):
+        return content_of(self.images[index])
+
     def _read(self, indexed):
         images, label_of = tf.constant(self.images), self._label_reader()
         in_files = isinstance(self.images[0], str)
@@ -118,6 +142,9 @@ class Samples(EncodedSamples):
         >>> records = samples.training_records(seed=0, first_step=0, steps=2, batch_size=4)
         >>> [int(position) for position, encoded, label in records]
         [0, 1, 2, 3, 4, 5, 6, 7]
+        >>> encoded, label = samples[-1]
+        >>> encoded[1:4], label
+        (b'PNG', 8)
     """
 
     images: tuple[str | bytes, ...]
@@ -145,6 +172,11 @@ class IndexedRecords(IndexedSamples):
 
     def __len__(self):
         return len(self.source)
+
+    def __getitem__(self, index):
+        [record] = self.source.__getitems__([range(len(self))[index]])
+        image, label = self.parse(tf.constant(record))
+        return image.numpy(), label.numpy() if label.shape.rank else int(label)
 
     def _read(self, indexed):
         def read(indices):
@@ -247,6 +279,11 @@ def shuffled(position, n, seed):
         [0, 1, 2, 3]
     """
     return tf.random.experimental.index_shuffle(position % n, [seed, position // n], n - 1)
+
+
+def content_of(source):
+    """The bytes of a path (str), or the bytes themselves."""
+    return pathlib.Path(source).read_bytes() if isinstance(source, str) else source
 
 
 def part(files, worker, workers):

@@ -191,7 +191,7 @@ def _versions():
 def load_data(config, data_dir=None):
     """The `Dataset` of a run."""
     recipe, task = config.recipe, config.recipe.task
-    needed = {"texts": config.task.reads_texts, "labels": config.task.needs_labels}
+    needed = {"texts": config.task.reads_texts, "labels": config.task.needs_labels, "fields": config.fields}
     return load_dataset(
         config.dataset, recipe.seed, config.on_bad_image, task=task, data_dir=data_dir, **needed
     )

@@ -38,6 +38,7 @@ class RunConfig:
         sha256: The digest that the file of `weights` must have, in hexadecimal; None: any.
         tokenizer: Of a recipe with `image_text`: what `read_text_preprocessing` reads, perhaps followed by a
             colon and its family. None: that of the weights with the text tower, or of the data set.
+        fields: As for `load_dataset`.
     """
 
     dataset: str = rules.field(rules.text)
@@ -52,6 +53,7 @@ class RunConfig:
     target: str = "mean_color"
     sha256: str | None = None
     tokenizer: str | None = None
+    fields: tuple[str, ...] = ()
 
     def __post_init__(self):
         fields = {"dataset": name_of(self.dataset)}

@@ -56,7 +56,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name, hint, tmp_path, mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
     hint = f" (did you mean {hint}?)" if hint else ""
-    known = r"digits \(.*\), folder:PATH \(.*\), tfds:NAME \(.*\) or vtab:TASK \(.*\)$"
+    known = r"digits \(.*\), folder:PATH \(.*\), .*, vtab:TASK \(.*\) or webdataset:PATH \(.*\)$"
     with pytest.raises(ValueError, match=f"data set '{name}' is unknown{re.escape(hint)}; expected {known}"):
         load_dataset(name)
 

@@ -218,6 +218,7 @@ def test_scenes_are_a_function_of_seed_split_and_index(count, monkeypatch):
     samples = dataset.split("validation")
     np.testing.assert_array_equal(read_mask(samples.masks[5]), mask)
     np.testing.assert_array_equal(Image.open(io.BytesIO(samples.images[5])), picture)
+    np.testing.assert_array_equal(samples[5][1], mask[..., None])
     assert len({*dataset.split("train").images}) == (count or 6000)
     shown = np.mean([read_mask(content) > 0 for content in samples.masks])
     assert 0.1 < shown < 0.4

@@ -75,6 +75,22 @@ def stream(samples, seed=0, first_step=0, steps=4, batch_size=12, worker=0, work
     return found
 
 
+@pytest.mark.parametrize("make", INDEXED)
+def test_samples_are_a_sequence_of_images_and_labels(make, tmp_path):
+    samples = make(tmp_path)
+    read = [(encoded, int(label)) for encoded, label in samples.evaluation_records().as_numpy_iterator()]
+    assert [*samples] == read
+    assert samples[-1] == read[-1]
+    with pytest.raises(IndexError):
+        samples[COUNT]
+
+
+def test_several_numbers_of_a_sample_are_an_array():
+    _, label = Samples((b"", b""), ((0.0, 1.0), (0.5, 2.0)))[1]
+    assert label.dtype == "float32"
+    assert label.tolist() == [0.5, 2.0]
+
+
 def numbers(found):
     return [number for _, number, _ in found]
 

@@ -98,7 +98,7 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
         (('0', '1'), 7)
     """
     paths = _read_pairs(root, [file for in_folder in files.values() for file in in_folder])
-    classes = _read_classes(root)
+    classes = read_classes(root)
     pairs = _check_pairs(paths, classes.colors)
     readable = [pair for pair in pairs if pair.orientation and not pair.reason]
     _refuse_other_sizes(readable)
@@ -167,7 +167,7 @@ def _place(file, kind):
     return split, pathlib.PurePath(*parts)
 
 
-def _read_classes(root):
+def read_classes(root):
     """The `_Classes` of `classes.txt`, or those without it."""
     path = root / CLASSES
     if not path.is_file():
