@@ -42,6 +42,7 @@ setup(
         "ml_dtypes",
         "numpy",
         "pillow",
+        "pyarrow",
         "requests",
         "safetensors",
         "scikit-learn",

@@ -31,7 +31,9 @@ def trust(add, program=False):
 def dataset(add, required=True):
     add("--dataset", required=required, help=either(names.DATA_SETS))
     add("--data_dir", metavar="DIR", help="data folder of tfds: and vtab:")
-    text = "labels or captions of webdataset: in a value of each JSON object: label=json:KEY"
+    text = (
+        "place of labels or captions: label=json:KEY of webdataset:, label=COLUMN or image=COLUMN of parquet:"
+    )
     add("--field", action="append", default=[], metavar="FIELD", help=text)
 
 

@@ -104,7 +104,7 @@ def _absolute(path):
 def _absolute_dataset(dataset):
     """Return the name with absolute paths, from which a run continues in any folder."""
     kind, _, path = dataset.partition(":")
-    if not path or kind not in ("folder", "webdataset"):
+    if not path or kind not in ("folder", "parquet", "webdataset"):
         return dataset
-    paths = path.split("::") if kind == "webdataset" else [path]
+    paths = [path] if kind == "folder" else path.split("::")
     return f"{kind}:{'::'.join(map(_absolute, paths))}"

@@ -4,13 +4,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import samples
 from keras_vit.data.samples import not_converted, parsed, per_worker_batch, positions
+from keras_vit.labels import label_kind
 
 MAX_LANES = 8
 WINDOW_RECORDS = 4096  # of the windows of all lanes
+MIN_CHANGES = 0.1  # of the changes of class from one sample to the next in a random order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +125,24 @@ def in_former_order(dataset):
     """A `Dataset` in the order in which version 0.1 read it, which the runs that it began keep."""
     splits = {split: getattr(of, "former", None) or of for split, of in dataset.splits.items()}
     return dataclasses.replace(dataset, splits=splits)
+
+
+def refuse_sorted(dataset):
+    """Raise ValueError if the training samples of a `Dataset` are sorted by class, and mixed only locally."""
+    samples = dataset.split("train")
+    if samples.order != ChunkedRecords.order or samples.labels is None or len(samples) <= WINDOW_RECORDS:
+        return
+    labels = np.asarray(samples.labels)
+    if not label_kind(dataset.task).is_class_id or dataset.captions("train") is not None:
+        return
+    changes = np.count_nonzero(np.diff(labels))
+    expected = len(labels) * (1 - np.sum((np.bincount(labels) / len(labels)) ** 2))
+    if changes < MIN_CHANGES * expected:
+        raise ValueError(
+            f"the training images of {dataset.name!r} are sorted by class: {changes:,} follow one of another "
+            f"class, {expected:,.0f} in a random order; write them in a random order, because training "
+            f"shuffles only {WINDOW_RECORDS:,} at a time"
+        )
 
 
 def lane_count(batch_size, records):

@@ -75,7 +75,7 @@ class IndexedSamples:
 
     def _label(self, index):
         label = self.labels[index]
-        return label if isinstance(label, int) else np.array(label, "float32")
+        return np.array(label, "float32") if np.ndim(label) else int(label)
 
     def _read(self, indexed):
         """Convert a dataset of (position, index) to one of (position, encoded image, label)."""

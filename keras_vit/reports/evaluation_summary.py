@@ -98,8 +98,7 @@ def sample_images(model, samples, task, names, count):
 
 def draw_samples(samples, count):
     """Return at most `count` samples of a split, drawn at random, as `Samples`; no others are read."""
-    if not hasattr(samples, "take"):
-        # The first step of a run. TFRecord files are read in order, and shuffled in a buffer.
+    if samples.order != "index":  # Files are read in order: these are the images of the first step of a run.
         records = samples.training_records(0, 0, 1, min(count, len(samples)))
         images, labels = zip(*((image.numpy(), label.numpy()) for _, image, label in records))
         return Samples(images, labels, samples.exif)

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from keras_vit.data.batches import evaluation_batches, training_batches
-from keras_vit.data.chunked_records import in_former_order
+from keras_vit.data.chunked_records import in_former_order, refuse_sorted
 from keras_vit.data.datasets import folder_of, load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.engine.preemption import LeaveAfterFirstWorker, note_sigterm, stop
@@ -192,9 +192,11 @@ def load_data(config, data_dir=None):
     """The `Dataset` of a run."""
     recipe, task = config.recipe, config.recipe.task
     needed = {"texts": config.task.reads_texts, "labels": config.task.needs_labels, "fields": config.fields}
-    return load_dataset(
+    dataset = load_dataset(
         config.dataset, recipe.seed, config.on_bad_image, task=task, data_dir=data_dir, **needed
     )
+    refuse_sorted(dataset)
+    return dataset
 
 
 def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose, report, sigterm):

@@ -168,6 +168,7 @@ def test_seed_and_task_are_stored_in_the_file(name, images, tmp_path, capsys):
     model = open_live(path)
     assert (seed_of(path, model), task_of(path, model)) == (1, "multi_label")
     options = {"model": str(path), "dataset": f"folder:{images}", "on_bad_image": "fail", "data_dir": None}
+    options["field"] = []
     splits = [load_dataset(f"folder:{images}", seed).split("test").images for seed in (1, 5)]
     assert splits[0] != splits[1]
     for seed, expected in zip((None, 5), splits):

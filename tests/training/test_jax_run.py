@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from made.folders import write_classes
+from made.shards import stored
 from made.workers import end_of, finish, moments_in_turn, output_of, start
 from reference.small import INTERRUPTED, NO_TRANSFORMER, SMALL, small
 
@@ -128,12 +129,16 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
         *(("jax", "classes"), ("tensorflow", "classes"), ("tensorflow", "up"), ("tensorflow", "mask")),
         *(("tensorflow", "sigmoid"), ("jax", "softmax")),
         *(("tensorflow", "mae"), ("tensorflow", "igpt"), ("jax", "dino")),
+        *(("tensorflow", "tfrecord"), ("tensorflow", "parquet"), ("jax", "parquet"), ("jax", "webdataset")),
     ],
 )
 def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_the_uninterrupted_one(
     backend, labels, config, labeled, tmp_path
 ):
-    config = config if labels == "classes" else labeled(labels)
+    if labels in ("tfrecord", "parquet", "webdataset"):
+        config = dataclasses.replace(config, dataset=stored(tmp_path / "data", labels))
+    elif labels != "classes":
+        config = labeled(labels)
     for moment in moments_in_turn(config.recipe.total_steps, config.recipe.checkpoint_steps, count=10):
         run_on(backend, tmp_path, config, tmp_path / "run", moment)
     run_on(backend, tmp_path, config, tmp_path / "run")

@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from made.prepared import prepare
+from made.shards import stored
 from made.workers import assert_near, end_of, finish, free_ports, output_of, random_moments, start
 
 pytestmark = pytest.mark.slow
@@ -55,17 +55,17 @@ def same(request, labeled, tmp_path):
     return config, run_both(tmp_path / "two", config)
 
 
-@pytest.fixture(scope="module")
-def on_records(plain, tmp_path_factory):
-    """The configuration of `plain` on TFRecord files, and the state in which two workers end."""
-    folder = prepare(tmp_path_factory.mktemp("toy"), {"train": 60}, shards=5, file_format="tfrecord")
-    config = dataclasses.replace(plain[0], dataset=f"tfds:{folder}/toy/1.0.0")
+@pytest.fixture(scope="module", params=["tfrecord", "parquet", "webdataset"])
+def on_shards(request, plain, tmp_path_factory):
+    """The configuration of `plain` on files of several images, and the state in which two workers end."""
+    dataset = stored(tmp_path_factory.mktemp("toy"), request.param)
+    config = dataclasses.replace(plain[0], dataset=dataset)
     return config, run_both(tmp_path_factory.mktemp("records"), config)
 
 
 @pytest.mark.parametrize("moment", [None, *random_moments(12, 2)[:2]])
-def test_a_run_on_record_files_goes_on_with_another_number_of_workers(moment, on_records, tmp_path):
-    config, found = on_records
+def test_a_run_on_files_of_several_images_goes_on_with_another_number_of_workers(moment, on_shards, tmp_path):
+    config, found = on_shards
     if moment is not None:
         processes = start_both(tmp_path / "two", config, tmp_path / "run", (moment, None))
         assert processes[0].wait(120) == -signal.SIGKILL

@@ -1,7 +1,7 @@
 """Tar files of WebDataset: members that follow each other and have one name are a sample."""
 
 import dataclasses
-import hashlib
+import functools
 import itertools
 import json
 import os
@@ -10,19 +10,16 @@ import re
 
 import numpy as np
 
-from keras_vit.data.files import SPLIT_NAMES, read_text, visible_files
-from keras_vit.data.pairs import Texts
 from keras_vit.data.samples import hold_out_missing
+from keras_vit.data.shards import shard_paths, split_of, version_of
 from keras_vit.data.sources.mask_folder import read_classes
+from keras_vit.data.stored_labels import CLASSES, label_maker, parse_numbers, parse_text, with_captions
 from keras_vit.data.tar_samples import TarMaskSamples, TarSamples, read_at, tar_index
 from keras_vit.labels import label_kind
-from keras_vit.messages import listed
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 MASKS = ("seg.png", "mask.png")
 CLASS, CAPTION = "cls", "txt"
-CLASSES = "classes.txt"
-MANY = 100_000  # files that a pair of braces may stand for
 
 
 def load_webdataset(argument, *, task="single_label", seed=0, texts=False, labels=True, fields=(), **options):
@@ -62,7 +59,7 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
 
     Source: https://github.com/webdataset/webdataset, the section "The WebDataset Format".
     """
-    paths, kind, skipped, rows = shards(argument), label_kind(task), [], {}
+    paths, kind, skipped, rows = shard_paths(argument, ".tar"), label_kind(task), [], {}
     read = _reader(kind, texts, labels, _json_key(fields))
     for number, path in enumerate(paths):
         of_split = rows.setdefault(split_of(path, argument), [])
@@ -76,32 +73,24 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     rows = {split: tuple(zip(*of_split)) for split, of_split in rows.items() if of_split}
     if "train" not in rows:
         raise ValueError(f"{argument!r} has no samples to train on; it has {', '.join(rows) or 'none'}")
-    root, read_values = pathlib.Path(paths[0]).parent, itertools.chain(*(read for _, read in rows.values()))
+    root, found = pathlib.Path(paths[0]).parent, {"ignored_files": tuple(skipped)}
+    make = functools.partial(TarSamples, tuple(paths))
     if texts or not labels:
-        names, make = (), _with_labels(lambda value: 0)
+        names, label_of = (), lambda value: 0
     elif kind.is_map:
-        names, make = _with_masks(root)
+        names, make = _with_masks(root, paths)
     else:
-        names, make = _with_values(root, [*read_values], kind)
-    splits = {
-        split: make(tuple(paths), np.array(images, "int64"), values)
-        for split, (images, values) in rows.items()
-    }
-    splits, found = hold_out_missing(splits, seed), {"class_names": names, "ignored_files": tuple(skipped)}
-    if texts:  # A label is the index of an image in its split, which may have been split by chance.
-        captions = {image: text for images, read in rows.values() for image, text in zip(images, read)}
-        found["texts"] = Texts(
-            {
-                split: tuple((captions[tuple(row)],) for row in of.images.tolist())
-                for split, of in splits.items()
-            }
-        )
-        splits = {
-            split: dataclasses.replace(of, labels=tuple(range(len(of)))) for split, of in splits.items()
-        }
-    sizes = [(os.path.basename(path), os.path.getsize(path)) for path in paths]
-    digest = hashlib.sha256(json.dumps(sizes).encode()).hexdigest()
-    return {**found, "splits": splits, "version": f"tar files {digest[:16]}"}
+        values = itertools.chain.from_iterable(of_split for _, of_split in rows.values())
+        names, label_of = label_maker(root, [*values], kind)
+    splits = {}
+    for split, (images, values) in rows.items():
+        values = np.array(values, "int64") if kind.is_map and labels else tuple(map(label_of, values))
+        splits[split] = make(np.array(images, "int64"), values)
+    splits = hold_out_missing(splits, seed)
+    if texts:
+        captions = dict(itertools.chain.from_iterable(zip(*of_split) for of_split in rows.values()))
+        splits, found["texts"] = with_captions(splits, lambda of: map(tuple, of.images.tolist()), captions)
+    return {"class_names": names, "splits": splits, "version": version_of(paths), **found}
 
 
 def _reader(kind, texts, labels, key):
@@ -111,96 +100,22 @@ def _reader(kind, texts, labels, key):
         return sample.text(CAPTION if texts else CLASS) if key is None else sample.json_value(key)
 
     if texts:
-        return lambda sample: _caption(value(sample), sample)
+        return lambda sample: (parse_text(value(sample), sample, "a caption"),)
     if not labels:
         return lambda sample: 0
     if kind.is_map:
         return lambda sample: sample.place(MASKS, "a mask")
-    return lambda sample: _numbers(value(sample), sample, kind)
+    return lambda sample: parse_numbers(value(sample), sample, kind)
 
 
-def _with_labels(label_of):
-    return lambda paths, images, values: TarSamples(paths, images, tuple(map(label_of, values)))
-
-
-def _with_masks(root):
-    """The class names, and a function from paths and the places of images and masks to samples."""
+def _with_masks(root, paths):
+    """The class names, and a function from the places of images and masks to samples."""
     classes = read_classes(root)
     if classes.names is None:
         raise ValueError(f"masks in tar files need {os.fspath(root / CLASSES)!r}, a class name a line")
-    return classes.names, lambda paths, images, masks: TarMaskSamples(
-        paths, images, masks=np.array(masks, "int64"), values=classes.table, colors=classes.colors
+    return classes.names, lambda images, masks: TarMaskSamples(
+        tuple(paths), images, masks=masks, values=classes.table, colors=classes.colors
     )
-
-
-def _with_values(root, values, kind):
-    """The names of classes or targets, and a function from paths, places and values to samples."""
-    if not kind.has_classes:
-        return _target_names(root, values), _with_labels(tuple)
-    names = _class_names(root, values)
-    if kind.is_class_id:
-        return names, _with_labels(int)
-    return names, _with_labels(lambda own: tuple(float(number in own) for number in range(len(names))))
-
-
-def shards(argument):
-    """The paths of the tar files that an argument of `load_webdataset` stands for.
-
-    Raises:
-        ValueError: if one is missing, or a folder has none.
-    """
-    paths = []
-    for part in argument.split("::"):
-        for name in _expanded(os.path.expanduser(part)):
-            root = pathlib.Path(name)
-            files = [root]
-            if root.is_dir():
-                files = [root / f for inside in visible_files(root).values() for f in inside]
-                tars = [file for file in files if file.suffix == ".tar"]
-                if not tars:
-                    others = listed(sorted({"".join(file.suffixes) or file.name for file in files})) or "none"
-                    raise ValueError(f"no .tar files in {name!r}; it has files of {others}")
-                files = tars
-            paths += map(os.fspath, files)
-    missing = [path for path in paths if not os.path.isfile(path)]
-    if missing:
-        raise ValueError(f"{len(missing)} of {len(paths)} tar files are missing: {listed(missing)}")
-    twice = sorted({path for path in paths if paths.count(path) > 1}) if len({*paths}) < len(paths) else ()
-    if twice:
-        raise ValueError(f"{argument!r} names {listed(twice)} twice")
-    return paths
-
-
-def _expanded(pattern):
-    """The names that a pattern with braces stands for: {0000..0127} for numbers, {a,b} for words."""
-    braces = re.search(r"\{([^{}]*)\}", pattern)
-    if braces is None:
-        return [pattern]
-    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", braces[1])
-    if numbers:
-        first, last = map(int, numbers.groups())
-        if not first <= last < first + MANY:
-            raise ValueError(f"expected {{first..last}} with up to {MANY:,} numbers; got {braces[0]!r}")
-        words = [f"{number:0{len(numbers[1])}}" for number in range(first, last + 1)]
-    else:
-        words = braces[1].split(",")
-    start, end = pattern[: braces.start()], pattern[braces.end() :]
-    return [name for word in words for name in _expanded(f"{start}{word}{end}")]
-
-
-def split_of(path, argument):
-    """The split of a tar file, by the words of its name and of its folders within the argument.
-
-    >>> split_of("data/val/00.tar", "data"), split_of("a/cats-test-3.tar", "a"), split_of("x.tar", "x.tar")
-    ('validation', 'test', 'train')
-    """
-    roots = [os.path.expanduser(part) for part in argument.split("::")]
-    root = next((root for root in roots if path.startswith(f"{root}{os.sep}")), os.path.dirname(path))
-    words = re.split(r"[^a-z]+", os.path.relpath(path, root or ".").lower())
-    splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
-    if len(splits) > 1:
-        raise ValueError(f"{path!r} has the names of several splits: {', '.join(sorted(splits))}")
-    return splits.pop() if splits else "train"
 
 
 def grouped(path, members):
@@ -279,57 +194,3 @@ def _json_key(fields):
     if match is None:
         raise ValueError(f"expected one field as label=json:KEY; got {', '.join(fields)}")
     return match[1]
-
-
-def _caption(value, sample):
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{sample}: expected a caption; got {value!r}")
-    return value.strip()
-
-
-def _numbers(value, sample, kind):
-    """A label as its kind needs it: an int, or a tuple of numbers (of classes, for several labels)."""
-    words = value.split() if isinstance(value, str) else value if isinstance(value, list) else [value]
-    number = int if kind.has_classes else float
-    try:
-        numbers = tuple(number(word) for word in words)
-        fits = not any(isinstance(word, bool) or number(word) != float(word) for word in words)
-    except (TypeError, ValueError):
-        fits = False
-    if fits and kind.is_class_id:
-        fits = len(numbers) == 1
-    elif fits:
-        fits = all(np.isfinite(numbers)) and (bool(numbers) or kind.has_classes)
-        fits = fits and not (kind.has_classes and min(numbers, default=0) < 0)
-    if not fits:
-        expected = (
-            "an integer" if kind.is_class_id else "numbers of classes" if kind.has_classes else "numbers"
-        )
-        raise ValueError(f"{sample}: expected {expected} as label; got {value!r}")
-    return numbers[0] if kind.is_class_id else numbers
-
-
-def _class_names(root, values):
-    """The names of classes by their numbers: the lines of `classes.txt`, or the numbers themselves."""
-    numbers = itertools.chain.from_iterable(
-        value if isinstance(value, tuple) else (value,) for value in values
-    )
-    count, file = max(numbers, default=-1) + 1, root / CLASSES
-    names = tuple(map(str, range(count)))
-    if file.is_file():
-        names = tuple(line.strip() for line in read_text(file).rstrip().split("\n"))
-    if len({*names}) < len(names) or "" in names or len(names) < max(count, 2):
-        raise ValueError(
-            f"expected the names of at least {max(count, 2)} classes, each on a line of "
-            f"{os.fspath(file)!r}; got {len(names)}"
-        )
-    return names
-
-
-def _target_names(root, values):
-    lengths = sorted({len(value) for value in values})
-    if len(lengths) > 1:
-        raise ValueError(
-            f"images in {os.fspath(root)!r} have different numbers of targets: {listed(lengths)}"
-        )
-    return tuple(f"target_{i}" for i in range(*lengths))

@@ -1,39 +1,15 @@
 import io
-import json
 import tarfile
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from made.folders import picture
-from PIL import Image
+from made.shards import encoded, encoded_mask, read, write_tar
 
 from keras_vit.data.batches import training_batches
 from keras_vit.data.datasets import load_dataset, title_of
-from keras_vit.data.sources.webdataset import shards, split_of
+from keras_vit.data.shards import shard_paths, split_of
 from keras_vit.data.tar_samples import tar_index
 from keras_vit.preprocessing import Preprocessing
-
-
-def encoded(number, size=(6, 8)):
-    """A PNG image whose first pixel says its number."""
-    image = picture(0, number, size)
-    image[0, 0, 0] = number
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return file.getvalue()
-
-
-def write_tar(path, members, mode="w"):
-    """A tar file of (name, content) each; a dict or list is written as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, mode) as tar:
-        for name, content in members:
-            content = json.dumps(content).encode() if isinstance(content, dict) else content
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return path
 
 
 def samples(numbers, **of_number):
@@ -62,16 +38,10 @@ def load(path, **options):
     return load_dataset(f"webdataset:{path}", **options)
 
 
-def read(records):
-    """[(number of the image, label)] of records."""
-    found = [(tf.io.decode_png(image), label) for *_, image, label in records]
-    return [(int(image[0, 0, 0]), label.numpy().tolist()) for image, label in found]
-
-
 def test_a_folder_of_tar_files_is_a_data_set(folder):
     data = load(folder)
     assert data.summary() == "3 classes (0, 1, 2): 27 train, 3 validation, 6 test"
-    assert data.version.startswith("tar files ") and title_of(data.name) == "shards"
+    assert data.version.startswith("files ") and title_of(data.name) == "shards"
     assert read(data.split("test").evaluation_records()) == [(n, n % 3) for n in range(30, 36)]
     numbers = [
         n for split in ("train", "validation") for n, _ in read(data.split(split).evaluation_records())
@@ -98,7 +68,10 @@ def test_names_of_classes_and_several_patterns(folder):
     test = folder / "toy-test-0000.tar"
     data = load(f"{folder}/toy-train-{{0000..0001}}.tar::{test}")
     assert data.class_names == ("cat", "dog", "owl") and len(data.split("test")) == 6
-    assert shards(f"{folder}/toy-{{train-0000,test-0000}}.tar") == [f"{folder}/toy-train-0000.tar", str(test)]
+    assert shard_paths(f"{folder}/toy-{{train-0000,test-0000}}.tar", ".tar") == [
+        f"{folder}/toy-train-0000.tar",
+        str(test),
+    ]
     (folder / "classes.txt").write_text("cat\ndog\n")
     with pytest.raises(ValueError, match="the names of at least 3 classes, each on a line of .*; got 2"):
         load(folder)
@@ -162,9 +135,7 @@ def test_images_without_labels_and_a_subset(tmp_path):
 
 def test_masks_are_read_with_their_images(tmp_path):
     def mask(number):
-        file = io.BytesIO()
-        Image.fromarray(np.full((6, 8), number % 2, "uint8")).save(file, "PNG")
-        return file.getvalue()
+        return encoded_mask(number % 2)
 
     path = write_tar(tmp_path / "a.tar", samples(range(40), **{"seg.png": mask}))
     with pytest.raises(ValueError, match="masks in tar files need '.*classes.txt', a class name a line"):
@@ -242,7 +213,7 @@ def test_compressed_missing_and_doubled_files_are_refused(folder):
     packed = write_tar(folder / "a.tar.gz", samples(range(3), cls=classes), "w:gz")
     with pytest.raises(ValueError, match="a.tar.gz' is no uncompressed tar file, .*; unpack .tar.gz first"):
         load(packed)
-    with pytest.raises(ValueError, match=r"2 of 4 tar files are missing: .*0002.tar, .*0003.tar"):
+    with pytest.raises(ValueError, match=r"2 of 4 .tar files are missing: .*0002.tar, .*0003.tar"):
         load(f"{folder}/toy-train-{{0000..0003}}.tar")
     with pytest.raises(ValueError, match="twice"):
         load(f"{folder}::{folder}/toy-test-0000.tar")

@@ -1,0 +1,96 @@
+"""The files of a data set in shards: their paths and splits."""
+
+import glob
+import hashlib
+import json
+import os
+import pathlib
+import re
+
+from keras_vit.data.files import SPLIT_NAMES, visible_files
+from keras_vit.messages import listed
+
+MANY = 100_000  # files that a pair of braces may stand for
+
+
+def shard_paths(argument, suffix):
+    """The paths of the files that an argument stands for.
+
+    Args:
+        argument: A file, a folder of files with the suffix, a pattern such as `train-{0000..0127}.tar` or
+            `train-*.tar`, or several of these, joined by `::`.
+        suffix: Such as ".tar".
+
+    Raises:
+        ValueError: if one is missing, or a folder or a pattern has none.
+
+    Example:
+        >>> for number in range(3):
+        ...     (tmp / f"train-{number}.tar").touch()
+        >>> [pathlib.Path(path).name for path in shard_paths(f"{tmp}/train-{{1..2}}.tar", ".tar")]
+        ['train-1.tar', 'train-2.tar']
+    """
+    paths = []
+    for part in argument.split("::"):
+        for name in _expanded(os.path.expanduser(part)):
+            paths += _in_folder(name, suffix) if os.path.isdir(name) else [name]
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing:
+        raise ValueError(f"{len(missing)} of {len(paths)} {suffix} files are missing: {listed(missing)}")
+    twice = sorted({path for path in paths if paths.count(path) > 1}) if len({*paths}) < len(paths) else ()
+    if twice:
+        raise ValueError(f"{argument!r} names {listed(twice)} twice")
+    return paths
+
+
+def _in_folder(name, suffix):
+    files = [pathlib.Path(name, file) for inside in visible_files(name).values() for file in inside]
+    fitting = [os.fspath(file) for file in files if file.suffix == suffix]
+    if not fitting:
+        others = listed(sorted({"".join(file.suffixes) or file.name for file in files})) or "none"
+        raise ValueError(f"no {suffix} files in {name!r}; it has files of {others}")
+    return fitting
+
+
+def _expanded(pattern):
+    """The names that a pattern stands for: {0000..0127} for numbers, {a,b} for words, * and ? for files."""
+    braces = re.search(r"\{([^{}]*)\}", pattern)
+    if braces is None:
+        return sorted(glob.glob(pattern, recursive=True)) or [pattern]
+    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", braces[1])
+    if numbers:
+        first, last = map(int, numbers.groups())
+        if not first <= last < first + MANY:
+            raise ValueError(f"expected {{first..last}} with up to {MANY:,} numbers; got {braces[0]!r}")
+        words = [f"{number:0{len(numbers[1])}}" for number in range(first, last + 1)]
+    else:
+        words = braces[1].split(",")
+    start, end = pattern[: braces.start()], pattern[braces.end() :]
+    # Inner braces are first, so that words beside them come again.
+    return [*dict.fromkeys(name for word in words for name in _expanded(f"{start}{word}{end}"))]
+
+
+def split_of(path, argument):
+    """The split of a file, by the words of its name and of its folders within the argument.
+
+    >>> split_of("data/val/00.tar", "data"), split_of("a/cats-test-3.tar", "a"), split_of("x.tar", "x.tar")
+    ('validation', 'test', 'train')
+    """
+    roots = [os.path.expanduser(part) for part in argument.split("::")]
+    root = next((root for root in roots if path.startswith(f"{root}{os.sep}")), os.path.dirname(path))
+    words = re.split(r"[^a-z]+", os.path.relpath(path, root or ".").lower())
+    splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
+    if len(splits) > 1:
+        raise ValueError(f"{path!r} has the names of several splits: {', '.join(sorted(splits))}")
+    return splits.pop() if splits else "train"
+
+
+def version_of(paths):
+    """A digest of the names and sizes of files.
+
+    >>> (tmp / "a.tar").touch()
+    >>> len(version_of([tmp / "a.tar"]))
+    22
+    """
+    sizes = [(os.path.basename(path), os.path.getsize(path)) for path in paths]
+    return f"files {hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:16]}"

@@ -1,0 +1,273 @@
+"""Parquet files, such as those of the Hugging Face Hub: a row is a sample."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+from pyarrow import types
+
+from keras_vit.data.parquet_samples import ParquetSamples
+from keras_vit.data.samples import hold_out_missing
+from keras_vit.data.shards import shard_paths, split_of, version_of
+from keras_vit.data.sources.mask_folder import read_classes
+from keras_vit.data.stored_labels import CLASSES, label_maker, parse_numbers, parse_text, with_captions
+from keras_vit.labels import label_kind
+from keras_vit.messages import listed
+
+
+def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=True, fields=(), **options):
+    """Load the rows of Parquet files.
+
+    Images are a column of bytes, or of structs of `bytes` and `path`, as the package datasets writes them.
+    Labels are the one column that fits the task: for "single_label" integers, or class names; for
+    "multi_label" lists of the numbers of classes; for "regression" floats, or lists of them; for
+    "segmentation" a second column of images; for captions texts, or lists of them. Where several columns
+    fit, the one with a usual name does. The class names are those in the metadata of datasets.
+
+    Args:
+        argument: A Parquet file, a folder of them, a pattern such as `train-*.parquet`, or several of these,
+            joined by `::`. A file belongs to the split that its name or folders have as a word: `train`,
+            `val`, `validation` or `test`; to train if they have none. `classes.txt` beside the first one
+            names classes that have no names in the files; for masks as of `mask_folder.load_mask_folder`.
+        task, seed, texts, labels: As of `load_dataset`.
+        fields: ("image=COLUMN", "label=COLUMN"), or one of them.
+
+    Returns:
+        dict of `class_names`, `splits`, `version` and `texts`, as of `Dataset`.
+
+    Raises:
+        ValueError: if a file is missing or damaged, files differ in their columns, not exactly one column
+            fits, or a label is missing or does not fit the task.
+
+    Example:
+        >>> import pyarrow.parquet
+        >>> digits = load_dataset("digits").split("test")
+        >>> table = pyarrow.table({"image": digits.images, "label": digits.labels})
+        >>> pyarrow.parquet.write_table(table, tmp / "train.parquet")
+        >>> load_dataset(f"parquet:{tmp}/train.parquet").summary()
+        '10 classes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9): 266 train, 20 validation, 69 test'
+
+    Source: https://huggingface.co/docs/hub/datasets-image, the section "Parquet".
+    """
+    paths, kind = shard_paths(argument, ".parquet"), label_kind(task)
+    purpose = "captions" if texts else task if labels else None
+    columns, groups, rows = None, [], {}
+    for path in paths:
+        with _opened(path) as file:
+            found = _columns(file.schema_arrow, path, purpose, _chosen(fields))
+            columns = columns or found
+            if found != columns:
+                raise ValueError(f"{path!r} has {found}; {paths[0]!r} has {columns}")
+            of_split = rows.setdefault(split_of(path, argument), ([], []))
+            for number in range(file.num_row_groups):
+                values = _values(file, path, number, columns, purpose, kind)
+                of_split[0].append(
+                    np.column_stack([np.full(len(values), len(groups)), np.arange(len(values))])
+                )
+                of_split[1].extend(values)
+                groups.append((path, number))
+    rows = {split: (np.concatenate(own), values) for split, (own, values) in rows.items() if values}
+    if "train" not in rows:
+        raise ValueError(f"{argument!r} has no rows to train on; it has {', '.join(rows) or 'none'}")
+    root, masks, names, label_of = pathlib.Path(paths[0]).parent, {}, (), lambda value: 0
+    if purpose == "segmentation":
+        classes = read_classes(root)
+        if classes.names is None:
+            raise ValueError(
+                f"masks in Parquet files need {os.fspath(root / CLASSES)!r}, a class name a line"
+            )
+        names, masks = classes.names, {"values": classes.table, "colors": classes.colors}
+    elif labels and not texts:
+        values = [value for _, of_split in rows.values() for value in of_split]
+        names, label_of = _labels(root, values, kind, columns)
+    image = (columns.image, columns.label) if masks else (columns.image,)
+    splits = {
+        split: ParquetSamples(
+            tuple(groups), own, image, None if masks else tuple(map(label_of, values)), **masks
+        )
+        for split, (own, values) in rows.items()
+    }
+    found, splits = {}, hold_out_missing(splits, seed)
+    if texts:
+        captions = {
+            tuple(row): text for own, values in rows.values() for row, text in zip(own.tolist(), values)
+        }
+        splits, found["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
+    return {"class_names": names, "splits": splits, "version": version_of(paths), **found}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Columns:
+    """The columns of images and labels of a file, and what is known of the classes."""
+
+    image: str
+    label: str | None = None
+    has_texts: bool = False
+    class_names: tuple[str, ...] | None = None
+
+    def __str__(self):
+        names = "" if self.class_names is None else f" of {len(self.class_names)} named classes"
+        return f"images in {self.image!r}" + (f" and labels in {self.label!r}{names}" if self.label else "")
+
+
+def _is_image(type):
+    if types.is_struct(type):
+        return {"bytes", "path"} <= {field.name for field in type}
+    return types.is_binary(type) or types.is_large_binary(type)
+
+
+def _is_text(type):
+    return types.is_string(type) or types.is_large_string(type)
+
+
+def _is_list_of(accepts):
+    return lambda type: (
+        (types.is_list(type) or types.is_large_list(type) or types.is_fixed_size_list(type))
+        and accepts(type.value_type)
+    )
+
+
+def _either(*accepted):
+    return lambda type: any(accepts(type) for accepts in accepted)
+
+
+# By purpose, what the type of a column must be, without and with its name in `fields`, and usual names of it.
+LABELS = {
+    "single_label": (types.is_integer, _either(types.is_integer, _is_text), ("label", "labels")),
+    "multi_label": (_is_list_of(types.is_integer), _is_list_of(types.is_integer), ("label", "labels")),
+    "regression": (
+        _either(types.is_floating, _is_list_of(types.is_floating)),
+        _either(
+            types.is_floating, types.is_integer, _is_list_of(_either(types.is_floating, types.is_integer))
+        ),
+        ("label", "labels", "target"),
+    ),
+    "captions": (_either(_is_text, _is_list_of(_is_text)),) * 2 + (("caption", "captions", "text"),),
+}
+IMAGES = (_is_image, _is_image, ("image", "img"))
+MASKS = (_is_image, _is_image, ("mask", "label", "annotation", "segmentation_mask"))
+
+
+def _columns(schema, path, purpose, chosen):
+    """The `_Columns` of a schema; `chosen` has the names that fields give."""
+    features = _features(schema, path)
+    image = _column(schema, path, "image", IMAGES, chosen)
+    if purpose is None:
+        return _Columns(image)
+    form = MASKS if purpose == "segmentation" else LABELS[purpose]
+    label = _column(schema, path, "label", form, chosen, other=image)
+    return _Columns(
+        image,
+        label,
+        _is_text(_type(schema, label)),
+        _class_names(features.get(label)) if form != MASKS else None,
+    )
+
+
+def _column(schema, path, role, form, chosen, other=None):
+    """The name of the column of a role."""
+    accepts, accepts_chosen, usual = form
+    name = chosen.get(role)
+    if name is not None:
+        if name not in schema.names or not accepts_chosen(_type(schema, name)):
+            raise ValueError(f"{path!r} has no column {name!r} of {role}s; it has {_described(schema)}")
+        return name
+    fitting = [name for name in schema.names if name != other and accepts(_type(schema, name))]
+    named = [name for name in fitting if name in usual]
+    for names in (named, fitting):
+        if len(names) == 1:
+            return names[0]
+    raise ValueError(
+        f"{path!r} has {len(fitting) or 'no'} columns of {role}s for this task; expected one, or the field "
+        f"{role}=COLUMN; its columns are {_described(schema)}"
+    )
+
+
+def _type(schema, name):
+    type = schema.field(name).type
+    return type.value_type if types.is_dictionary(type) else type
+
+
+def _described(schema):
+    return listed([f"{name} ({str(schema.field(name).type).partition('<')[0]})" for name in schema.names], 20)
+
+
+def _features(schema, path):
+    """The features that the package datasets describes in the metadata, by column."""
+    text = (schema.metadata or {}).get(b"huggingface")
+    if text is None:
+        return {}
+    try:
+        features = json.loads(text)["info"]["features"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        features = None
+    if not isinstance(features, dict):
+        raise ValueError(f"{path!r}: its metadata 'huggingface' have no features")
+    return features
+
+
+def _class_names(feature):
+    """The class names of a feature, or of the items of its lists; None if it has none."""
+    while isinstance(feature, (list, dict)):
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            return tuple(map(str, feature.get("names") or ()))
+        feature = feature[0] if isinstance(feature, list) and feature else dict(feature).get("feature")
+    return None
+
+
+def _opened(path):
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(
+            f"{path!r} is no Parquet file, or is damaged: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def _values(file, path, number, columns, purpose, kind):
+    """The label or captions of each row of a row group; 0 where there are none to read."""
+    if purpose not in LABELS:
+        return [0] * file.metadata.row_group(number).num_rows
+    try:
+        values = file.read_row_group(number, [columns.label])[columns.label].to_pylist()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path!r} is damaged: {str(error).splitlines()[0]}") from None
+    place = f"{path!r}, row group {number}, row"
+    return [_parsed(value, f"{place} {row}", columns, purpose, kind) for row, value in enumerate(values)]
+
+
+def _parsed(value, place, columns, purpose, kind):
+    if purpose == "captions":
+        several = value if isinstance(value, list) and value else [value]
+        return tuple(parse_text(text, place, "a caption") for text in several)
+    if columns.has_texts:
+        return parse_text(value, place, "a class name")
+    numbers = parse_numbers(value, place, kind)
+    if kind.is_class_id and numbers < 0:
+        raise ValueError(f"{place}: the class is unknown, {numbers}; leave out files without classes")
+    return numbers
+
+
+def _labels(root, values, kind, columns):
+    """The names of classes or targets, and a function from a value to the label."""
+    if not columns.has_texts:
+        return label_maker(root, values, kind, columns.class_names)
+    names = tuple(sorted({*values}))
+    label_maker(root, range(len(names)), kind, names)
+    return names, {name: number for number, name in enumerate(names)}.__getitem__
+
+
+def _chosen(fields):
+    """The columns that `fields` names, by their role."""
+    chosen = {}
+    for field in fields:
+        match = re.fullmatch("(image|label)=(.+)", field)
+        if match is None or match[1] in chosen:
+            raise ValueError(f"expected the fields image=COLUMN and label=COLUMN; got {', '.join(fields)}")
+        chosen[match[1]] = match[2]
+    return chosen

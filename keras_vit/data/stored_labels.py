@@ -1,0 +1,123 @@
+"""Labels and captions that are stored with images, as numbers and texts."""
+
+import dataclasses
+import itertools
+import os
+
+import numpy as np
+
+from keras_vit.data.files import read_text
+from keras_vit.data.pairs import Texts
+from keras_vit.messages import listed
+
+CLASSES = "classes.txt"
+
+
+def parse_text(value, where, noun):
+    """A text without spaces around it, or ValueError with the place of the value.
+
+    >>> parse_text(" a daisy ", "a.txt", "a caption")
+    'a daisy'
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{where}: expected {noun}; got {value!r}")
+    return value.strip()
+
+
+def parse_numbers(value, where, kind):
+    """A label as its kind needs it, or ValueError with the place of the value.
+
+    Args:
+        value: A number, a list of numbers, or a text of numbers with spaces between them.
+        where: The place.
+        kind: A `LabelKind`.
+
+    Returns:
+        An int for class ids; for several labels a tuple of the numbers of classes; else a tuple of targets.
+
+    Example:
+        >>> from keras_vit.labels import label_kind
+        >>> parse_numbers("7", "a.cls", label_kind("single_label"))
+        7
+        >>> parse_numbers([0.5, 2], "a.json", label_kind("regression"))
+        (0.5, 2.0)
+    """
+    words = value.split() if isinstance(value, str) else value if isinstance(value, list) else [value]
+    number = int if kind.has_classes else float
+    try:
+        numbers = tuple(number(word) for word in words)
+        fits = not any(isinstance(word, bool) or number(word) != float(word) for word in words)
+    except (TypeError, ValueError):
+        fits = False
+    if fits and kind.is_class_id:
+        fits = len(numbers) == 1
+    elif fits:
+        fits = all(np.isfinite(numbers)) and (bool(numbers) or kind.has_classes)
+        fits = fits and not (kind.has_classes and min(numbers, default=0) < 0)
+    if not fits:
+        expected = (
+            "an integer" if kind.is_class_id else "numbers of classes" if kind.has_classes else "numbers"
+        )
+        raise ValueError(f"{where}: expected {expected} as label; got {value!r}")
+    return numbers[0] if kind.is_class_id else numbers
+
+
+def label_maker(root, values, kind, names=None):
+    """The names of the classes or targets of values, and a function from a value to the label of a sample.
+
+    Args:
+        root: The folder, whose `classes.txt` may have a class name per line.
+        values: All results of `parse_numbers`.
+        kind: Their `LabelKind`.
+        names: The names, where they are known.
+
+    Raises:
+        ValueError: if there are fewer than two classes, fewer names than classes, or different numbers of
+            targets.
+    """
+    if not kind.has_classes:
+        return _target_names(root, values), tuple
+    names = _class_names(root, values, names)
+    if kind.is_class_id:
+        return names, int
+    return names, lambda own: tuple(float(number in own) for number in range(len(names)))
+
+
+def with_captions(splits, key_of, captions):
+    """Splits whose labels are the indices of their images, and the `Texts` of these.
+
+    Args:
+        splits: dict from the name of a split to its samples.
+        key_of: A function from samples to keys of images.
+        captions: dict from these keys to the captions of an image, a tuple of str.
+    """
+    texts = {split: tuple(captions[key] for key in key_of(of)) for split, of in splits.items()}
+    splits = {split: dataclasses.replace(of, labels=tuple(range(len(of)))) for split, of in splits.items()}
+    return splits, Texts(texts)
+
+
+def _class_names(root, values, names):
+    """The names of classes by their numbers: those given, the lines of `classes.txt`, or the numbers."""
+    numbers = itertools.chain.from_iterable(
+        value if isinstance(value, tuple) else (value,) for value in values
+    )
+    count, file = max(numbers, default=-1) + 1, root / CLASSES
+    if names is None and file.is_file():
+        names = tuple(line.strip() for line in read_text(file).rstrip().split("\n"))
+    elif names is None:
+        names = tuple(map(str, range(count)))
+    if len({*names}) < len(names) or "" in names or len(names) < max(count, 2):
+        raise ValueError(
+            f"expected the names of at least {max(count, 2)} classes, each on a line of "
+            f"{os.fspath(file)!r}; got {len(names)}"
+        )
+    return names
+
+
+def _target_names(root, values):
+    lengths = sorted({len(value) for value in values})
+    if len(lengths) > 1:
+        raise ValueError(
+            f"images in {os.fspath(root)!r} have different numbers of targets: {listed(lengths)}"
+        )
+    return tuple(f"target_{i}" for i in range(*lengths))

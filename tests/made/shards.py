@@ -1,0 +1,79 @@
+"""Images for tar and Parquet files, and what is read of them."""
+
+import io
+import json
+import tarfile
+
+import pyarrow
+import pyarrow.parquet
+import tensorflow as tf
+from made.folders import picture
+from made.prepared import prepare
+from PIL import Image
+
+
+def encoded(number, size=(6, 8)):
+    """A PNG image whose first pixel says its number."""
+    image = picture(0, number, size)
+    image[0, 0, 0] = number
+    file = io.BytesIO()
+    Image.fromarray(image).save(file, "PNG")
+    return file.getvalue()
+
+
+def encoded_mask(value):
+    """A PNG mask of one value."""
+    file = io.BytesIO()
+    Image.new("L", (8, 6), value).save(file, "PNG")
+    return file.getvalue()
+
+
+def read(records):
+    """[(number of the image, label)] of records."""
+    found = [(tf.io.decode_png(image), label) for *_, image, label in records]
+    return [(int(image[0, 0, 0]), label.numpy().tolist()) for image, label in found]
+
+
+def write_tar(path, members, mode="w"):
+    """A tar file of (name, content) each; a dict or list is written as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as tar:
+        for name, content in members:
+            content = json.dumps(content).encode() if isinstance(content, dict) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def structs(numbers):
+    """Images as the package datasets stores them."""
+    return [{"bytes": encoded(number), "path": f"{number}.png"} for number in numbers]
+
+
+def write_parquet(path, columns, features=None, rows=4):
+    """A Parquet file with some rows in each group, and features in its metadata."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pyarrow.table(columns)
+    if features is not None:
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pyarrow.parquet.write_table(table, path, row_group_size=rows)
+    return path
+
+
+def stored(folder, source):
+    """The name of a data set of 60 images of three classes in a kind of file."""
+    if source == "tfrecord":
+        folder = prepare(folder, {"train": 60}, shards=5, file_format="tfrecord")
+        return f"tfds:{folder}/toy/1.0.0"
+    for shard in range(2):
+        numbers, labels = range(30 * shard, 30 * shard + 30), [n % 3 for n in range(30)]
+        if source == "parquet":
+            write_parquet(folder / f"{shard}.parquet", {"image": structs(numbers), "label": labels})
+        else:
+            parts = (
+                ((f"{n}.png", encoded(n)) for n in numbers),
+                ((f"{n}.cls", b"%d" % (n % 3)) for n in numbers),
+            )
+            write_tar(folder / f"{shard}.tar", (member for pair in zip(*parts) for member in pair))
+    return f"{source}:{folder}"
