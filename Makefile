@@ -67,6 +67,7 @@ benchmark: .venv/dev
 	test ! -e .venv/peers || $(BIN)/python benchmarks/families.py
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/input_pipeline.py
+	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/paths.py
 	$(BIN)/python benchmarks/pretraining.py
 	$(BIN)/python benchmarks/export.py

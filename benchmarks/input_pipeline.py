@@ -49,7 +49,7 @@ def report(quality):
         kilobytes = sum(os.path.getsize(path) for path in paths) / len(paths) / 1000
         for _ in range(ROUNDS):
             for name, pipeline in pipelines.items():
-                timed[name].append(_timed(pipeline(paths, BATCH_SIZE)))
+                timed[name].append(speed(pipeline(paths, BATCH_SIZE)))
     rows = []
     for name, values in timed.items():
         speeds, cpu = zip(*values)
@@ -59,7 +59,7 @@ def report(quality):
     return rows
 
 
-def _timed(data):
+def speed(data):
     """Images per second and CPU milliseconds per image, after a warm-up that fills the buffers."""
     stream = iter(data)
     for _ in range(BATCHES // 2):
@@ -96,13 +96,19 @@ def official_pipeline(paths, batch_size):
 
 
 def our_pipeline(paths, batch_size):
+    from keras_vit.data.samples import Samples
+
+    return batches_of(Samples(tuple(paths), (0,) * len(paths)), batch_size)
+
+
+def batches_of(samples, batch_size):
+    """keras_vit's training batches of some samples."""
     from keras_vit import Preprocessing
     from keras_vit.data import Augmentation
     from keras_vit.data.batches import training_batches
-    from keras_vit.data.samples import Samples
 
     return training_batches(
-        Samples(tuple(paths), (0,) * len(paths)),
+        samples,
         Preprocessing(SIZE),
         batch_size,
         seed=0,

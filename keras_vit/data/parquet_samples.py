@@ -123,7 +123,8 @@ def read_rows(path, group, columns, wanted):
             for batch in file.iter_batches(READ_ROWS, row_groups=[group], columns=list(columns)):
                 stop = done + np.searchsorted(wanted[done:], before + batch.num_rows)
                 if stop > done:
-                    rows = batch.take(pyarrow.array(wanted[done:stop] - before))
+                    is_whole = stop - done == batch.num_rows
+                    rows = batch if is_whole else batch.take(pyarrow.array(wanted[done:stop] - before))
                     place = f"{os.fspath(path)!r}, row group {group}"
                     yield np.arange(done, stop), {n: _contents(rows.column(n), place) for n in columns}
                 before, done = before + batch.num_rows, stop

@@ -55,7 +55,7 @@ class TarSamples(IndexedSamples):
         return self.content(self.images[index])
 
     def _read(self, indexed):
-        places, label_of = [getattr(self, name) for name in self.members], self._label_reader()
+        places, labels = [getattr(self, name) for name in self.members], self._stored_labels()
 
         def contents(indices):
             return [np.array([self.content(of[index]) for index in indices], object) for of in places]
@@ -63,21 +63,15 @@ class TarSamples(IndexedSamples):
         @not_converted
         def read_batch(positions, indices):
             found = tf.numpy_function(contents, [indices], [tf.string] * len(places), stateful=False)
-            return positions, indices, *(tf.ensure_shape(part, positions.shape) for part in found)
-
-        @not_converted
-        def record(position, index, image, *others):
-            return position, image, label_of(index, *others)
+            image, *mask = (tf.ensure_shape(part, positions.shape) for part in found)
+            return positions, image, *(mask or [tf.gather(labels, indices)])
 
         records = indexed.batch(READ_BATCH).map(read_batch, tf.data.AUTOTUNE).unbatch()
-        records = records.map(record, tf.data.AUTOTUNE)
         return records.apply(tf.data.experimental.assert_cardinality(indexed.cardinality()))
 
-    def _label_reader(self):
-        """A function from an index, and the contents of the members but the image, to the label."""
+    def _stored_labels(self):
         labels = np.asarray(self.labels)
-        labels = tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
-        return lambda index: labels[index]
+        return tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +98,15 @@ class TarMaskSamples(TarSamples):
     def _label(self, index):
         return decode_mask(self.content(self.masks[index]), self.values, colors=self.colors).numpy()
 
-    def _label_reader(self):
-        return lambda index, mask: decode_mask(mask, self.values, colors=self.colors)
+    def _stored_labels(self):
+        return None
+
+    def _read(self, indexed):
+        @not_converted
+        def decoded(position, image, mask):
+            return position, image, decode_mask(mask, self.values, colors=self.colors)
+
+        return super()._read(indexed).map(decoded, tf.data.AUTOTUNE)
 
 
 def tar_index(path):

@@ -1,0 +1,196 @@
+"""Throughput of the training input from files, tar and Parquet, and its memory; writes STORAGE.md."""
+
+import datetime
+import io
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow as tf
+from input_pipeline import BATCH_SIZE, HEIGHT, ROUNDS, WIDTH, batches_of, speed, write_photographs
+from machine import processor, versions
+from PIL import Image
+from report import table
+
+PHOTOGRAPHS, COPIES, SHARDS = 256, 8, 8
+SMALL = 200_000  # images of 32×32 pixels, of the measurement of memory
+SOURCES = ("folder", "webdataset", "parquet")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        rows = throughput(pathlib.Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        peaks = memory(pathlib.Path(folder))
+    text = _page(rows, peaks)
+    print(text)
+    pathlib.Path(__file__).with_name("STORAGE.md").write_text(text)
+
+
+def throughput(folder):
+    """(name, speeds, CPU milliseconds per image) of each kind of storage, in interleaved rounds."""
+    (folder / "jpeg").mkdir()
+    contents = [
+        pathlib.Path(path).read_bytes() for path in write_photographs(folder / "jpeg", PHOTOGRAPHS, 92)
+    ]
+    names = write(folder, [(content, n % 2) for n, content in enumerate(contents * COPIES)])
+    pipelines = {source: _ours(name) for source, name in names.items()}
+    pipelines["webdataset by from_generator"] = _through_generator(folder / "webdataset")
+    timed = {name: [] for name in pipelines}
+    for _ in range(ROUNDS):
+        for name, make in pipelines.items():
+            timed[name].append(speed(make()))
+    return [(name, *zip(*values)) for name, values in timed.items()]
+
+
+def memory(folder):
+    """The peak memory of a process that reads small images once, in MiB, after a tenth and at the end."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(1000):
+        file = io.BytesIO()
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), "uint8")).save(file, "JPEG")
+        rows.append((file.getvalue(), len(rows) % 2))
+    names = write(folder, rows * (SMALL // 1000), sources=SOURCES[1:])
+    peaks = []
+    for source, name in names.items():
+        script = f"import storage; storage.read_once({name!r})"
+        output = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=pathlib.Path(__file__).parent,
+        )
+        peaks.append((source, *map(int, output.stdout.split()[-2:])))
+    return peaks
+
+
+def read_once(name):
+    """Read the training images of a data set once, and print the peak memory in MiB after a tenth and all."""
+    from keras_vit.data.datasets import load_dataset
+
+    samples = load_dataset(name).split("train")
+    steps = len(samples) // BATCH_SIZE
+    peaks = []
+    for step, _ in enumerate(samples.training_records(0, 0, steps, BATCH_SIZE).batch(BATCH_SIZE), 1):
+        if step in (steps // 10, steps):
+            status = pathlib.Path("/proc/self/status").read_text()
+            peaks.append(int(re.search(r"VmHWM:\s*(\d+)", status)[1]) // 1024)
+    print(*peaks)
+
+
+def write(folder, rows, sources=SOURCES):
+    """Store (JPEG, label) for training in each kind of storage; the names of the data sets."""
+    splits = {f"train-{shard}": rows[shard::SHARDS] for shard in range(SHARDS)}
+    splits |= dict.fromkeys(("val-0", "test-0"), rows[:BATCH_SIZE])
+    for source in sources:
+        (folder / source).mkdir()
+        for name, own in splits.items():
+            WRITERS[source](folder / source / name, own)
+    return {source: f"{source}:{folder / source}" for source in sources}
+
+
+def _write_files(path, rows):
+    split, _, shard = path.name.partition("-")
+    for number, (content, label) in enumerate(rows):
+        file = path.parent / split / str(label) / f"{shard}-{number}.jpg"
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_bytes(content)
+
+
+def _write_tar(path, rows):
+    with tarfile.open(path.with_suffix(".tar"), "w") as tar:
+        for number, (content, label) in enumerate(rows):
+            for suffix, member in (("jpg", content), ("cls", str(label).encode())):
+                info = tarfile.TarInfo(f"{path.name}-{number}.{suffix}")
+                info.size = len(member)
+                tar.addfile(info, io.BytesIO(member))
+
+
+def _write_parquet(path, rows):
+    import pyarrow
+    import pyarrow.parquet
+
+    images, labels = zip(*rows)
+    table_of = pyarrow.table({"image": images, "label": labels})
+    pyarrow.parquet.write_table(table_of, path.with_suffix(".parquet"), row_group_size=1000)
+
+
+WRITERS = {"folder": _write_files, "webdataset": _write_tar, "parquet": _write_parquet}
+
+
+def _ours(name):
+    from keras_vit.data.datasets import load_dataset
+
+    samples = load_dataset(name).split("train")
+    return lambda: batches_of(samples, BATCH_SIZE)
+
+
+class _Generated:
+    """The package webdataset's samples, shuffled in its buffer, for the same batches as the others."""
+
+    exif = True
+
+    def __init__(self, folder):
+        self.paths = sorted(map(str, folder.glob("train-*.tar")))
+
+    def __len__(self):
+        return PHOTOGRAPHS * COPIES
+
+    def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
+        import webdataset
+
+        def samples():
+            data = webdataset.WebDataset(self.paths, shardshuffle=SHARDS, seed=seed).shuffle(1000).repeat()
+            for position, sample in enumerate(data):
+                yield position, sample["jpg"], int(sample["cls"])
+
+        spec = [tf.TensorSpec((), dtype) for dtype in (tf.int64, tf.string, tf.int32)]
+        return tf.data.Dataset.from_generator(samples, output_signature=tuple(spec))
+
+
+def _through_generator(folder):
+    return lambda: batches_of(_Generated(folder), BATCH_SIZE)
+
+
+def _page(rows, peaks):
+    first = statistics.median(rows[0][1])
+    lines = [
+        (
+            *(name, f"{statistics.median(speeds):.0f}", f"{min(speeds):.0f} to {max(speeds):.0f}"),
+            *(f"{statistics.median(cpu):.2f}", f"{statistics.median(speeds) / first:.2f}"),
+        )
+        for name, speeds, cpu in rows
+    ]
+    found = versions(("keras_vit", "keras", "tensorflow", "pyarrow", "webdataset"))
+    software = ", ".join(f"{name} {version}" for name, version in found.items())
+    return (
+        "\n\n".join(
+            [
+                "# Kinds of storage",
+                f"`python benchmarks/storage.py`, {datetime.date.today()}: {software}, {processor()}, "
+                f"{os.cpu_count()} cores.",
+                f"{PHOTOGRAPHS * COPIES} JPEGs of {WIDTH}×{HEIGHT} in files, {SHARDS} tar files or "
+                f"{SHARDS} Parquet files → random crop of 5 to 100 % → 224×224, flip, scale; batches of "
+                f"{BATCH_SIZE}. Medians of {ROUNDS} interleaved rounds in one process.",
+                table(("source", "images/s", "lowest to highest", "CPU ms per image", "ratio"), lines),
+                f"Peak memory of a process that reads {SMALL:,} JPEGs of 32×32 pixels once, without "
+                "decoding them:",
+                table(("source", "MiB after a tenth", "at the end"), peaks),
+            ]
+        )
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
