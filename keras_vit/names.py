@@ -8,8 +8,8 @@ TASKS = ("single_label", "multi_label", "regression", "segmentation")
 OBJECTIVES = ("masked_patch", "mae", "igpt", "dino")  # without labels
 TARGETS = ("mean_color", "downsized", "pixels")  # of masked_patch
 DATA_SETS = (
-    *("digits", "digits_scenes", "digits_words", "folder:PATH", "parquet:PATH", "tfds:NAME[/CONFIG]"),
-    *("vtab:TASK", "webdataset:PATH"),
+    *("digits", "digits_scenes", "digits_words", "folder:PATH", "hf:ORG/NAME[@REVISION][/CONFIG]"),
+    *("parquet:PATH", "tfds:NAME[/CONFIG]", "vtab:TASK", "webdataset:PATH"),
 )
 SPLITS = ("train", "validation", "test")
 ON_BAD_IMAGE = ("fail", "skip")

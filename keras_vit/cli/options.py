@@ -31,9 +31,7 @@ def trust(add, program=False):
 def dataset(add, required=True):
     add("--dataset", required=required, help=either(names.DATA_SETS))
     add("--data_dir", metavar="DIR", help="data folder of tfds: and vtab:")
-    text = (
-        "place of labels or captions: label=json:KEY of webdataset:, label=COLUMN or image=COLUMN of parquet:"
-    )
+    text = "place of labels or captions: label=json:KEY of tar files, label=COLUMN or image=COLUMN of Parquet"
     add("--field", action="append", default=[], metavar="FIELD", help=text)
 
 

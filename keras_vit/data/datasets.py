@@ -53,6 +53,7 @@ SOURCES = {
     "digits_words": Source("the digits with words for them", None, ("single_label",)),
     # Other readers get no path, which may be private.
     "folder": Source("images in files", "PATH", title=_without_path),
+    "hf": Source("a data set of the Hugging Face Hub", "ORG/NAME", has_fields=True),
     "parquet": Source("Parquet files", "PATH", title=_without_path, has_fields=True),
     # A prepared folder ends in the name and the version.
     "tfds": Source("TensorFlow Datasets", "NAME", title=lambda name: "/".join(name.split("/")[-2:])),
@@ -91,6 +92,7 @@ def load_dataset(
             downloaded if necessary; or "tfds:/PATH", the folder of a prepared one. The splits of the
             official presets (`keras_vit.data.sources.tfds.PRESETS`), or its own.
             "vtab:TASK": one of the 19 tasks of VTAB-1k (`keras_vit.data.sources.vtab.TASKS`).
+            "hf:ORG/NAME": a data set of the Hugging Face Hub, see `keras_vit.data.sources.hf`.
             "parquet:PATH": Parquet files, such as those of the Hugging Face Hub, see
             `keras_vit.data.sources.parquet`.
             "webdataset:PATH": tar files, such as `train-{0000..0127}.tar` or a folder of them, see
@@ -106,7 +108,7 @@ def load_dataset(
             without class names, in any subfolders, split by chance unless the folders at its top are train
             and perhaps val and test.
         fields: For "webdataset:", ("label=json:KEY",) for labels in a value of each sample's JSON object; for
-            "parquet:", ("image=COLUMN", "label=COLUMN").
+            "parquet:" and the Hub's, ("image=COLUMN", "label=COLUMN").
 
     Returns:
         Dataset. Where digits or a folder have no test split, a fifth of each class is held out for it;

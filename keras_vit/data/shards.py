@@ -13,6 +13,17 @@ from keras_vit.messages import listed
 MANY = 100_000  # files that a pair of braces may stand for
 
 
+def split_shards(argument, suffix):
+    """The split of each file that an argument of `shard_paths` stands for, by its path.
+
+    The words of a file's name, and of its folders within the argument, say the split: train, val, validation
+    or test; train without such a word. An argument that is a dict of these is returned.
+    """
+    if isinstance(argument, dict):
+        return argument
+    return {path: split_of(path, argument) for path in shard_paths(argument, suffix)}
+
+
 def shard_paths(argument, suffix):
     """The paths of the files that an argument stands for.
 

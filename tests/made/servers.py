@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 import types
+import urllib.parse
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -148,7 +149,9 @@ class Hub(Handler):
     """What downloads of Hugging Face's library ask for, and creating a repository and a commit."""
 
     def do_GET(self):
-        asked = re.match(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)$", self.path)
+        if asked := re.match(r"/api/datasets/([^/]+/[^/]+)/revision/([^/]+)$", self.path):
+            return self._describe(*asked.groups())
+        asked = re.match(r"/(?:datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)$", self.path)
         if not asked:  # other requests of the library
             return self.answer(404)
         self.server.seen.append((self.command, self.path, dict(self.headers)))
@@ -168,6 +171,17 @@ class Hub(Handler):
         self.answer(200, files[name], X_Repo_Commit=commit, ETag=tag, X_Linked_Size=len(files[name]))
 
     do_HEAD = do_GET
+
+    def _describe(self, repo, revision):
+        """The files of a revision of a data set."""
+        versions = self.server.repositories.get(repo)
+        if versions is None:
+            return self.answer(401, X_Error_Code="RepoNotFound")
+        if urllib.parse.unquote(revision) not in versions:
+            return self.answer(404, X_Error_Code="RevisionNotFound")
+        commit, files = versions[urllib.parse.unquote(revision)]
+        about = {"id": repo, "sha": commit, "siblings": [{"rfilename": name} for name in files]}
+        self.answer(200, json.dumps(about).encode(), Content_Type="application/json")
 
     def do_POST(self):
         self.server.seen.append((self.command, self.path, dict(self.headers)))

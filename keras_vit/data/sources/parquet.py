@@ -13,7 +13,7 @@ from pyarrow import types
 
 from keras_vit.data.parquet_samples import ParquetSamples
 from keras_vit.data.samples import hold_out_missing
-from keras_vit.data.shards import shard_paths, split_of, version_of
+from keras_vit.data.shards import split_shards, version_of
 from keras_vit.data.sources.mask_folder import read_classes
 from keras_vit.data.stored_labels import CLASSES, label_maker, parse_numbers, parse_text, with_captions
 from keras_vit.labels import label_kind
@@ -31,9 +31,10 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
 
     Args:
         argument: A Parquet file, a folder of them, a pattern such as `train-*.parquet`, or several of these,
-            joined by `::`. A file belongs to the split that its name or folders have as a word: `train`,
-            `val`, `validation` or `test`; to train if they have none. `classes.txt` beside the first one
-            names classes that have no names in the files; for masks as of `mask_folder.load_mask_folder`.
+            joined by `::`; or a dict from paths to splits. A file belongs to the split that its name or
+            folders have as a word: `train`, `val`, `validation` or `test`; to train if they have none.
+            `classes.txt` beside the first one names classes that have no names in the files; for masks as of
+            `mask_folder.load_mask_folder`.
         task, seed, texts, labels: As of `load_dataset`.
         fields: ("image=COLUMN", "label=COLUMN"), or one of them.
 
@@ -54,16 +55,16 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
 
     Source: https://huggingface.co/docs/hub/datasets-image, the section "Parquet".
     """
-    paths, kind = shard_paths(argument, ".parquet"), label_kind(task)
+    shards, kind = split_shards(argument, ".parquet"), label_kind(task)
     purpose = "captions" if texts else task if labels else None
     columns, groups, rows = None, [], {}
-    for path in paths:
+    for path, split in shards.items():
         with _opened(path) as file:
             found = _columns(file.schema_arrow, path, purpose, _chosen(fields))
             columns = columns or found
             if found != columns:
-                raise ValueError(f"{path!r} has {found}; {paths[0]!r} has {columns}")
-            of_split = rows.setdefault(split_of(path, argument), ([], []))
+                raise ValueError(f"{path!r} has {found}; {[*shards][0]!r} has {columns}")
+            of_split = rows.setdefault(split, ([], []))
             for number in range(file.num_row_groups):
                 values = _values(file, path, number, columns, purpose, kind)
                 of_split[0].append(
@@ -73,8 +74,8 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
                 groups.append((path, number))
     rows = {split: (np.concatenate(own), values) for split, (own, values) in rows.items() if values}
     if "train" not in rows:
-        raise ValueError(f"{argument!r} has no rows to train on; it has {', '.join(rows) or 'none'}")
-    root, masks, names, label_of = pathlib.Path(paths[0]).parent, {}, (), lambda value: 0
+        raise ValueError(f"no rows to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
+    root, masks, names, label_of = pathlib.Path([*shards][0]).parent, {}, (), lambda value: 0
     if purpose == "segmentation":
         classes = read_classes(root)
         if classes.names is None:
@@ -98,7 +99,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
             tuple(row): text for own, values in rows.values() for row, text in zip(own.tolist(), values)
         }
         splits, found["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
-    return {"class_names": names, "splits": splits, "version": version_of(paths), **found}
+    return {"class_names": names, "splits": splits, "version": version_of(shards), **found}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,12 @@ import re
 import numpy as np
 
 from keras_vit.data.samples import hold_out_missing
-from keras_vit.data.shards import shard_paths, split_of, version_of
+from keras_vit.data.shards import split_shards, version_of
 from keras_vit.data.sources.mask_folder import read_classes
 from keras_vit.data.stored_labels import CLASSES, label_maker, parse_numbers, parse_text, with_captions
 from keras_vit.data.tar_samples import TarMaskSamples, TarSamples, read_at, tar_index
 from keras_vit.labels import label_kind
+from keras_vit.messages import listed
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 MASKS = ("seg.png", "mask.png")
@@ -31,9 +32,10 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
 
     Args:
         argument: A tar file, a folder of them, a pattern such as `train-{0000..0127}.tar`, or several of
-            these, joined by `::`. A tar file belongs to the split that its name or folders have as a word:
-            `train`, `val`, `validation` or `test`; to train if they have none. `classes.txt` beside the
-            first one has a class name per line; for masks as of `mask_folder.load_mask_folder`.
+            these, joined by `::`; or a dict from paths to splits. A file belongs to the split that its name
+            or folders have as a word: `train`, `val`, `validation` or `test`; to train if they have none.
+            `classes.txt` beside the first one has a class name per line; for masks as of
+            `mask_folder.load_mask_folder`.
         task, seed, texts, labels: As of `load_dataset`.
         fields: ("label=json:KEY",) for labels, or captions, that are a value of the JSON object: for
             "single_label" an int, and a negative one skips the sample; for "multi_label" a list of the
@@ -59,10 +61,10 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
 
     Source: https://github.com/webdataset/webdataset, the section "The WebDataset Format".
     """
-    paths, kind, skipped, rows = shard_paths(argument, ".tar"), label_kind(task), [], {}
+    shards, kind, skipped, rows = split_shards(argument, ".tar"), label_kind(task), [], {}
     read = _reader(kind, texts, labels, _json_key(fields))
-    for number, path in enumerate(paths):
-        of_split = rows.setdefault(split_of(path, argument), [])
+    for number, (path, split) in enumerate(shards.items()):
+        of_split = rows.setdefault(split, [])
         for name, parts in grouped(path, tar_index(path)):
             sample = _Sample(path, number, name, parts)
             row = sample.place(IMAGES, "an image"), read(sample)
@@ -72,9 +74,10 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
                 of_split.append(row)
     rows = {split: tuple(zip(*of_split)) for split, of_split in rows.items() if of_split}
     if "train" not in rows:
-        raise ValueError(f"{argument!r} has no samples to train on; it has {', '.join(rows) or 'none'}")
+        raise ValueError(f"no samples to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
+    paths = tuple(shards)
     root, found = pathlib.Path(paths[0]).parent, {"ignored_files": tuple(skipped)}
-    make = functools.partial(TarSamples, tuple(paths))
+    make = functools.partial(TarSamples, paths)
     if texts or not labels:
         names, label_of = (), lambda value: 0
     elif kind.is_map:
@@ -114,7 +117,7 @@ def _with_masks(root, paths):
     if classes.names is None:
         raise ValueError(f"masks in tar files need {os.fspath(root / CLASSES)!r}, a class name a line")
     return classes.names, lambda images, masks: TarMaskSamples(
-        tuple(paths), images, masks=masks, values=classes.table, colors=classes.colors
+        paths, images, masks=masks, values=classes.table, colors=classes.colors
     )
 
 

@@ -223,7 +223,7 @@ def test_compressed_missing_and_doubled_files_are_refused(folder):
     (folder / "empty" / "b.tar.gz").write_bytes(b"")
     with pytest.raises(ValueError, match="no .tar files in .*; it has files of .tar.gz"):
         load(folder / "empty")
-    with pytest.raises(ValueError, match="has no samples to train on; it has test"):
+    with pytest.raises(ValueError, match="no samples to train on in .*; they have test"):
         load(folder / "toy-test-0000.tar")
     with pytest.raises(ValueError, match="digits has no fields to choose from; got label=json:y"):
         load_dataset("digits", fields=["label=json:y"])
