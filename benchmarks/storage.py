@@ -43,7 +43,8 @@ def throughput(folder):
     ]
     names = write(folder, [(content, n % 2) for n, content in enumerate(contents * COPIES)])
     pipelines = {source: _ours(name) for source, name in names.items()}
-    pipelines["webdataset by from_generator"] = _through_generator(folder / "webdataset")
+    generated = _Generated(folder / "webdataset")
+    pipelines["webdataset by from_generator"] = lambda: batches_of(generated, BATCH_SIZE)
     timed = {name: [] for name in pipelines}
     for _ in range(ROUNDS):
         for name, make in pipelines.items():
@@ -156,10 +157,6 @@ class _Generated:
 
         spec = [tf.TensorSpec((), dtype) for dtype in (tf.int64, tf.string, tf.int32)]
         return tf.data.Dataset.from_generator(samples, output_signature=tuple(spec))
-
-
-def _through_generator(folder):
-    return lambda: batches_of(_Generated(folder), BATCH_SIZE)
 
 
 def _page(rows, peaks):

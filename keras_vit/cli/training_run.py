@@ -7,6 +7,7 @@ import sys
 
 from keras_vit.cli.options import settings
 from keras_vit.cli.source import trained_file
+from keras_vit.data.datasets import absolute_name
 from keras_vit.engine.strategy import is_chief
 from keras_vit.messages import printable
 from keras_vit.reports.run_report import REPORT, summary, write_run_report
@@ -38,7 +39,7 @@ def train_and_report(args, **options):
         if getattr(args, name) is not None:
             changes[name] = getattr(args, name)
     config = RunConfig(
-        dataset=_absolute_dataset(args.dataset),
+        dataset=absolute_name(args.dataset),
         recipe=find_recipe(args.recipe or "finetune").with_changes(**changes),
         model=args.model,
         image_size=args.image_size,
@@ -99,12 +100,3 @@ def _absolute_tokenizer(tokenizer):
 
 def _absolute(path):
     return os.path.abspath(os.path.expanduser(path))
-
-
-def _absolute_dataset(dataset):
-    """Return the name with absolute paths, from which a run continues in any folder."""
-    kind, _, path = dataset.partition(":")
-    if not path or kind not in ("folder", "parquet", "webdataset"):
-        return dataset
-    paths = [path] if kind == "folder" else path.split("::")
-    return f"{kind}:{'::'.join(map(_absolute, paths))}"

@@ -32,6 +32,7 @@ class Source:
         placeholder: What follows the colon; None for a source without a colon.
         tasks: The tasks for which it has labels.
         title: A function from what follows the colon to the name that others may read.
+        absolute: A function from what follows the colon to the same with absolute paths.
         has_fields: Whether its labels may be in a field that `fields` names.
     """
 
@@ -39,7 +40,16 @@ class Source:
     placeholder: str | None
     tasks: tuple[str, ...] = tuple(LABEL_KINDS)
     title: Callable = str
+    absolute: Callable = str
     has_fields: bool = False
+
+
+def _absolute(path):
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _all_absolute(paths):
+    return "::".join(map(_absolute, paths.split("::")))
 
 
 def _without_path(name):
@@ -47,18 +57,19 @@ def _without_path(name):
     return pathlib.PurePath(name).name
 
 
+SHARDS = {"placeholder": "PATH", "title": _without_path, "absolute": _all_absolute, "has_fields": True}
 SOURCES = {
     "digits": Source("scikit-learn's scanned digits", None, ("single_label",)),
     "digits_scenes": Source("scenes of these digits", None, ("segmentation",)),
     "digits_words": Source("the digits with words for them", None, ("single_label",)),
     # Other readers get no path, which may be private.
-    "folder": Source("images in files", "PATH", title=_without_path),
+    "folder": Source("images in files", "PATH", title=_without_path, absolute=_absolute),
     "hf": Source("a data set of the Hugging Face Hub", "ORG/NAME", has_fields=True),
-    "parquet": Source("Parquet files", "PATH", title=_without_path, has_fields=True),
+    "parquet": Source("Parquet files", **SHARDS),
     # A prepared folder ends in the name and the version.
     "tfds": Source("TensorFlow Datasets", "NAME", title=lambda name: "/".join(name.split("/")[-2:])),
     "vtab": Source("a task of VTAB-1k", "TASK", ("single_label",)),
-    "webdataset": Source("tar files of WebDataset", "PATH", title=_without_path, has_fields=True),
+    "webdataset": Source("tar files of WebDataset", **SHARDS),
 }
 
 
@@ -149,6 +160,17 @@ def load_dataset(
                 f"images{of_class} are enough for the three splits"
             )
     return Dataset(name, task=task, **loaded)
+
+
+def absolute_name(name):
+    """The name of a data set with absolute paths, which is the same in every folder.
+
+    >>> absolute_name("folder:/data/../flowers"), absolute_name("tfds:cifar10")
+    ('folder:/flowers', 'tfds:cifar10')
+    """
+    kind, _, argument = name.partition(":")
+    source = SOURCES.get(kind)
+    return f"{kind}:{source.absolute(argument)}" if source and argument else name
 
 
 def _known():

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from keras_vit.messages import listed
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+CLASSES = "classes.txt"  # the names of classes
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("val", "valid", "validation"), "validation")
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_vit.data.chunked_records import ChunkedRecords
 from keras_vit.data.masks import decode_mask
-from keras_vit.data.samples import not_converted
+from keras_vit.data.samples import label_tensor, not_converted
 
 READ_ROWS = 64
 READ_BYTES = 1 << 20  # of each column of a row group at a time
@@ -87,8 +87,7 @@ class ParquetSamples:
                 return decode_mask(record["images"][mask[0]], self.values, colors=self.colors)
 
         else:
-            labels = np.asarray(self.labels)
-            labels = tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
+            labels = label_tensor(self.labels)
 
             def label_of(record):
                 return labels[record["index"]]

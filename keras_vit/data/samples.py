@@ -153,8 +153,7 @@ class Samples(EncodedSamples):
 
     def _label_reader(self):
         """A function from an index to the label."""
-        labels = np.asarray(self.labels)
-        labels = tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
+        labels = label_tensor(self.labels)
         return lambda index: labels[index]
 
 
@@ -279,6 +278,12 @@ def shuffled(position, n, seed):
         [0, 1, 2, 3]
     """
     return tf.random.experimental.index_shuffle(position % n, [seed, position // n], n - 1)
+
+
+def label_tensor(labels):
+    """Labels as a tensor: int32 (samples,), or float32 (samples, targets)."""
+    labels = np.asarray(labels)
+    return tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
 
 
 def content_of(source):

@@ -6,11 +6,9 @@ import os
 
 import numpy as np
 
-from keras_vit.data.files import read_text
+from keras_vit.data.files import CLASSES, read_text
 from keras_vit.data.pairs import Texts
 from keras_vit.messages import listed
-
-CLASSES = "classes.txt"
 
 
 def parse_text(value, where, noun):

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.masks import decode_mask
-from keras_vit.data.samples import READ_BATCH, IndexedSamples, not_converted
+from keras_vit.data.samples import READ_BATCH, IndexedSamples, label_tensor, not_converted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,8 @@ class TarSamples(IndexedSamples):
         return self.content(self.images[index])
 
     def _read(self, indexed):
-        places, labels = [getattr(self, name) for name in self.members], self._stored_labels()
+        places = [getattr(self, name) for name in self.members]
+        labels = None if self.labels is None else label_tensor(self.labels)
 
         def contents(indices):
             return [np.array([self.content(of[index]) for index in indices], object) for of in places]
@@ -68,10 +69,6 @@ class TarSamples(IndexedSamples):
 
         records = indexed.batch(READ_BATCH).map(read_batch, tf.data.AUTOTUNE).unbatch()
         return records.apply(tf.data.experimental.assert_cardinality(indexed.cardinality()))
-
-    def _stored_labels(self):
-        labels = np.asarray(self.labels)
-        return tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +94,6 @@ class TarMaskSamples(TarSamples):
 
     def _label(self, index):
         return decode_mask(self.content(self.masks[index]), self.values, colors=self.colors).numpy()
-
-    def _stored_labels(self):
-        return None
 
     def _read(self, indexed):
         @not_converted

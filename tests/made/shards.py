@@ -34,6 +34,11 @@ def read(records):
     return [(int(image[0, 0, 0]), label.numpy().tolist()) for image, label in found]
 
 
+def read_splits(data, *splits):
+    """As `read`, of all images of some splits of a data set, sorted."""
+    return sorted(record for split in splits for record in read(data.split(split).evaluation_records()))
+
+
 def write_tar(path, members, mode="w"):
     """A tar file of (name, content) each; a dict or list is written as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)

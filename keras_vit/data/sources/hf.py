@@ -7,7 +7,7 @@ import pathlib
 import re
 
 from keras_vit.data.files import SPLIT_NAMES
-from keras_vit.data.shards import split_of
+from keras_vit.data.shard_files import split_of
 from keras_vit.data.sources.parquet import load_parquet
 from keras_vit.data.sources.webdataset import load_webdataset
 from keras_vit.http_requests import connection_problem
@@ -48,15 +48,14 @@ def load_hf(argument, **options):
         if not splits:
             commit, names = _converted(repo, names)
             splits = _converted_splits(names, config)
+        suffixes = {pathlib.PurePath(name).suffix for name in splits}
+        if len(suffixes) != 1 or not suffixes <= {*LOADERS}:
+            raise ValueError(f"expected .parquet or .tar files; got {listed(sorted(suffixes))}")
         paths = _download(repo, commit, splits)
     except Exception as error:  # The library raises many kinds.
         raise ValueError(one_line(f"hf:{argument}: {error}")) from error
-    suffixes = {pathlib.PurePath(name).suffix for name in splits}
-    if len(suffixes) != 1 or not suffixes <= {*LOADERS}:
-        raise ValueError(f"hf:{argument}: expected .parquet or .tar files; got {listed(sorted(suffixes))}")
-    return LOADERS[suffixes.pop()](dict(zip(paths, splits.values())), **options) | {
-        "version": f"{repo}@{commit}"
-    }
+    loaded = LOADERS[suffixes.pop()](dict(zip(paths, splits.values())), **options)
+    return loaded | {"version": f"{repo}@{commit}"}
 
 
 def parse_name(argument):

@@ -12,7 +12,14 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from keras_vit.data.files import IMAGE_SUFFIXES, SPLIT_NAMES, file_orientations, read_text, refuse_unreadable
+from keras_vit.data.files import (
+    CLASSES,
+    IMAGE_SUFFIXES,
+    SPLIT_NAMES,
+    file_orientations,
+    read_text,
+    refuse_unreadable,
+)
 from keras_vit.data.masks import MaskSamples, read_mask
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.labels import IGNORE
@@ -20,7 +27,6 @@ from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import TRANSPOSED
 
 IMAGES, MASKS = "images", "masks"
-CLASSES = "classes.txt"
 NO_CLASS = "-"  # stands in classes.txt for a value whose pixels are ignored
 LAYOUT = (
     f"{IMAGES}/NAME.jpg with {MASKS}/NAME.png, both perhaps in folders of splits, as {IMAGES}/train and "
@@ -197,6 +203,18 @@ def read_classes(root):
     for value, (name, *_) in zip(values, lines):
         table[value] = IGNORE if name == NO_CLASS else names.index(name)
     return _Classes(tuple(names), tuple(table), frozenset(values) | {IGNORE}, colors)
+
+
+def read_named_classes(root, noun):
+    """As `read_classes`, of masks in files of another kind, whose values are not read before training.
+
+    Raises:
+        ValueError: if there is no `classes.txt`.
+    """
+    classes = read_classes(root)
+    if classes.names is None:
+        raise ValueError(f"masks in {noun} files need {os.fspath(root / CLASSES)!r}, a class name a line")
+    return classes
 
 
 def _parse_key(key):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import pathlib
 import re
 
@@ -13,9 +12,9 @@ from pyarrow import types
 
 from keras_vit.data.parquet_samples import ParquetSamples
 from keras_vit.data.samples import hold_out_missing
-from keras_vit.data.shards import split_shards, version_of
-from keras_vit.data.sources.mask_folder import read_classes
-from keras_vit.data.stored_labels import CLASSES, label_maker, parse_numbers, parse_text, with_captions
+from keras_vit.data.shard_files import split_shards, version_of
+from keras_vit.data.sources.mask_folder import read_named_classes
+from keras_vit.data.stored_labels import label_maker, parse_numbers, parse_text, with_captions
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
 
@@ -57,13 +56,14 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     """
     shards, kind = split_shards(argument, ".parquet"), label_kind(task)
     purpose = "captions" if texts else task if labels else None
+    paths, chosen = tuple(shards), _chosen(fields)
     columns, groups, rows = None, [], {}
     for path, split in shards.items():
         with _opened(path) as file:
-            found = _columns(file.schema_arrow, path, purpose, _chosen(fields))
+            found = _columns(file.schema_arrow, path, purpose, chosen)
             columns = columns or found
             if found != columns:
-                raise ValueError(f"{path!r} has {found}; {[*shards][0]!r} has {columns}")
+                raise ValueError(f"{path!r} has {found}; {paths[0]!r} has {columns}")
             of_split = rows.setdefault(split, ([], []))
             for number in range(file.num_row_groups):
                 values = _values(file, path, number, columns, purpose, kind)
@@ -75,13 +75,9 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     rows = {split: (np.concatenate(own), values) for split, (own, values) in rows.items() if values}
     if "train" not in rows:
         raise ValueError(f"no rows to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
-    root, masks, names, label_of = pathlib.Path([*shards][0]).parent, {}, (), lambda value: 0
+    root, masks, names, label_of = pathlib.Path(paths[0]).parent, {}, (), lambda value: 0
     if purpose == "segmentation":
-        classes = read_classes(root)
-        if classes.names is None:
-            raise ValueError(
-                f"masks in Parquet files need {os.fspath(root / CLASSES)!r}, a class name a line"
-            )
+        classes = read_named_classes(root, "Parquet")
         names, masks = classes.names, {"values": classes.table, "colors": classes.colors}
     elif labels and not texts:
         values = [value for _, of_split in rows.values() for value in of_split]
@@ -99,7 +95,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
             tuple(row): text for own, values in rows.values() for row, text in zip(own.tolist(), values)
         }
         splits, found["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
-    return {"class_names": names, "splits": splits, "version": version_of(shards), **found}
+    return {"class_names": names, "splits": splits, "version": version_of(paths), **found}
 
 
 @dataclasses.dataclass(frozen=True)

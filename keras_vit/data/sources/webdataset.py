@@ -4,16 +4,15 @@ import dataclasses
 import functools
 import itertools
 import json
-import os
 import pathlib
 import re
 
 import numpy as np
 
 from keras_vit.data.samples import hold_out_missing
-from keras_vit.data.shards import split_shards, version_of
-from keras_vit.data.sources.mask_folder import read_classes
-from keras_vit.data.stored_labels import CLASSES, label_maker, parse_numbers, parse_text, with_captions
+from keras_vit.data.shard_files import split_shards, version_of
+from keras_vit.data.sources.mask_folder import read_named_classes
+from keras_vit.data.stored_labels import label_maker, parse_numbers, parse_text, with_captions
 from keras_vit.data.tar_samples import TarMaskSamples, TarSamples, read_at, tar_index
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
@@ -113,9 +112,7 @@ def _reader(kind, texts, labels, key):
 
 def _with_masks(root, paths):
     """The class names, and a function from the places of images and masks to samples."""
-    classes = read_classes(root)
-    if classes.names is None:
-        raise ValueError(f"masks in tar files need {os.fspath(root / CLASSES)!r}, a class name a line")
+    classes = read_named_classes(root, "tar")
     return classes.names, lambda images, masks: TarMaskSamples(
         paths, images, masks=masks, values=classes.table, colors=classes.colors
     )

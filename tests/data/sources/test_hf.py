@@ -102,6 +102,14 @@ def test_other_formats_are_read_from_the_branch_that_the_hub_converts(publish, t
         load_dataset("hf:org/cats")
 
 
+def test_files_of_other_kinds_are_refused_before_they_are_downloaded(publish, hub):
+    readme = "---\nconfigs:\n- config_name: default\n  data_files: all.csv\n---\n"
+    publish({"README.md": readme.encode(), "all.csv": b""})
+    with pytest.raises(ValueError, match="^hf:org/cats: expected .parquet or .tar files; got .csv$"):
+        load_dataset("hf:org/cats")
+    assert not any(path.endswith("all.csv") for _, path, _ in hub.seen)
+
+
 CONVERTED = "refs/convert/parquet"
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from keras_vit.data.shards import shard_paths, version_of
+from keras_vit.data.shard_files import shard_paths, version_of
 
 
 @pytest.fixture
