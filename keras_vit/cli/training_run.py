@@ -1,6 +1,7 @@
 """Runs of `keras-vit finetune` and `keras-vit pretrain`, with their reports."""
 
 import dataclasses
+import functools
 import os
 import pathlib
 import sys
@@ -48,43 +49,43 @@ def train_and_report(args, **options):
         tokenizer=args.tokenizer and _absolute_tokenizer(args.tokenizer),
         **options,
     )
-    dataset, note = None, None
+    # The report reads the data set that was loaded for the run.
+    load = functools.cache(functools.partial(load_data, config, args.data_dir))
+    note = None
     if args.recipe is None and not {"total_steps", "batch_size"} <= changes.keys():
-        config, dataset, note = _sized(config, changes, args)
+        config, note = _sized(config, changes, args.workdir, load)
     workdir, record = train(
         config,
         args.workdir,
         strategy=args.strategy,
-        data_dir=args.data_dir,
         deterministic=args.deterministic,
-        dataset=dataset,
+        dataset=load,
         note=note,
     )
     try:
         if is_chief(args.strategy) and not (workdir.path / REPORT).exists():
-            write_run_report(config, workdir, record, args.data_dir)
+            write_run_report(config, workdir, record, load)
     finally:  # The results are printed even if the report cannot be written.
         for path in record["bad_images"]:
             print(f"skipped, unreadable: {printable(path)}")
         print(f"{summary(record)}; results are in {workdir.path}, see {REPORT}")
 
 
-def _sized(config, changes, args):
-    """Return the configuration with the workdir's sizes, or sizes that fit the data; the data; a note."""
-    file = pathlib.Path(args.workdir) / "config.json"
+def _sized(config, changes, workdir, load):
+    """Return the configuration with the workdir's sizes, or sizes that fit the data, and a note."""
+    file = pathlib.Path(workdir) / "config.json"
     if file.exists():
         stored = read_json(file).get("recipe", {})
         sizes = {name: stored[name] for name in SIZES if name in stored}
-        return dataclasses.replace(config, recipe=config.recipe.with_changes(**sizes | changes)), None, None
-    dataset = load_data(config, args.data_dir)
-    images = min(len(dataset.split("train")), config.recipe.train_samples or sys.maxsize)
+        return dataclasses.replace(config, recipe=config.recipe.with_changes(**sizes | changes)), None
+    images = min(len(load().split("train")), config.recipe.train_samples or sys.maxsize)
     recipe = RECIPES["finetune"].sized_for(images, **changes)
     epochs = recipe.total_steps * recipe.batch_size / images
     note = (
         f"finetune: {images} images, batch size {recipe.batch_size}, {recipe.total_steps} steps "
         f"(≈ {epochs:.0f} epochs); set --total_steps and --batch_size to change"
     )
-    return dataclasses.replace(config, recipe=recipe), dataset, note
+    return dataclasses.replace(config, recipe=recipe), note
 
 
 def absolute_weights(weights):

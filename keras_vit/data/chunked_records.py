@@ -1,6 +1,7 @@
 """Samples that are read in chunks, in an order that any number of workers shares."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import samples
+from keras_vit.data.decoding.model_input import check_image
 from keras_vit.data.samples import not_converted, parsed, per_worker_batch, positions
 from keras_vit.labels import label_kind
 
@@ -84,6 +86,11 @@ class ChunkedRecords:
     def evaluation_records(self):
         """As of `IndexedSamples`, in the order of the chunks, several interleaved."""
         return samples.evaluation_records(self.read, self.counts, self.parse)
+
+    def checks(self):
+        """As of `IndexedSamples`."""
+        for number, (image, _) in enumerate(self.evaluation_records().as_numpy_iterator()):
+            yield functools.partial("sample {}".format, number), functools.partial(check_image, image)
 
     def _lane(self, lane, lanes, seed, done):
         """The records of a lane, of which some are done, for ever."""

@@ -109,8 +109,8 @@ def load_dataset(
             "webdataset:PATH": tar files, such as `train-{0000..0127}.tar` or a folder of them, see
             `keras_vit.data.sources.webdataset`.
         seed: The seed of the split where a folder (or digits) has none of its own.
-        on_bad_image: For unreadable images of a folder: "fail" raises an error with their paths, "skip"
-            skips them and lists them in `bad_images`.
+        on_bad_image: For unreadable images of a folder: "fail" raises an error with the paths of those whose
+            headers or ends are damaged, "skip" decodes all and lists those that it skips in `bad_images`.
         task: "single_label", "multi_label", "regression" or "segmentation".
         data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
         texts: Whether to read the captions of a folder's images instead of their classes, see

@@ -8,32 +8,46 @@ import pathlib
 
 from tqdm import tqdm
 
+from keras_vit.data.image_headers import header_orientation
 from keras_vit.messages import listed
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+CHUNK = 256  # images that a thread checks at a time
 CLASSES = "classes.txt"  # the names of classes
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("val", "valid", "validation"), "validation")
 
 
 def visible_files(root):
-    """The files by folder, both relative to the root and sorted; hidden ones and `__MACOSX` are skipped.
+    """The names of the files in each folder, sorted; hidden ones and `__MACOSX` are skipped.
 
     Returns:
-        dict of pathlib.PurePath to a list of pathlib.PurePath, with the root and every folder below it.
+        dict of pathlib.PurePath, relative to the root, to a list of str, with the root and every folder below
+        it.
 
     Example:
         >>> (tmp / "__MACOSX").mkdir()
         >>> for name in ("a.jpg", "._a.jpg", "__MACOSX/b.jpg"):
         ...     _ = (tmp / name).write_text("")
-        >>> [str(file) for files in visible_files(tmp).values() for file in files]
-        ['a.jpg']
+        >>> visible_files(tmp)
+        {PurePosixPath('.'): ['a.jpg']}
     """
     found = {}
     for folder, folders, files in os.walk(root, followlinks=True):
         folders[:] = sorted(name for name in folders if not _is_hidden(name) and not _is_cycle(folder, name))
         relative = pathlib.PurePath(folder).relative_to(root)
-        found[relative] = [relative / name for name in sorted(files) if not _is_hidden(name)]
+        found[relative] = [name for name in sorted(files) if not _is_hidden(name)]
     return found
+
+
+def paths_of(root, files):
+    """The paths of what `visible_files` returns.
+
+    >>> [*paths_of(pathlib.Path("a"), {pathlib.PurePath("b"): ["1.jpg", "2.jpg"]})]
+    ['a/b/1.jpg', 'a/b/2.jpg']
+    """
+    for folder, names in files.items():
+        start = os.path.join(pathlib.Path(root, folder), "")  # A million paths of pathlib take 3 seconds.
+        yield from (start + name for name in names)
 
 
 def image_files(root):
@@ -44,12 +58,16 @@ def image_files(root):
         >>> [os.path.basename(path) for path in image_files(tmp)]
         ['a.JPG', 'b.tiff']
     """
-    return sorted(os.fspath(root / file) for file in images_among(visible_files(root)))
+    return sorted(paths_of(root, images_among(visible_files(root))))
 
 
 def images_among(files):
-    """The images among what `visible_files` returns, in its order."""
-    return [f for in_folder in files.values() for f in in_folder if f.suffix.lower() in IMAGE_SUFFIXES]
+    """The images among what `visible_files` returns, in the folders with images."""
+    images = {
+        folder: [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
+        for folder, names in files.items()
+    }
+    return {folder: names for folder, names in images.items() if names}
 
 
 def _is_hidden(name):
@@ -62,8 +80,13 @@ def _is_cycle(folder, name):
     return os.path.islink(path) and f"{os.path.realpath(folder)}/".startswith(f"{os.path.realpath(path)}/")
 
 
-def file_orientations(paths):
+def file_orientations(paths, decode=False):
     """The EXIF orientation of each image, 1 to 8; None for those that cannot be read.
+
+    Args:
+        paths: A list of str.
+        decode: Whether to decode each image. False decodes those whose headers are unusual, and finds
+            those that are cut off, but not all that are damaged.
 
     Example:
         >>> _ = (tmp / "text.jpg").write_text("no image")
@@ -72,11 +95,29 @@ def file_orientations(paths):
     """
     from keras_vit.data.decoding.model_input import file_orientation  # needs TensorFlow
 
+    found = [None] * len(paths) if decode else _mapped(header_orientation, paths, "reading headers")
+    unknown = [number for number, turn in enumerate(found) if turn is None]
     # The first call compiles the function, which several threads would otherwise do at the same time.
-    first = [file_orientation(path) for path in paths[:1]]
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        rest = pool.map(file_orientation, paths[1:])
-        return first + [*tqdm(rest, "checking images", len(paths) - 1, unit="image", delay=2, disable=None)]
+    for number in unknown[:1]:
+        found[number] = file_orientation(paths[number])
+    rest = _mapped(file_orientation, [paths[number] for number in unknown[1:]], "decoding images")
+    for number, turn in zip(unknown[1:], rest):
+        found[number] = turn
+    return found
+
+
+def _mapped(function, paths, words):
+    """The results of a function for paths, which threads call, with a bar if it takes long."""
+    chunks = [paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK)]
+    results = []
+    with (
+        concurrent.futures.ThreadPoolExecutor() as pool,
+        tqdm(total=len(paths), desc=words, unit="image", delay=2, disable=None) as bar,
+    ):
+        for done in pool.map(lambda chunk: [*map(function, chunk)], chunks):
+            results += done
+            bar.update(len(done))
+    return results
 
 
 def refuse_unreadable(files, on_bad_image, noun="image(s)"):

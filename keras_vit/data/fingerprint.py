@@ -1,10 +1,20 @@
 """Fingerprints of data sets, by which a resumed run recognizes its data; no image is read for them."""
 
+import hashlib
+import json
 import os
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
 
 from keras_vit.data.datasets import folder_of
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
+from keras_vit.writing import atomic_path
+
+TEXT, NUMBER = pyarrow.string(), pyarrow.int64()
+FILES = pyarrow.schema([("file", TEXT), ("split", TEXT), ("label", TEXT), ("size", NUMBER), ("time", NUMBER)])
 
 
 def fingerprint(dataset, tokenizer=None):
@@ -15,36 +25,80 @@ def fingerprint(dataset, tokenizer=None):
         tokenizer: The `TextPreprocessing` of its texts, or None.
 
     Returns:
-        dict of JSON values: `version`, that of TensorFlow Datasets or None; `classes`; `splits`, the sample
-        count of each; and `files`, by their path relative to the folder: the split, the label or captions,
-        the size in bytes and the modification time in ns. Data that are not in files have no `files`.
-        `tokenizer` is the tokenizer's digest, or None. `mask_values` has the class of each mask value, or of
-        each color, of masks with a `classes.txt`. `order` is the name of the order in training.
+        dict of JSON values and a table: `version`, that of TensorFlow Datasets or None; `classes`; `splits`,
+        the sample count of each; and `files`, a `pyarrow.Table` with a row for each image and mask of a
+        folder: the path relative to the folder, the split, the label or captions as JSON, the size in bytes
+        and the modification time in ns. `tokenizer` is the tokenizer's digest, or None. `mask_values` has the
+        class of each mask value, or of each color, of masks with a `classes.txt`. `order` is the name of the
+        order in training.
 
     Example:
         >>> fingerprint(load_dataset("digits"))["splits"]
         {'train': 1302, 'validation': 140, 'test': 355}
     """
-    names = list(dataset.class_names)
-    folder, kind = folder_of(dataset.name), label_kind(dataset.task)
-    files = {}
-    for split, samples in dataset.splits.items() if folder else ():
-        paths, captions = samples.paths(), dataset.captions(split)
-        for path, label in zip(paths, samples.labels or [()] * len(paths)):
-            label = kind.stored(label, names) if captions is None else list(captions[label])
-            status = os.stat(path)
-            name = path.removeprefix(f"{folder}{os.sep}")
-            files[name] = [split, label, status.st_size, status.st_mtime_ns]
+    splits = dataset.splits.items() if folder_of(dataset.name) else ()
+    files = [_files(dataset, split, samples) for split, samples in splits]
     of_any_split = next(iter(dataset.splits.values()))
     return {
         "version": dataset.version,
-        "classes": names,
+        "classes": list(dataset.class_names),
         "splits": {split: len(samples) for split, samples in dataset.splits.items()},
-        "files": files,
+        "files": pyarrow.concat_tables([FILES.empty_table(), *files]),
         "tokenizer": tokenizer and tokenizer.digest,
         "mask_values": getattr(of_any_split, "label_values", None),
         "order": of_any_split.order,
     }
+
+
+def _files(dataset, split, samples):
+    """The table of a split's files."""
+    folder, kind, captions = folder_of(dataset.name), label_kind(dataset.task), dataset.captions(split)
+    paths, labels = samples.paths(), samples.labels
+    if captions is None:
+        words = {label: json.dumps(kind.stored(label, dataset.class_names)) for label in {*(labels or [()])}}
+    else:
+        words = {label: json.dumps(captions[label]) for label in labels}
+    statuses = (number for s in map(os.stat, paths) for number in (s.st_size, s.st_mtime_ns))
+    statuses = np.fromiter(statuses, "int64", 2 * len(paths)).reshape(-1, 2)
+    start = len(f"{folder}{os.sep}")
+    columns = (
+        pyarrow.array((path[start:] for path in paths), pyarrow.string(), size=len(paths)),
+        [split] * len(paths),
+        [words[label] for label in labels or [()] * len(paths)],
+        *statuses.T,
+    )
+    return pyarrow.table(dict(zip(FILES.names, columns)), FILES)
+
+
+def files_summary(files):
+    """The count and a digest of the `files` of a fingerprint, as JSON values.
+
+    >>> files_summary(fingerprint(load_dataset("digits"))["files"])
+    {'count': 0, 'digest': 'e3b0c44298fc1c14'}
+    """
+    digest = hashlib.sha256()
+    for column in files.columns:
+        for chunk in column.chunks:
+            values = chunk.to_numpy(zero_copy_only=False)
+            is_text = values.dtype == object
+            digest.update("\0".join(values).encode() if is_text else values.astype("<i8").tobytes())
+    return {"count": files.num_rows, "digest": digest.hexdigest()[:16]}
+
+
+def write_files(path, files):
+    """Write the `files` of a fingerprint to a Parquet file."""
+    with atomic_path(path) as temporary:
+        pyarrow.parquet.write_table(files, temporary)
+
+
+def read_files(path):
+    """The `files` of a fingerprint from a Parquet file.
+
+    Raises:
+        OSError, ValueError: if it is missing or damaged.
+    """
+    with pyarrow.parquet.ParquetFile(path) as file:
+        return file.read().cast(FILES)
 
 
 def differences(before, now):
@@ -54,7 +108,7 @@ def differences(before, now):
     the size and time of another file: the two were exchanged. Tokenizers are compared if both are known.
 
     Args:
-        before, now: Results of `fingerprint`.
+        before, now: Results of `fingerprint`; `files` of version 0.1 are a dict.
 
     Returns:
         A list of str; empty if a run can be resumed.
@@ -69,22 +123,32 @@ def differences(before, now):
         changed.append(f"version: was {before['version']}, is {now['version']}")
     if before["classes"] != now["classes"]:
         changed.append(f"classes: were ({_names(before, now)}), are ({_names(now, before)})")
-    if not before["files"] and before["splits"] != now["splits"]:
+    tables = before["files"], now["files"]
+    files, files_now = ({}, {}) if tables[0] is tables[1] else map(_rows, tables)
+    if not files and before["splits"] != now["splits"]:
         changed.append(f"splits: were ({_counts(before)}), are ({_counts(now)})")
     if len({of["tokenizer"] for of in (before, now) if of.get("tokenizer")}) > 1:
         changed.append("the tokenizer")
     if before.get("mask_values", now["mask_values"]) != now["mask_values"]:  # earlier versions had none
         changed.append("the classes of the masks' values")
-    changes, contents = {}, {(size, time) for _, _, size, time in before["files"].values()}
-    for file in sorted(before["files"].keys() | now["files"].keys()):
-        change = _change(before["files"].get(file), now["files"].get(file), contents)
+    changes, contents = {}, {(size, time) for _, _, size, time in files.values()}
+    for file in sorted(files.keys() | files_now.keys()):
+        change = _change(files.get(file), files_now.get(file), contents)
         if change:
             changes.setdefault(change, []).append(file)
     for change, files in sorted(changes.items()):
         changed.append(f"{len(files)} file{'s' * (len(files) > 1)} {change}, first: {files[0]}")
-    if not changed and [*before["files"]] != [*now["files"]]:
+    if not changed and [*files] != [*files_now]:
         changed.append("the order of the files")
     return changed
+
+
+def _rows(files):
+    """(split, label, size, time) by file, of a table, or of the dict of version 0.1."""
+    if isinstance(files, dict):
+        return {file: (split, json.dumps(label), *rest) for file, (split, label, *rest) in files.items()}
+    columns = [column.to_pylist() for column in files.columns]
+    return dict(zip(columns[0], zip(*columns[1:])))
 
 
 def _change(before, now, contents):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import struct
 import zlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from PIL import Image
 
+from keras_vit.data.decoding.model_input import check_image
 from keras_vit.data.samples import EncodedSamples, content_of, not_converted
 from keras_vit.labels import IGNORE
 from keras_vit.preprocessing import bounds
@@ -54,14 +57,12 @@ class MaskSamples(EncodedSamples):
         mapping = [self.values, self.colors]
         return [values and list(values) for values in mapping] if any(mapping) else None
 
-    def unreadable(self) -> Any:
-        broken = super().unreadable()
-        for path in self.masks:
-            try:
-                read_mask(path, colors=self.colors)
-            except ValueError:
-                broken.append(path)
-        return broken
+    def checks(self) -> Iterator[tuple[Callable[[], str], Callable[[], Any]]]:
+        for index, (image, mask) in enumerate(zip(self.images, self.masks)):
+            place = functools.partial(self.place, index)
+            yield place, lambda image=image: check_image(content_of(image))
+            of_mask = (lambda mask=mask: mask) if isinstance(mask, str) else place
+            yield of_mask, functools.partial(read_mask, mask, colors=self.colors)
 
     def _label(self, index):
         return decode_mask(content_of(self.masks[index]), self.values, colors=self.colors).numpy()

@@ -1,6 +1,7 @@
 """Samples in Parquet files, read by row groups."""
 
 import dataclasses
+import functools
 import os
 
 import numpy as np
@@ -9,7 +10,8 @@ import pyarrow.parquet
 import tensorflow as tf
 
 from keras_vit.data.chunked_records import ChunkedRecords
-from keras_vit.data.masks import decode_mask
+from keras_vit.data.decoding.model_input import check_image
+from keras_vit.data.masks import decode_mask, read_mask
 from keras_vit.data.samples import label_tensor, not_converted
 
 READ_ROWS = 64
@@ -58,6 +60,18 @@ class ParquetSamples:
     def evaluation_records(self):
         """As of `ChunkedRecords`."""
         return self._chunked().evaluation_records()
+
+    def checks(self):
+        """As of `IndexedSamples`."""
+        functions = check_image, functools.partial(read_mask, colors=self.colors)  # of images and masks
+        used, starts = np.unique(self.rows[:, 0], return_index=True)
+        for group, rows in zip(used, np.split(self.rows[:, 1], starts[1:])):
+            path, number = self.groups[group]
+            for positions, contents in read_rows(path, number, self.columns, rows):
+                for row, *of_row in zip(rows[positions], *contents.values()):
+                    place = f"{path}, row {row} of row group {number}"
+                    for check, content in zip(functions, of_row):
+                        yield functools.partial(str, place), functools.partial(check, content)
 
     def _chunked(self):
         used, starts, counts = np.unique(self.rows[:, 0], return_index=True, return_counts=True)

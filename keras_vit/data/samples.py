@@ -1,6 +1,8 @@
 """The samples of a split in their kinds of storage, and the order in which they are read."""
 
 import dataclasses
+import functools
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.decoding.model_input import read
+from keras_vit.data.decoding.model_input import check_image, read
 from keras_vit.data.files import file_orientations, refuse_unreadable
 
 SPLITS = ("train", "validation", "test")
@@ -70,6 +72,18 @@ class IndexedSamples:
         index = range(len(self))[index]
         return self._image(index), self._label(index)
 
+    def checks(self):
+        """For each file, or sample: functions that return its place, and raise if it cannot be decoded."""
+        for index in range(len(self)):
+            yield functools.partial(self.place, index), functools.partial(self._check, index)
+
+    def place(self, index):
+        """Where a sample is, for messages."""
+        return f"sample {index}"
+
+    def _check(self, index):
+        check_image(self[index][0])
+
     def _image(self, index):
         raise NotImplementedError
 
@@ -104,10 +118,9 @@ class EncodedSamples(IndexedSamples):
         """The paths of all images and labels in files."""
         return [path for name in self.stored for path in getattr(self, name) if isinstance(path, str)]
 
-    def unreadable(self):
-        """The paths of files that cannot be read as images."""
-        orientations = file_orientations(self.images)
-        return [path for path, orientation in zip(self.images, orientations) if not orientation]
+    def place(self, index):
+        image = self.images[index]
+        return image if isinstance(image, str) else super().place(index)
 
     def _image(self, index):
         return content_of(self.images[index])
@@ -313,8 +326,9 @@ def samples_of_files(files, on_bad_image):
     """The readable images of each split.
 
     Args:
-        files: By split, pairs of the path and the label of each image.
-        on_bad_image: "fail" raises an error for those that cannot be read, "skip" leaves them out.
+        files: By split, the paths of the images, and their labels.
+        on_bad_image: "fail" raises an error for those that cannot be read, by their headers and ends; "skip"
+            leaves out those that cannot be decoded.
 
     Returns:
         (`Samples` by split, the paths of unreadable images).
@@ -323,12 +337,11 @@ def samples_of_files(files, on_bad_image):
         ValueError: for unreadable images.
     """
     splits, unreadable = {}, []
-    for split, samples in files.items():
-        orientations = file_orientations([path for path, _ in samples])
-        unreadable += sorted(path for (path, _), turn in zip(samples, orientations) if not turn)
-        readable = [sample for sample, turn in zip(samples, orientations) if turn]
-        images, labels = (tuple(sample[part] for sample in readable) for part in (0, 1))
-        splits[split] = Samples(images, labels, exif=any(turn and turn > 1 for turn in orientations))
+    for split, (paths, labels) in files.items():
+        turns = file_orientations(paths, decode=on_bad_image == "skip")
+        unreadable += sorted(path for path, turn in zip(paths, turns) if not turn)
+        images, labels = (tuple(itertools.compress(values, turns)) for values in (paths, labels))
+        splits[split] = Samples(images, labels, exif=any(turn and turn > 1 for turn in turns))
     refuse_unreadable(unreadable, on_bad_image)
     return splits, tuple(unreadable)
 

@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 
-from keras_vit.data.files import SPLIT_NAMES, visible_files
+from keras_vit.data.files import SPLIT_NAMES, paths_of, visible_files
 from keras_vit.messages import listed
 
 MANY = 100_000  # files that a pair of braces may stand for
@@ -55,10 +55,11 @@ def shard_paths(argument, suffix):
 
 
 def _in_folder(name, suffix):
-    files = [pathlib.Path(name, file) for inside in visible_files(name).values() for file in inside]
-    fitting = [os.fspath(file) for file in files if file.suffix == suffix]
+    files = [*paths_of(name, visible_files(name))]
+    fitting = [file for file in files if file.endswith(suffix)]
     if not fitting:
-        others = listed(sorted({"".join(file.suffixes) or file.name for file in files})) or "none"
+        others = {"".join(file.suffixes) or file.name for file in map(pathlib.PurePath, files)}
+        others = listed(sorted(others)) or "none"
         raise ValueError(f"no {suffix} files in {name!r}; it has files of {others}")
     return fitting
 

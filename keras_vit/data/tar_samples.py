@@ -39,6 +39,11 @@ class TarSamples(IndexedSamples):
             changes["labels"] = tuple(self.labels[index] for index in indices)
         return dataclasses.replace(self, **changes)
 
+    def place(self, index):
+        number, first, _ = self.images[index]
+        members = {start: name for name, start, _ in tar_index(self.tars[number])}
+        return f"{self.tars[number]}/{members.get(first, first)}"
+
     def content(self, place):
         """The bytes at a place, a row of `images`.
 

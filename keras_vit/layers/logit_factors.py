@@ -58,7 +58,7 @@ class LogitFactors(Configurable):
             return self.add_weight(shape=(), initializer=start, constraint=constraint, name=name)
 
         scale, bias = OBJECTIVES[self.objective]
-        self.scale = number("scale", scale, _at_most_100 if bias is None else None)
+        self.scale = number("scale", scale, _AtMost100() if bias is None else None)
         self.bias = None if bias is None else number("bias", bias)
 
     def call(self, images: Tensor, texts: Tensor) -> Tensor:
@@ -73,5 +73,6 @@ class LogitFactors(Configurable):
         return (images_shape[0], 2, images_shape[-1] + (self.objective == "sigmoid"))
 
 
-def _at_most_100(scale):
-    return ops.minimum(scale, MAX_SCALE)
+class _AtMost100(keras.constraints.Constraint):
+    def __call__(self, scale):
+        return ops.minimum(scale, MAX_SCALE)

@@ -1,5 +1,6 @@
 """`report.html` of a finished run: curves, evaluation, views of the model, and configuration."""
 
+import functools
 import os
 import pathlib
 
@@ -25,7 +26,7 @@ RETRIEVAL = ("image_to_text_recall_1", "text_to_image_recall_1")
 MAX_INSPECTED = 8  # images whose attention is drawn
 
 
-def write_run_report(config, workdir, record, data_dir=None):
+def write_run_report(config, workdir, record, load=None):
     """Write the report of a finished run, and its figures, into the run's folder.
 
     At most 2,000 images of the test split are computed for it.
@@ -34,17 +35,18 @@ def write_run_report(config, workdir, record, data_dir=None):
         config: RunConfig.
         workdir: Workdir.
         record: What `train` returned of the run.
-        data_dir: As for `load_dataset`.
+        load: A function that returns the run's `Dataset`; None for `load_data`.
 
     Returns:
         The paths of the figures.
     """
+    load = load or functools.partial(load_data, config)
     model, report = read_model(workdir.model), Report()
     images, names, pictures = [], [], []
     if config.task.needs_labels:
-        images, names = _add_test_split(report, config, workdir, model, record, data_dir)
+        images, names = _add_test_split(report, config, workdir, model, record, load)
     elif config.task.figures is not None and workdir.pretrainer.is_file():
-        pictures = _add_pictures(report, config, workdir, data_dir)
+        pictures = _add_pictures(report, config, workdir, load)
     add_curves(report, workdir)
     encoder = backbone(model)
     gray = seen_gray(workdir.config, encoder, [*images, *pictures])
@@ -142,11 +144,11 @@ def name_of(source):
     return (path.parent.name if path.name == "model.keras" else path.name) or source
 
 
-def _add_test_split(report, config, workdir, model, record, data_dir):
+def _add_test_split(report, config, workdir, model, record, load):
     """Add the evaluation; return images and labels of the worst predictions."""
     scores = {name.removeprefix("test_"): v for name, v in record.items() if name.startswith("test_")}
     recipe, split = config.recipe, f"{title_of(config.dataset)}, test"
-    dataset = _open_data(config, workdir, data_dir)
+    dataset = _open_data(config, workdir, load)
     if dataset is None:
         words = "The images cannot be read any more or have changed, so none is shown."
         report.add("Scores", words, score_table(scores, split))
@@ -162,9 +164,9 @@ def _add_test_split(report, config, workdir, model, record, data_dir):
     return worst
 
 
-def _add_pictures(report, config, workdir, data_dir):
+def _add_pictures(report, config, workdir, load):
     """Add what the model that was trained without labels predicts of test images; return these inputs."""
-    dataset = _open_data(config, workdir, data_dir)
+    dataset = _open_data(config, workdir, load)
     if dataset is None:
         return []
     model = read_model(workdir.pretrainer, "pretrainer")
@@ -177,10 +179,10 @@ def _add_pictures(report, config, workdir, data_dir):
     return images
 
 
-def _open_data(config, workdir, data_dir):
+def _open_data(config, workdir, load):
     """The data set of a finished run, or None if the data are gone or have changed."""
     try:
-        dataset = load_data(config, data_dir)
+        dataset = load()
         workdir.check_data(fingerprint(dataset))
     except (ValueError, OSError) as error:
         print(f"no images in {REPORT}: {error}")  # not in the page, which is shared: it names folders

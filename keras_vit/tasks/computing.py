@@ -5,6 +5,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from keras_vit.data.batches import evaluation_batches, mask_batches
+from keras_vit.data.damage import damage_named
 from keras_vit.data.decoding.model_input import decode, decode_and_prepare
 from keras_vit.data.samples import not_converted
 from keras_vit.models.classifying import check_finite
@@ -26,14 +27,14 @@ def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):
         ValueError: if there are no samples, or a result is NaN or infinite.
     """
     batches = evaluation_batches(samples, preprocessing, batch_size)
-    for images, labels in tqdm(batches, doing, unit="batch", delay=2, disable=None):
+    for images, labels in _progress(batches, samples, doing):
         yield check_finite(np.asarray(compute(np.asarray(images)))), np.asarray(labels)
 
 
 def computed_maps(model, samples, batch_size):
     """As `computed`, of a model for one size, with a list of the images' maps, each of its own size."""
     batches = mask_batches(samples, model.preprocessing, batch_size)
-    for images, masks, sizes in tqdm(batches, "evaluating", unit="batch", delay=2, disable=None):
+    for images, masks, sizes in _progress(batches, samples):
         outputs = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
         yield outputs, _unpadded(masks.numpy(), sizes.numpy())
 
@@ -51,8 +52,14 @@ def computed_one_by_one(compute, samples):
     if not len(samples):
         raise ValueError("expected at least one sample; got none")
     records = samples.evaluation_records()
-    for encoded, mask in tqdm(records, "evaluating", unit="image", delay=2, disable=None):
+    for encoded, mask in _progress(records, samples, unit="image"):
         yield np.asarray(compute(decode(encoded, samples.exif).numpy())), mask.numpy()[..., 0]
+
+
+def _progress(batches, samples, doing="evaluating", unit="batch"):
+    """Batches of samples, with a bar if they take long, and errors that name damaged images."""
+    with damage_named([samples]):
+        yield from tqdm(batches, doing, unit=unit, delay=2, disable=None)
 
 
 def resized(outputs, size):

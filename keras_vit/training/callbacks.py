@@ -161,6 +161,26 @@ class EventFiles:
             writer.close()
 
 
+class Phases:
+    """The seconds that a run spends on each part of its start.
+
+    >>> phases = Phases()
+    >>> phases.end("data")
+    >>> str(phases)
+    '0 s data'
+    """
+
+    def __init__(self):
+        self.seconds, self.last = {}, time.perf_counter()
+
+    def __str__(self):
+        return ", ".join(f"{seconds:.0f} s {name}" for name, seconds in self.seconds.items())
+
+    def end(self, name):
+        now = time.perf_counter()
+        self.seconds[name], self.last = now - self.last, now
+
+
 class Progress(keras.callbacks.Callback):
     """A progress bar with images per second and the remaining time, or lines where there is no terminal.
 
@@ -171,10 +191,12 @@ class Progress(keras.callbacks.Callback):
         total_steps, done: Steps of the run, and the step that it starts or resumes at.
         batch_size: Images per step.
         bar: Whether to draw the bar.
+        phases: The `Phases` before the first step, which are written with it.
     """
 
-    def __init__(self, total_steps, done, batch_size, bar):
+    def __init__(self, total_steps, done, batch_size, bar, phases=None):
         super().__init__()
+        self.phases = phases
         self.total, self.done, self.batch_size = total_steps, done, batch_size
         self.every = math.ceil(total_steps / MAX_LINES)
         self.first = self.started = None  # from the end of the first step, which traces the graph
@@ -192,6 +214,7 @@ class Progress(keras.callbacks.Callback):
         self.bar.update(self.batch_size)
         if self.first is None:
             self.first, self.started = self.done, time.perf_counter()
+            self._write_phases()
         # The line of an epoch's last step follows its evaluation.
         if self.bar.disable and batch + 1 < self.params["steps"]:
             self._write_if_due(logs)
@@ -201,6 +224,13 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self.bar.close()
+
+    def _write_phases(self):
+        """Write what the time until the run's first step was spent on, once."""
+        if self.phases is not None and self.phases.seconds:
+            self.phases.end("compilation and first batch")
+            self.bar.write(f"first step after {sum(self.phases.seconds.values()):.0f} s: {self.phases}")
+            self.phases.seconds.clear()
 
     def _write_if_due(self, logs):
         early_or_last = self.done in (self.first, 10, 100, 1000, self.total)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
-import tensorflow as tf
 
 from keras_vit.data.batches import evaluation_batches, training_batches
 from keras_vit.data.chunked_records import in_former_order, refuse_sorted
-from keras_vit.data.datasets import folder_of, load_dataset
+from keras_vit.data.damage import damage_named
+from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.engine.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.engine.strategy import STRATEGIES, make_deterministic, make_devices
-from keras_vit.messages import listed
 from keras_vit.models.backbones import backbone
 from keras_vit.tasks.task import Source
 from keras_vit.training.building import build_model, finished_model, subset, whole_model
@@ -24,6 +24,7 @@ from keras_vit.training.callbacks import (
     CheckpointCallback,
     EvaluateAverage,
     JoinCheckpoints,
+    Phases,
     Progress,
     Validate,
 )
@@ -38,14 +39,6 @@ if TYPE_CHECKING:
     from keras_vit.data.datasets import Dataset
     from keras_vit.training.run_config import RunConfig
 
-# TensorFlow's errors for an image file that is damaged, missing or protected, or that Pillow cannot read.
-UNREADABLE = (
-    tf.errors.InvalidArgumentError,
-    tf.errors.NotFoundError,
-    tf.errors.PermissionDeniedError,
-    tf.errors.UnknownError,
-)
-
 
 def train(
     config: RunConfig,
@@ -55,7 +48,7 @@ def train(
     strategy: str = "auto",
     data_dir: Path | None = None,
     deterministic: bool = False,
-    dataset: Dataset | None = None,
+    dataset: Dataset | Callable[[], Dataset] | None = None,
     note: str | None = None,
 ) -> tuple[Workdir, dict[str, Any]]:
     """Train a model as `config` says, in the folder `path`.
@@ -73,7 +66,8 @@ def train(
         data_dir: As for `load_dataset`.
         deterministic: Whether GPUs must compute the same bits each time, which is slower. JAX only follows it
             if it has not yet computed anything in this process.
-        dataset: The `Dataset` that `config.dataset` names, if it is already loaded.
+        dataset: The `Dataset` that `config.dataset` names, if it is already loaded, or a function that loads
+            it, which is not called for a finished run.
         note: A line to print when the training starts.
 
     Returns:
@@ -122,7 +116,9 @@ def train(
         report(f"{str(missing)!r} is missing and is rebuilt from the last checkpoint")
     replicas = devices.num_replicas_in_sync
     devices.check_batch_size(recipe.batch_size)
-    dataset = dataset or load_data(config, data_dir)
+    phases = Phases()
+    dataset = dataset() if callable(dataset) else dataset or load_data(config, data_dir)
+    phases.end("data")
     dataset = in_former_order(dataset) if workdir.has_former_order else dataset
     samples = dataset.split("train")
     if recipe.train_samples is not None:
@@ -136,21 +132,27 @@ def train(
         compile_model(model, recipe, task=task, weighted_metrics=True)
         model.is_segment = True  # Each call of `fit` is only a segment of the run.
         model.optimizer.build(model.trainable_variables)
+    phases.end("model")
+    splits = dataset.splits.values()
     data = fingerprint(dataset, model.text_preprocessing)
     # Invalid input has been refused by now, so that it creates no folder.
     with workdir.locked() if chief else contextlib.nullcontext():
         if chief:
             workdir.make()
             workdir.record_data(data)
-        with note_sigterm() as sigterm, devices.raise_on_lost_worker(sigterm), _unreadable_images(dataset):
+        with note_sigterm() as sigterm, devices.raise_on_lost_worker(sigterm), damage_named(splits):
             devices.smallest(0)  # The first worker has recorded the data that the others compare with.
             workdir.check_data(data)
             random = "some augmentation layers have random state: a resumed run sees other images"
             for line in (dataset.summary(), note, None if recipe.is_exact else random):
                 if line:
                     report(line)
+            phases.end("checking the data")
+            progress = functools.partial(Progress, bar=verbose == 1, phases=phases) if verbose else None
             with devices.training_scope():
-                _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose, report, sigterm)
+                _fit(
+                    config, model, dataset, samples, workdir, checkpoints, devices, progress, report, sigterm
+                )
         if devices.is_stopping(sigterm):
             stop("all steps are done")
 
@@ -159,7 +161,7 @@ def train(
         pretrainer = whole_model(model) if task.keeps_whole else None
         weights = (pretrainer or finished).weights
         check_finite({weight.path: weight.numpy() for weight in weights}, recipe.total_steps)
-        with _unreadable_images(dataset):
+        with damage_named(splits):
             scores = task.test(model, finished, dataset, recipe)
         scores = {f"test_{name}": score for name, score in scores.items()}
         check_finite(scores, recipe.total_steps)
@@ -199,7 +201,7 @@ def load_data(config, data_dir=None):
     return dataset
 
 
-def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose, report, sigterm):
+def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progress, report, sigterm):
     """Train from the last checkpoint to the end, with a checkpoint every `checkpoint_steps`."""
     recipe = config.recipe
     every, total, batch_size = recipe.checkpoint_steps, recipe.total_steps, recipe.batch_size
@@ -225,8 +227,8 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, verbose
         if done:  # A finished `fit` leaves averaged weights in the model, not the trained ones.
             checkpoints.restore(model, done)
         callbacks = [] if validate is None else [validate]
-        if verbose:
-            callbacks.append(Progress(total, done, batch_size, verbose == 1))
+        if progress:
+            callbacks.append(progress(total, done, batch_size))
         if devices.is_chief:
             callbacks.append(CheckpointCallback(workdir, checkpoints, done, batch_size, total, stopping))
         elif keras.backend.backend() == "jax":
@@ -309,19 +311,3 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
         return config.task.batches(batches, model, source, **seeds, **part)
 
     return devices.distribute(of_worker, recipe.batch_size, recipe.accumulation_steps if trains else None)
-
-
-@contextlib.contextmanager
-def _unreadable_images(dataset):
-    """Turn TensorFlow's errors into a ValueError that names the images and masks that cannot be read now."""
-    try:
-        yield
-    except UNREADABLE as error:
-        splits = dataset.splits.values() if folder_of(dataset.name) else ()
-        broken = [path for samples in splits for path in samples.unreadable()]
-        if not broken:
-            raise
-        raise ValueError(
-            f"{len(broken)} image(s) cannot be read any more: {listed(broken)}; restore them, and the same "
-            "command resumes the run"
-        ) from error

@@ -24,12 +24,12 @@ RESULT_TYPES = {"steps": int, "train_seconds": (int, float), "replicas": int, "b
 class Workdir:
     """The folder of one run.
 
-    `config.json` is the run's configuration and `data.json` a fingerprint of its data. `metrics.csv` has a
-    row for each checkpoint, `steps.csv` the loss and the learning rate in between, `tensorboard/` both for
-    TensorBoard. `checkpoints/` has the newest two checkpoints and the best; a finished run adds
-    `model.keras`, `figures/` and `result.json`, and without labels `pretrainer.keras`, the whole model that
-    was trained. Files are written atomically. The attributes `path`, `model`, `pretrainer`, `checkpoints` and
-    `figures` are their paths.
+    `config.json` is the run's configuration and `data.json` a fingerprint of its data; `data_files.parquet`
+    has a row for each file of a folder. `metrics.csv` has a row for each checkpoint, `steps.csv` the loss and
+    the learning rate in between, `tensorboard/` both for TensorBoard. `checkpoints/` has the newest two
+    checkpoints and the best; a finished run adds `model.keras`, `figures/` and `result.json`, and without
+    labels `pretrainer.keras`, the whole model that was trained. Files are written atomically. The attributes
+    `path`, `model`, `pretrainer`, `checkpoints` and `figures` are their paths.
 
     Args:
         path: The folder; `make` creates it.
@@ -49,6 +49,7 @@ class Workdir:
         self.checkpoints = self.path / "checkpoints"
         self.figures = self.path / "figures"
         self._data = self.path / "data.json"
+        self._data_files = self.path / "data_files.parquet"
         self.config = json.loads(json.dumps(config))  # as it is read from a file
         self._defaults = json.loads(json.dumps(defaults or {}))
         self._check()
@@ -127,8 +128,12 @@ class Workdir:
         Args:
             data: The `fingerprint` of the data set.
         """
+        from keras_vit.data.fingerprint import files_summary, write_files  # It imports TensorFlow.
+
         if not self._data.exists():
-            write_json(self._data, data, indent=None)
+            if data["files"].num_rows:
+                write_files(self._data_files, data["files"])
+            write_json(self._data, {**data, "files": files_summary(data["files"])}, indent=None)
 
     def check_data(self, data: dict[str, Any]) -> None:
         """Raise ValueError if the data are not those that were recorded, with the differences.
@@ -136,11 +141,18 @@ class Workdir:
         Args:
             data: The `fingerprint` of the data set.
         """
-        from keras_vit.data.fingerprint import differences  # It imports TensorFlow.
+        from keras_vit.data.fingerprint import differences, files_summary, read_files
 
         if not self._data.exists():
             return
         recorded = read_json(self._data, classes=list, splits=dict, files=dict)
+        if recorded["files"] == files_summary(data["files"]):
+            recorded["files"] = data["files"]
+        elif isinstance(recorded["files"].get("digest"), str):  # Version 0.1 has the files themselves here.
+            try:
+                recorded["files"] = read_files(self._data_files)
+            except (OSError, ValueError) as error:
+                raise _damaged(self._data_files, error) from None
         try:
             differing = differences(recorded, data)
         except (KeyError, TypeError, ValueError) as error:

@@ -124,7 +124,8 @@ def test_without_a_recipe_the_size_fits_the_images_and_is_kept(bare, keras_vit, 
     assert "finetune: 14 images, batch size 8, 100 steps (≈ 57 epochs); set --total_steps" in first.stdout
     stored = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
     assert (stored["batch_size"], stored["total_steps"], stored["warmup_steps"]) == (8, 100, 20)
-    monkeypatch.setattr(module, "load_data", None)  # the sizes are read from the run
+    # The sizes are read from the run.
+    monkeypatch.setattr(module, "load_data", lambda *args: pytest.fail("the data are loaded"))
     second = keras_vit(*bare, status=2)
     assert second.stdout == "\n" and trained[1] == trained[0] and "stopped" in second.stderr
 

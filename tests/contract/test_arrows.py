@@ -23,7 +23,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "variants": ("messages",),
     "http_requests": ("messages",),
     "preprocessing": ("rules", "lazy", "http_requests"),
-    "data": ("preprocessing", "messages", "lazy", "rules", "seeds", "labels"),
+    "data": ("preprocessing", "messages", "lazy", "rules", "seeds", "labels", "writing"),
     "engine": ("layers", "losses", "data"),
     "models": ("engine", "layers", "variants", "preprocessing", "messages", "rules", "losses"),
     "weights": ("models", "messages", "lazy", "writing"),

@@ -29,8 +29,9 @@ def test_a_fingerprint_has_the_classes_the_splits_and_every_file(root):
     assert found["classes"] == ["cat", "dog"] and found["version"] is None
     assert sum(found["splits"].values()) == 16
     file = root / "cat" / "03.bmp"
-    split, label, size, time = found["files"]["cat/03.bmp"]
-    assert split in ("train", "validation", "test") and label == "cat"
+    rows = {row.pop("file"): [*row.values()] for row in found["files"].to_pylist()}
+    split, label, size, time = rows["cat/03.bmp"]
+    assert split in ("train", "validation", "test") and label == '"cat"'
     assert (size, time) == (file.stat().st_size, file.stat().st_mtime_ns)
     assert differences(found, fingerprint_of(root)) == []
 
@@ -39,7 +40,7 @@ def test_a_fingerprint_of_records_has_their_version_and_counts(tmp_path):
     prepare(tmp_path, {"train": 30, "test": 10})
     found = fingerprint(load_dataset("tfds:toy", data_dir=tmp_path))
     assert found["version"] == "toy/1.0.0" and found["classes"] == ["red", "green", "blue"]
-    assert found["splits"] == {"train": 27, "validation": 3, "test": 10} and found["files"] == {}
+    assert found["splits"] == {"train": 27, "validation": 3, "test": 10} and not len(found["files"])
     other = {**found, "version": "toy/2.0.0", "splits": {**found["splits"], "train": 26}}
     assert differences(found, other) == [
         "version: was toy/1.0.0, is toy/2.0.0",
@@ -68,14 +69,23 @@ def test_other_classes_of_mask_values_are_a_change(tmp_path):
     assert before["classes"] == now["classes"] and before["files"] == now["files"]
     assert differences(before, now) == ["the classes of the masks' values"]
     del before["mask_values"]  # as of an earlier version
-    assert differences(json.loads(json.dumps(before)), now) == []
+    assert differences(before, now) == []
 
 
 def test_the_same_files_in_another_order_differ(root):
     before = fingerprint_of(root)
-    assert differences(before, {**before, "files": dict(reversed(before["files"].items()))}) == [
-        "the order of the files"
-    ]
+    reverse = before["files"].take([*reversed(range(16))])
+    assert differences(before, {**before, "files": reverse}) == ["the order of the files"]
+
+
+def test_files_as_version_0_1_recorded_them_are_compared(root):
+    found = fingerprint_of(root)
+    rows = [[*row.values()] for row in found["files"].to_pylist()]
+    files = {file: [split, json.loads(label), *rest] for file, split, label, *rest in rows}
+    assert differences({**found, "files": files}, found) == []
+    files["cat/03.bmp"][1] = "dog"
+    [found] = differences({**found, "files": files}, found)
+    assert found.startswith("1 file of another label in ") and found.endswith(", first: cat/03.bmp")
 
 
 def content(root, task):

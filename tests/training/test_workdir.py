@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from keras_vit.data import fingerprint
 from keras_vit.training.workdir import Workdir
 
 CONFIG = {"dataset": "digits", "recipe": {"base_lr": 0.1, "crop_area": (0.5, 1.0)}, "model": None}
@@ -71,10 +72,11 @@ def test_tables_are_read_as_they_were_written(workdir):
     assert workdir.metrics() == rows[:1]
 
 
-DATA = {"version": None, "classes": ["cat"], "splits": {"train": 2}, "files": {}}
+FILES = fingerprint.FILES.empty_table()
+DATA = {"version": None, "classes": ["cat"], "splits": {"train": 2}, "files": FILES}
 DAMAGED = [
     *(("config.json", text) for text in ("[]", "{")),
-    *(("data.json", json.dumps(DATA | {"files": files})) for files in (None, {"a.png": 3})),
+    *(("data.json", json.dumps({**DATA, "files": files})) for files in (None, {"a.png": 3})),
     ("result.json", json.dumps(RECORD | {"train_seconds": "long"})),
     *(("metrics.csv", text) for text in ("step,loss\n1,a", "loss\n1", "\xff")),
 ]
@@ -86,6 +88,20 @@ def test_a_damaged_file_is_named(name, content, workdir):
     with pytest.raises(ValueError, match=f"{name}' is damaged .*; remove it and start again"):
         Workdir(workdir.path, CONFIG).check_data(DATA)
         assert workdir.result or workdir.metrics()
+
+
+def test_the_list_of_files_is_read_only_if_they_have_changed(workdir):
+    file = {"file": "a.png", "split": "train", "label": '"cat"', "size": 3, "time": 5}
+    files = fingerprint.FILES.empty_table().from_pylist([file], fingerprint.FILES)
+    data = {**DATA, "mask_values": None, "files": files}
+    workdir.record_data(data)
+    changed = {**data, "files": data["files"].slice(1)}
+    with pytest.raises(ValueError, match="have changed: 1 file missing from train, first: a.png; restore"):
+        workdir.check_data(changed)
+    (workdir.path / "data_files.parquet").write_bytes(b"PAR1")
+    workdir.check_data(data)
+    with pytest.raises(ValueError, match="data_files.parquet' is damaged .*; remove it and start again"):
+        workdir.check_data(changed)
 
 
 def test_one_process_has_the_lock_and_a_killed_one_releases_it(tmp_path):
@@ -117,8 +133,8 @@ def test_a_run_without_the_name_of_an_order_has_the_former_one(tmp_path):
     assert not workdir.has_former_order  # Another worker may ask before the data are recorded.
     (workdir.checkpoints / "step-00000002").mkdir()
     assert workdir.has_former_order  # Version 0.1 recorded no data.
-    data = {"version": None, "classes": [], "splits": {}, "files": {}}
-    workdir.record_data({**data, "order": "lanes"})
+    data = {"version": None, "classes": [], "splits": {}}
+    workdir.record_data({**data, "files": FILES, "order": "lanes"})
     assert not workdir.has_former_order
-    (workdir.path / "data.json").write_text(json.dumps(data))
+    (workdir.path / "data.json").write_text(json.dumps({**data, "files": {}}))
     assert workdir.has_former_order

@@ -128,6 +128,24 @@ def decode_and_prepare(encoded, preprocessing, exif=True):
     return preprocessing.normalize(preprocessing.resized(image))
 
 
+def check_image(content):
+    """Raise ValueError, with the reason, for an encoded image (bytes) that cannot be decoded.
+
+    >>> check_image(b"no image")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: not a readable image: 8 bytes (expected JPEG, PNG, ...)
+    """
+    try:
+        if not content.startswith(TIFF):  # Pillow decodes TIFF.
+            _decoded_orientation_of(content)
+            return
+    except tf.errors.OpError:
+        pass
+    read_image(content)
+    if not content.startswith(TIFF):
+        raise ValueError("TensorFlow cannot decode it")
+
+
 def file_orientation(path):
     """The EXIF orientation of an image file, an int; None if it cannot be read and decoded.
 
@@ -144,6 +162,10 @@ def file_orientation(path):
 
 @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
 def _decoded_orientation(path):
+    return _decoded_orientation_of(read(path))
+
+
+@tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
+def _decoded_orientation_of(encoded):
     """The orientation and the shape of the decoded image, without which TensorFlow would not decode it."""
-    encoded = read(path)
     return orientation(encoded), tf.shape(decode(encoded, exif=False))

@@ -47,11 +47,12 @@ def load_caption_folder(root, files, *, on_bad_image="fail", seed=0):
     Source: https://huggingface.co/docs/datasets/image_dataset#imagefolder
     """
     folders = [folder for folder in files if _is_place(folder)]
-    tables = [file for folder in folders for file in files[folder] if file.name in TABLES]
+    tables = [folder / name for folder in folders for name in files[folder] if name in TABLES]
     captions, split_of = _read_tables(root, tables)
     by_split = {}
     for path in sorted(captions):
-        by_split.setdefault(split_of[path], []).append((path, 0))
+        by_split.setdefault(split_of[path], []).append(path)
+    by_split = {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}
     splits, bad = samples_of_files(by_split, on_bad_image)
     splits = {
         split: dataclasses.replace(samples, labels=tuple(range(len(samples))))

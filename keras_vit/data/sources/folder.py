@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ from keras_vit.data.files import (
     SPLIT_NAMES,
     file_of_row,
     images_among,
+    paths_of,
     read_csv,
     read_table,
     split_of_row,
@@ -70,8 +72,8 @@ def load_folder(
     else:
         load = functools.partial(_load_labels, kind=kind, labels=labels)
     used, fields = load(root, files, on_bad_image=on_bad_image, seed=seed)
-    paths = (os.fspath(root / file) for in_folder in files.values() for file in in_folder)
-    return {**fields, "ignored_files": tuple(path for path in paths if path not in used)}
+    ignored = tuple(path for path in paths_of(root, files) if path not in used)
+    return {**fields, "ignored_files": ignored}
 
 
 def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
@@ -91,30 +93,29 @@ def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
     else:
         names, by_split = _read_table(root, rows, kind)
         used, empty = {table}, ()
-    used.update(path for samples in by_split.values() for path, _ in samples)
+    used.update(*(paths for paths, _ in by_split.values()))
     splits, bad = samples_of_files(by_split, on_bad_image)
     fields = {"class_names": names, "splits": hold_out_missing(splits, seed), "bad_images": bad}
     return used, {**fields, "empty_folders": tuple(empty)}
 
 
 def _read_classes(root, files):
-    """Class names, by split pairs of a path and its class index, and the folders without images."""
+    """Class names, by split the paths and their class indices, and the folders without images."""
     images = images_among(files)
-    folders = {file.parent for file in images}
-    splits = _split_folders(root, folders)
+    splits = _split_folders(root, images)
     depth = 1 if splits else 0  # of the class folders
-    by_split = {split: [] for split in splits.values() or ["train"]}
-    for file in images:
-        if len(file.parts) > depth + 1:
-            split = splits.get(file.parts[0], "train")
-            by_split[split].append((os.fspath(root / file), file.parts[depth]))
+    by_split = {split: {} for split in splits.values() or ["train"]}
+    for folder, names in images.items():
+        if len(folder.parts) > depth:
+            of_split = by_split[splits.get(folder.parts[0], "train")]
+            of_split.setdefault(folder.parts[depth], []).extend(paths_of(root, {folder: names}))
     hint = f"; {TABLE} has no column label" * (root / TABLE).is_file()
     if not any(by_split.values()):
         raise ValueError(
             f"no images in class folders of {os.fspath(root)!r}; expected {LAYOUT}, of files that end in "
             f"{', '.join(IMAGE_SUFFIXES)}{hint}"
         )
-    with_images = {above for folder in folders for above in (folder, *folder.parents)}
+    with_images = {above for folder in images for above in (folder, *folder.parents)}
     empty = [
         os.fspath(root / folder)
         for folder in files
@@ -133,34 +134,36 @@ def _read_images(root, files):
             raise ValueError(
                 f"no images in {os.fspath(root)!r}; expected files that end in {', '.join(IMAGE_SUFFIXES)}"
             ) from None
-    splits = {file.parts[0]: SPLIT_NAMES.get(file.parts[0].lower()) for file in images}
+    tops = {folder: folder.parts[0] if folder.parts else "" for folder in images}
+    splits = {top: SPLIT_NAMES.get(top.lower()) for top in tops.values()}
     is_split = "train" in splits.values() and None not in splits.values()
     by_split = {}
-    for file in images:
-        split = splits[file.parts[0]] if is_split else "train"
-        by_split.setdefault(split, []).append((os.fspath(root / file), 0))
-    return (), by_split, ()
+    for folder, names in images.items():
+        split = splits[tops[folder]] if is_split else "train"
+        by_split.setdefault(split, []).extend(paths_of(root, {folder: names}))
+    return (), {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}, ()
 
 
 def _index_classes(root, by_split, hint=""):
-    """The class names, and by split pairs of a path and its class index, class by class.
+    """The class names, and by split the paths and their class indices, class by class.
 
     Args:
         root: The folder, for the message.
-        by_split: By split, pairs of a path and a class name.
+        by_split: By split and class name, lists of paths.
         hint: The end of the message.
 
     Raises:
         ValueError: if there is one class only.
     """
-    names = tuple(sorted({name for samples in by_split.values() for _, name in samples}))
+    names = tuple(sorted({name for classes in by_split.values() for name in classes}))
     if len(names) < 2:
         raise ValueError(f"{os.fspath(root)!r} has images of one class only: {names[0]!r}{hint}")
-    indices = {name: index for index, name in enumerate(names)}
-    return names, {
-        split: [(path, indices[name]) for name, path in sorted((name, path) for path, name in samples)]
-        for split, samples in by_split.items()
-    }
+    found = {split: ([], []) for split in by_split}
+    for (split, classes), (index, name) in itertools.product(by_split.items(), enumerate(names)):
+        paths, labels = found[split]
+        paths += sorted(classes.get(name, ()))
+        labels += [index] * (len(paths) - len(labels))
+    return names, found
 
 
 def _split_folders(root, folders):
@@ -189,7 +192,7 @@ def _split_folders(root, folders):
 
 
 def _read_table(root, rows, kind):
-    """The names of the classes or targets, and by split pairs of a path and its label."""
+    """The names of the classes or targets, and by split the paths and their labels."""
     table, rows = os.fspath(root / TABLE), [(line, [*map(str.strip, values)]) for line, values in rows]
     names = tuple(column for column in rows[0][1] if column not in (*FILE, "split"))
     by_split, lines, expected = {}, {}, f"file (or filename), split (may be missing) and {kind.columns}"
@@ -205,7 +208,12 @@ def _read_table(root, rows, kind):
             raise ValueError(f"{where}, column {column}: {row[column]!r} is in {line} too")
         split = split_of_row(row.get("split", ""), "train", f"{where}, column split")
         label = tuple(_parse_label(kind, row[name], f"{where}, column {name}") for name in names)
-        by_split.setdefault(split, []).append((path, label[0] if kind.is_class_id else label))
+        if kind.is_class_id:
+            by_split.setdefault(split, {}).setdefault(*label, []).append(path)
+        else:
+            paths, labels = by_split.setdefault(split, ([], []))
+            paths.append(path)
+            labels.append(label)
     if "train" not in by_split:
         raise ValueError(f"{table} has no samples to train on")
     return _index_classes(root, by_split) if kind.is_class_id else (names, by_split)

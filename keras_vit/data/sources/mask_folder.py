@@ -103,7 +103,7 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
         >>> found["class_names"], len(found["splits"]["train"])
         (('0', '1'), 7)
     """
-    paths = _read_pairs(root, [file for in_folder in files.values() for file in in_folder])
+    paths = _read_pairs(root, [folder / name for folder, names in files.items() for name in names])
     classes = read_classes(root)
     pairs = _check_pairs(paths, classes.colors)
     readable = [pair for pair in pairs if pair.orientation and not pair.reason]

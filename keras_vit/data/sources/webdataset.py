@@ -17,7 +17,7 @@ from keras_vit.data.tar_samples import TarMaskSamples, TarSamples, read_at, tar_
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
 
-IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
+IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
 MASKS = ("seg.png", "mask.png")
 CLASS, CAPTION = "cls", "txt"
 

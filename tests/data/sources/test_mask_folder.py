@@ -8,6 +8,7 @@ from made.photos import photo
 from made.refusals import assert_is, in_turn, tables
 from PIL import Image
 
+from keras_vit.data.damage import damaged
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import differences, fingerprint
 
@@ -91,8 +92,8 @@ def test_masks_in_color_have_the_classes_of_their_colors(tmp_path):
     for path, classes in class_maps(dataset):
         np.testing.assert_array_equal(classes, np.array([255, 0, 1])[expected[path]])
     save_mask(tmp_path / "masks" / "03.png", np.full((32, 24, 3), 9))
-    unreadable = [path for samples in dataset.splits.values() for path in samples.unreadable()]
-    assert unreadable == [str(tmp_path / "masks" / "03.png")]
+    found = [found for samples in dataset.splits.values() for found in damaged(samples)]
+    assert found == [(str(tmp_path / "masks" / "03.png"), "a color without a class: #090909")]
     with pytest.raises(ValueError, match=r"03.png \(a color without a class: #090909\)"):
         load(tmp_path)
 
