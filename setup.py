@@ -48,7 +48,7 @@ setup(
         "scikit-learn",
         "scipy",
         "tensorboard",
-        "tensorflow>=2.19",
+        "tensorflow>=2.20",  # Before, .tflite files could run all operations of TensorFlow.
         "tensorflow-datasets",
         "tqdm",
     ],

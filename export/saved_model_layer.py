@@ -131,7 +131,7 @@ class SavedModelLayer(keras.layers.Layer):
         if penalties and trained:
             # As the regularizer of one variable, their sum is counted once, and only while it is trained.
             first = next(v for v in variables if v.trainable)
-            first.regularizer = lambda _: tf.add_n([penalty() for penalty in penalties])
+            first.regularizer = _Sum(penalties)
         return variables
 
     def call(self, inputs: Tensor, training: bool = False) -> Tensor:
@@ -231,6 +231,16 @@ def _as_traced(inputs, specs):
         return x
 
     return inputs if specs is None else keras.tree.map_structure(convert, inputs, specs)
+
+
+class _Sum(keras.regularizers.Regularizer):
+    """The sum of some penalties, functions without arguments."""
+
+    def __init__(self, penalties):
+        self.penalties = penalties
+
+    def __call__(self, variable):
+        return tf.add_n([penalty() for penalty in self.penalties])
 
 
 def _cast(x, dtype):

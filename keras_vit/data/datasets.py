@@ -96,8 +96,8 @@ def load_dataset(
             may be valid or validation, in any case), or PATH/labels.csv with the columns `file` or
             `filename`, `label` and `split` (train, val or test; may be missing). For other tasks than
             "single_label" the table has a column for each class (0 or 1) or each target (a number) in
-            place of `label`. Images are JPEG, PNG, BMP of 8, 24 or 32 bits per pixel, GIF, WebP (not with
-            TensorFlow 2.19) and TIFF, and are read in their EXIF orientation. For "segmentation" it is
+            place of `label`. Images are JPEG, PNG, BMP of 8, 24 or 32 bits per pixel, GIF, WebP and
+            TIFF, and are read in their EXIF orientation. For "segmentation" it is
             PATH/images/* with PATH/masks/*.png, see `keras_vit.data.sources.mask_folder`.
             "tfds:NAME", "tfds:NAME/config", "tfds:NAME:version": a data set of TensorFlow Datasets,
             downloaded if necessary; or "tfds:/PATH", the folder of a prepared one. The splits of the
