@@ -12,6 +12,7 @@ DATA_SETS = (
     *("parquet:PATH", "tfds:NAME[/CONFIG]", "vtab:TASK", "webdataset:PATH"),
 )
 SPLITS = ("train", "validation", "test")
+SHARD_FORMATS = ("webdataset", "parquet")
 ON_BAD_IMAGE = ("fail", "skip")
 STRATEGIES = ("auto", "single", "mirrored", "multi_worker (reads TF_CONFIG)", "tpu")
 JAX_STRATEGIES = ("single", "data_parallel", "fsdp", "model_parallel=AxB")

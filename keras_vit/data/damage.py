@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from keras_vit.messages import listed, one_line
 
-AT_A_TIME = 1024  # checks that wait for a thread
+AT_A_TIME = 1024  # images that wait for a thread
 # TensorFlow's errors for an image that is damaged, missing or protected, or that Pillow cannot read.
 UNREADABLE = (
     tf.errors.InvalidArgumentError,
@@ -37,23 +37,42 @@ def damaged(samples):
         >>> [*damaged(keras_vit.data.samples.Samples(images, samples.labels))]
         [('sample 354', 'not a readable image: 8 bytes (expected JPEG, PNG, BMP, GIF, WEBP, TIFF)')]
     """
-    checks = iter(samples.checks())
+    for place, reason in of_each(samples, _reason, "decoding images"):
+        if reason is not None:
+            yield place(), reason
+
+
+def of_each(samples, function, words, every=1):
+    """Compute something of all images and masks of samples, in parallel and with a bar.
+
+    Args:
+        samples: A split of a `Dataset`.
+        function: A function of two functions, of which one returns an image's content and one decodes it.
+        words: The label of the bar.
+        every: 10 to take each tenth image.
+
+    Yields:
+        A function that returns the image's place, and the result.
+    """
+    stored = itertools.islice(samples.stored(), 0, None, every)
     with (
         concurrent.futures.ThreadPoolExecutor() as pool,
-        tqdm(total=len(samples), desc="decoding images", unit="image", delay=2, disable=None) as bar,
+        tqdm(total=-(-len(samples) // every), desc=words, unit="image", delay=2, disable=None) as bar,
     ):
-        while chunk := [*itertools.islice(checks, AT_A_TIME)]:
-            places, functions = zip(*chunk)
-            for place, reason in zip(places, pool.map(_reason, functions)):
+        # The first image compiles functions, which several threads would otherwise do at the same time.
+        for size in itertools.chain([1], itertools.repeat(AT_A_TIME)):
+            if not (chunk := [*itertools.islice(stored, size)]):
+                return
+            places, *functions = zip(*chunk)
+            for place, result in zip(places, pool.map(function, *functions)):
                 bar.update()
-                if reason is not None:
-                    yield place(), reason
+                yield place, result
 
 
-def _reason(check):
-    """Why a check fails, in one line; None if it does not."""
+def _reason(read, decode):
+    """Why an image cannot be read and decoded, in one line; None if it can."""
     try:
-        check()
+        decode(read())
     except (OSError, ValueError, tf.errors.OpError) as error:
         return one_line(getattr(error, "strerror", None) or error)
     return None

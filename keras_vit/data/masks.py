@@ -8,13 +8,11 @@ import io
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit.data.decoding.model_input import check_image
 from keras_vit.data.samples import EncodedSamples, content_of, not_converted
 from keras_vit.labels import IGNORE
 from keras_vit.preprocessing import bounds
@@ -50,19 +48,20 @@ class MaskSamples(EncodedSamples):
     values: tuple[int, ...] | None = None
     colors: tuple[int, ...] | None = None
     exif: bool = True
-    stored = ("images", "masks")
+    parts = ("images", "masks")
 
     @property
     def label_values(self) -> tuple[int, ...]:
         mapping = [self.values, self.colors]
         return [values and list(values) for values in mapping] if any(mapping) else None
 
-    def checks(self) -> Iterator[tuple[Callable[[], str], Callable[[], Any]]]:
-        for index, (image, mask) in enumerate(zip(self.images, self.masks)):
-            place = functools.partial(self.place, index)
-            yield place, lambda image=image: check_image(content_of(image))
-            of_mask = (lambda mask=mask: mask) if isinstance(mask, str) else place
-            yield of_mask, functools.partial(read_mask, mask, colors=self.colors)
+    def stored(self) -> Iterator[tuple[Callable, Callable, Callable]]:
+        yield from super().stored()
+        read = functools.partial(read_mask, colors=self.colors)
+        for index, mask in enumerate(self.masks):
+            in_file = isinstance(mask, str)
+            place = functools.partial(str, mask) if in_file else functools.partial(self.place, index)
+            yield place, functools.partial(content_of, mask), read
 
     def _label(self, index):
         return decode_mask(content_of(self.masks[index]), self.values, colors=self.colors).numpy()

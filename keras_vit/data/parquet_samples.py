@@ -61,7 +61,7 @@ class ParquetSamples:
         """As of `ChunkedRecords`."""
         return self._chunked().evaluation_records()
 
-    def checks(self):
+    def stored(self):
         """As of `IndexedSamples`."""
         functions = check_image, functools.partial(read_mask, colors=self.colors)  # of images and masks
         used, starts = np.unique(self.rows[:, 0], return_index=True)
@@ -71,7 +71,7 @@ class ParquetSamples:
                 for row, *of_row in zip(rows[positions], *contents.values()):
                     place = f"{path}, row {row} of row group {number}"
                     for check, content in zip(functions, of_row):
-                        yield functools.partial(str, place), functools.partial(check, content)
+                        yield functools.partial(str, place), functools.partial(bytes, content), check
 
     def _chunked(self):
         used, starts, counts = np.unique(self.rows[:, 0], return_index=True, return_counts=True)

@@ -72,17 +72,14 @@ class IndexedSamples:
         index = range(len(self))[index]
         return self._image(index), self._label(index)
 
-    def checks(self):
-        """For each file, or sample: functions that return its place, and raise if it cannot be decoded."""
+    def stored(self):
+        """Functions of each image, and mask: one returns its place, one its content, and one decodes it."""
         for index in range(len(self)):
-            yield functools.partial(self.place, index), functools.partial(self._check, index)
+            yield functools.partial(self.place, index), functools.partial(self._image, index), check_image
 
     def place(self, index):
         """Where a sample is, for messages."""
         return f"sample {index}"
-
-    def _check(self, index):
-        check_image(self[index][0])
 
     def _image(self, index):
         raise NotImplementedError
@@ -100,23 +97,23 @@ class EncodedSamples(IndexedSamples):
     """Samples whose `images` are paths (str) or file contents (bytes), all of one kind.
 
     Attributes:
-        stored: The names of the fields with a value for each sample.
+        parts: The names of the fields with a value for each sample.
         label_values: How values in label files become labels, as a JSON value; None: as they are.
     """
 
-    stored = ("images", "labels")
+    parts = ("images", "labels")
     label_values = None
 
     def __len__(self):
         return len(self.images)
 
     def take(self, indices):
-        values = {name: tuple(getattr(self, name)[i] for i in indices) for name in self.stored}
+        values = {name: tuple(getattr(self, name)[i] for i in indices) for name in self.parts}
         return dataclasses.replace(self, **values)
 
     def paths(self):
         """The paths of all images and labels in files."""
-        return [path for name in self.stored for path in getattr(self, name) if isinstance(path, str)]
+        return [path for name in self.parts for path in getattr(self, name) if isinstance(path, str)]
 
     def place(self, index):
         image = self.images[index]
@@ -184,6 +181,9 @@ class IndexedRecords(IndexedSamples):
 
     def __len__(self):
         return len(self.source)
+
+    def _image(self, index):
+        return self[index][0]
 
     def __getitem__(self, index):
         [record] = self.source.__getitems__([range(len(self))[index]])

@@ -10,6 +10,7 @@ import re
 from keras_vit.data.files import SPLIT_NAMES, paths_of, visible_files
 from keras_vit.messages import listed
 
+INCOMPLETE = ".incomplete.json"  # in a folder that `write_shards` has not finished
 MANY = 100_000  # files that a pair of braces may stand for
 
 
@@ -48,6 +49,9 @@ def shard_paths(argument, suffix):
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
         raise ValueError(f"{len(missing)} of {len(paths)} {suffix} files are missing: {listed(missing)}")
+    for folder in {os.path.dirname(path) for path in paths}:
+        if os.path.isfile(os.path.join(folder, INCOMPLETE)):
+            raise ValueError(f"{folder!r} is not written to its end: run keras-vit data write again")
     twice = sorted({path for path in paths if paths.count(path) > 1}) if len({*paths}) < len(paths) else ()
     if twice:
         raise ValueError(f"{argument!r} names {listed(twice)} twice")

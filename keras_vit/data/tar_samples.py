@@ -1,13 +1,14 @@
 """Samples in uncompressed tar files, accessed by index."""
 
 import dataclasses
+import functools
 import os
 import tarfile
 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.masks import decode_mask
+from keras_vit.data.masks import decode_mask, read_mask
 from keras_vit.data.samples import READ_BATCH, IndexedSamples, label_tensor, not_converted
 
 
@@ -41,7 +42,7 @@ class TarSamples(IndexedSamples):
 
     def place(self, index):
         number, first, _ = self.images[index]
-        members = {start: name for name, start, _ in tar_index(self.tars[number])}
+        members = _names(self.tars[number])
         return f"{self.tars[number]}/{members.get(first, first)}"
 
     def content(self, place):
@@ -97,6 +98,12 @@ class TarMaskSamples(TarSamples):
         """How masks become labels, as a JSON value."""
         return [self.values, self.colors]
 
+    def stored(self):
+        yield from super().stored()
+        images = TarSamples(self.tars, self.masks, None)
+        read = functools.partial(read_mask, colors=self.colors)
+        yield from ((place, content, read) for place, content, _ in images.stored())
+
     def _label(self, index):
         return decode_mask(self.content(self.masks[index]), self.values, colors=self.colors).numpy()
 
@@ -106,6 +113,12 @@ class TarMaskSamples(TarSamples):
             return position, image, decode_mask(mask, self.values, colors=self.colors)
 
         return super()._read(indexed).map(decoded, tf.data.AUTOTUNE)
+
+
+@functools.lru_cache(maxsize=8)
+def _names(path):
+    """The names of the files in a tar file, by their first bytes."""
+    return {first: name for name, first, _ in tar_index(path)}
 
 
 def tar_index(path):

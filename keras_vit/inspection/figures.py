@@ -120,6 +120,25 @@ def prediction_grid(
     return set_fonts(figure)
 
 
+def contact_sheet(images: Sequence[np.ndarray] | np.ndarray, words: Sequence[str], title: str) -> Figure:
+    """Draw images with words below each.
+
+    Args:
+        images: (n, height, width, 3).
+        words: One text per image, perhaps empty.
+        title: The figure's title.
+
+    Example:
+        >>> contact_sheet(images[:2], ["cat", "dog"], "Two images").savefig("sheet.png")
+    """
+    check_shapes(images=(images, IMAGES), words=(words, "n"))
+    figure, grid = image_grid(title, images[0], len(images), most=math.ceil(math.sqrt(len(images))), words=2)
+    for axes, image, text in zip(grid.flat, images, words):
+        show(axes, image)
+        axes.set_title(wrapped(text, 18, lines=2), fontsize=8)
+    return set_fonts(figure)
+
+
 def picture_rows(rows: Sequence[dict[str, np.ndarray]], title: str) -> Figure:
     """Draw rows of pictures, such as images and below them what a model predicts of them.
 

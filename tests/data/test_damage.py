@@ -47,4 +47,4 @@ def test_a_damaged_image_is_found_and_named_where_it_is_read(write, tmp_path):
 def test_records_are_all_decoded(tmp_path):
     prepare(tmp_path, {"train": [example(n) for n in range(20)]}, file_format="tfrecord")
     for samples in load_dataset("tfds:toy", data_dir=tmp_path).splits.values():
-        assert len([*samples.checks()]) == len(samples) and [*damaged(samples)] == []
+        assert len([*samples.stored()]) == len(samples) and [*damaged(samples)] == []

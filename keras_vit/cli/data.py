@@ -1,0 +1,157 @@
+"""`keras-vit data show|write|check`: what a data set has, copies in shards, and damaged images."""
+
+from keras_vit import names
+from keras_vit.cli import options
+from keras_vit.cli.report import check_output, check_png, report, text_table
+from keras_vit.messages import listed, printable
+from keras_vit.writing import atomic_write
+
+HELP = "show, check or rewrite a data set"
+SHEET, SIDE = 48, 96  # images of a contact sheet, and their side in pixels
+SIZES = ("width", "height", "bytes")
+FEW = 0.5  # A smaller fraction of the changes of class in a random order is named.
+
+
+def _add_arguments(add):
+    options.dataset(add)
+    options.task(add)
+    add("--captions", action="store_true", help="captions in place of labels, for an image-text model")
+    add("--seed", type=options.non_negative_int, default=0, help="of a split that the data set lacks")
+
+
+def _add_show_arguments(add):
+    _add_arguments(add)
+    add("--images", type=options.positive_int, help="images to read of each split (default: all)")
+    add("--sheet", metavar="FILE.png", help=f"draw {SHEET} training images")
+    options.output(add)
+
+
+def _add_check_arguments(add):
+    _add_arguments(add)
+    options.output(add)
+
+
+def _add_write_arguments(add):
+    _add_arguments(add)
+    add("--to", required=True, metavar="DIR", help="new folder, or that of a command that was stopped")
+    formats = options.either(names.SHARD_FORMATS)
+    add("--format", default=names.SHARD_FORMATS[0], help=f"{formats} (default: {names.SHARD_FORMATS[0]})")
+    add("--images_per_shard", type=options.positive_int, default=5000, help="in a file, at most")
+
+
+ACTIONS = {
+    "show": (_add_show_arguments, "classes, sizes, formats, images that are stored twice, a contact sheet"),
+    "check": (_add_check_arguments, "decode every image and mask once, and name those that are damaged"),
+    "write": (_add_write_arguments, "write tar or Parquet files of equal size, in a random order"),
+}
+
+
+def run(args):
+    return {"show": _show, "check": _check, "write": _write}[args.action](args)
+
+
+def _open(args, on_bad_image="fail"):
+    from keras_vit.data.datasets import load_dataset
+
+    return load_dataset(
+        args.dataset,
+        args.seed,
+        on_bad_image,
+        task=args.task or names.TASKS[0],
+        data_dir=args.data_dir,
+        texts=args.captions,
+        labels=not args.captions,
+        fields=args.field,
+    )
+
+
+def _show(args):
+    from keras_vit.data.statistics import describe
+
+    check_output(args)
+    check_png("--sheet", args.sheet)
+    dataset = _open(args)
+    found = describe(dataset, args.images)
+    text = "\n".join([printable(dataset.summary()), "", _table(found), "", *_remarks(found)])
+    report(args, found, text.rstrip())
+    if args.sheet:
+        _draw_sheet(args, dataset)
+
+
+def _table(found):
+    rows = []
+    for split, of in found["splits"].items():
+        sides = [f"{of[name][0]:,}–{of[name][2]:,}" if of["read"] else "" for name in SIZES]
+        rows.append((split, of["images"], of["read"], listed([*of["formats"]]), *sides))
+    return text_table(rows, ("split", "images", "read", "formats", *SIZES))
+
+
+def _remarks(found):
+    """Yield lines about the classes, and about what may be wrong."""
+    for split, of in found["splits"].items():
+        counts = {name: count for name, count in of.get("by_class", {}).items() if count}
+        if counts:
+            ends = [
+                printable(f"{counts[n]:,} ({n})") for n in (f(counts, key=counts.get) for f in (min, max))
+            ]
+            yield f"{split}: {ends[0]} to {ends[1]} images per class"
+            changes, expected = of["class_changes"]
+            if of["order"] == "lanes" and changes < FEW * expected:
+                order = f"{changes:,} follow one of another class, {expected:,.0f} in a random order"
+                yield f"{split}: the images are sorted by class: {order}"
+    if found["damaged"]:
+        places = printable(listed([f"{place} ({reason})" for place, reason in found["damaged"]]))
+        yield f"{len(found['damaged'])} damaged: {places}"
+    if found["doubled"]:
+        first = printable(" = ".join(found["doubled"][0]))
+        yield f"{len(found['doubled'])} images are stored more than once, the first: {first}"
+
+
+def _ends(counts):
+    return min(counts, key=counts.get), max(counts, key=counts.get)
+
+
+def _draw_sheet(args, dataset):
+    from keras_vit.inspection.figures import contact_sheet
+    from keras_vit.labels import label_kind
+    from keras_vit.preprocessing import Preprocessing
+    from keras_vit.reports.page import png_of
+
+    samples, captions, kind = dataset.split("train"), dataset.captions("train"), label_kind(dataset.task)
+    prepare, images, words = Preprocessing(SIDE, "crop", 1.0, mean=(0.0,), std=(1.0,)), [], []
+    # The first batch of a training run.
+    records = samples.training_records(args.seed, 0, 1, min(SHEET, len(samples)))
+    for _, image, label in records.as_numpy_iterator():
+        images.append(prepare(image)[0])
+        if captions is not None:
+            words.append(captions[label][0])
+        else:
+            has_words = dataset.class_names and not kind.is_map
+            words.append(kind.format(label, dataset.class_names) if has_words else "")
+    atomic_write(args.sheet, png_of(contact_sheet(images, words, dataset.name)))
+
+
+def _check(args):
+    """Return 1 if images are damaged, else 0."""
+    from keras_vit.data.damage import damaged
+    from keras_vit.data.datasets import folder_of
+
+    check_output(args)
+    dataset = _open(args, "skip")
+    found = [[path, "it cannot be decoded"] for path in dataset.bad_images]
+    # Those of a folder have been decoded to be skipped.
+    for samples in () if folder_of(args.dataset) else dataset.splits.values():
+        found += map(list, damaged(samples))
+    count = sum(map(len, dataset.splits.values())) + len(dataset.bad_images)
+    lines = [printable(f"{place}: {reason}") for place, reason in found]
+    lines.append(f"{count:,} images decoded, {len(found):,} images or masks damaged")
+    report(args, {"images": count, "damaged": found}, "\n".join(lines))
+    return 1 if found else 0
+
+
+def _write(args):
+    from keras_vit.data.shard_writing import write_shards
+
+    dataset = _open(args)
+    files = write_shards(dataset, args.to, args.format, args.images_per_shard, args.seed)
+    print(f"{dataset.summary()}\n{len(files)} files in {args.to}: --dataset {args.format}:{args.to}")

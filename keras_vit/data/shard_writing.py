@@ -1,0 +1,255 @@
+"""Write a data set as tar or Parquet files, in a random order."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import tarfile
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+from PIL import Image
+from tqdm import tqdm
+
+from keras_vit.data.files import CLASSES
+from keras_vit.data.shard_files import INCOMPLETE
+from keras_vit.data.tar_samples import read_at
+from keras_vit.labels import label_kind
+from keras_vit.messages import listed
+from keras_vit.preprocessing.image_files import read_image
+from keras_vit.rules import integer, one_of
+from keras_vit.writing import atomic_path, atomic_write
+
+SUFFIXES = {"JPEG": "jpg", "PNG": "png", "GIF": "gif", "BMP": "bmp", "WEBP": "webp"}
+ROWS = 100  # of a row group, as the package datasets wrote for long
+COPY = ".samples"  # the file of samples that have no random access
+
+
+def write_shards(dataset, folder, file_format="webdataset", images_per_shard=5000, seed=0):
+    """Write each split of a data set to files of equal numbers of images, in a random order.
+
+    If the process is stopped, the same call continues with the first shard that is missing. Images keep their
+    bytes; TIFF becomes PNG. `load_dataset` reads the files as "webdataset:FOLDER" or "parquet:FOLDER". The
+    packages webdataset, timm and open_clip read the tar files, with the counts of `_info.json` and
+    `sizes.json`, and the package datasets the Parquet files, with the class names.
+
+    Args:
+        dataset: A `Dataset`.
+        folder: The folder, which is created, or that of a call that was stopped.
+        file_format: "webdataset" or "parquet".
+        images_per_shard: The largest number of images in a file.
+        seed: An int; the order depends on it.
+
+    Returns:
+        The paths of the files, a list of str.
+
+    Raises:
+        ValueError: if the folder has other files, images have several captions, which tar files have no place
+            for, or a class name does not fit on a line.
+        OSError: if an image cannot be read, or a file cannot be written.
+
+    Example:
+        >>> from keras_vit.data.shard_writing import write_shards
+        >>> files = write_shards(load_dataset("digits"), tmp / "digits", images_per_shard=500)
+        >>> len(files), load_dataset(f"webdataset:{tmp}/digits").summary()[:24]
+        (5, '10 classes (0, 1, 2, 3, ')
+    """
+    one_of(tuple(FORMATS)).check("format", file_format)
+    integer(at_least=1).check("images_per_shard", images_per_shard)
+    suffix, write, finish = FORMATS[file_format]
+    names = _lines(dataset.class_names)
+    folder, plan = pathlib.Path(folder).expanduser(), {}
+    for split, samples in dataset.splits.items():
+        count = -(-len(samples) // images_per_shard)
+        files = [f"{split}-{number:05}-of-{count:05}{suffix}" for number in range(count)]
+        stops = [(number + 1) * len(samples) // count for number in range(count)]
+        plan[split] = [*zip(files, [0, *stops], stops)]
+    _begin(folder, {"dataset": dataset.name, "version": dataset.version, "seed": seed, "shards": plan})
+    if names:
+        atomic_write(folder / CLASSES, "".join(f"{name}\n" for name in names))
+    total = sum(map(len, dataset.splits.values()))
+    with tqdm(total=total, desc="writing", unit="image", delay=2, disable=None) as bar:
+        for number, (split, shards) in enumerate(plan.items()):
+            order = np.random.default_rng([seed, number]).permutation(len(dataset.split(split)))
+            missing = [shard for shard in shards if not (folder / shard[0]).exists()]
+            bar.update(len(order) - sum(stop - start for _, start, stop in missing))
+            if not missing:
+                continue
+            with _at_random(dataset.split(split), folder) as samples:
+                for file, start, stop in missing:
+                    chosen = ((n, *samples[int(order[n])]) for n in range(start, stop))
+                    rows = (_row(dataset, split, *sample) for sample in chosen)
+                    with atomic_path(folder / file) as temporary:
+                        write(temporary, rows, dataset)
+                    bar.update(stop - start)
+    finish(folder, plan)
+    (folder / INCOMPLETE).unlink()
+    return [os.fspath(folder / file) for shards in plan.values() for file, *_ in shards]
+
+
+def _lines(names):
+    """Class names that each fit on a line of `classes.txt`."""
+    wrong = [name for name in names if name != name.strip() or not name or "\n" in name]
+    if wrong:
+        raise ValueError(f"class names must each fit on a line of {CLASSES}; got {listed(wrong)}")
+    return names
+
+
+def _begin(folder, plan):
+    """Create the folder with its plan, or check that it is a folder of the same plan that was stopped."""
+    plan, file = json.loads(json.dumps(plan)), folder / INCOMPLETE
+    if file.is_file():
+        if json.loads(file.read_text()) != plan:
+            raise ValueError(f"{os.fspath(folder)!r} was begun with other data or options; remove it first")
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{os.fspath(folder)!r} is not empty; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(file, json.dumps(plan))
+
+
+@contextlib.contextmanager
+def _at_random(samples, folder):
+    """Samples by index; those that are read in chunks are first copied to one file."""
+    if hasattr(samples, "__getitem__"):
+        yield samples
+        return
+    file, places, labels = folder / COPY, [], []
+    try:
+        with open(file, "wb") as copy:
+            for content, label in samples.evaluation_records().as_numpy_iterator():
+                places.append((copy.tell(), len(content)))
+                labels.append(label)
+                copy.write(content)
+        yield _Copied(file, places, labels)
+    finally:
+        file.unlink(missing_ok=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Copied:
+    """Samples in a file: its path, the first byte and the number of bytes of each, and the labels."""
+
+    file: pathlib.Path
+    places: list[tuple[int, int]]
+    labels: list
+
+    def __getitem__(self, index):
+        return read_at(self.file, *self.places[index]), self.labels[index]
+
+
+def _row(dataset, split, number, content, label):
+    """What is written of a sample: its name, the image with its suffix, and by field the label."""
+    kind, captions = label_kind(dataset.task), dataset.captions(split)
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            suffix = SUFFIXES.get(image.format)
+    except OSError:  # Its reader says what is wrong with it.
+        suffix = None
+    if suffix is None:
+        content, suffix = _png(read_image(content)), "png"
+    name = f"{number:09}"
+    row = {"name": name, "suffix": suffix, "image": {"bytes": content, "path": f"{name}.{suffix}"}}
+    if captions is not None:
+        return {**row, "caption": list(captions[int(label)])}
+    if not dataset.class_names:
+        return row
+    if kind.is_map:
+        return {**row, "mask": {"bytes": _png(label[..., 0]), "path": f"{name}.png"}}
+    if kind.is_class_id:
+        return {**row, "label": int(label)}
+    if kind.has_classes:
+        return {**row, "labels": np.flatnonzero(label).tolist()}
+    return {**row, "target": [float(number) for number in label]}
+
+
+def _png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(np.uint8(pixels)).save(file, "PNG")
+    return file.getvalue()
+
+
+def _write_tar(path, rows, dataset):
+    """Write samples as members of a tar file."""
+    with tarfile.open(path, "w") as tar:
+        for row in rows:
+            members = {row["suffix"]: row["image"]["bytes"]}
+            if "caption" in row:
+                if len(row["caption"]) > 1:
+                    raise ValueError(f"an image has {len(row['caption'])} captions: write parquet")
+                members["txt"] = row["caption"][0].encode()
+            elif "mask" in row:
+                members["seg.png"] = row["mask"]["bytes"]
+            elif "label" in row:
+                members["cls"] = b"%d" % row["label"]
+            elif row.keys() & {"labels", "target"}:
+                members["cls"] = " ".join(map(repr, row.get("labels", row.get("target")))).encode()
+            for suffix, content in members.items():
+                member = tarfile.TarInfo(f"{row['name']}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+# By field, its type in Parquet, and a function from the class names to its feature for the package datasets.
+COLUMNS = {
+    "image": (IMAGE, lambda names: {"_type": "Image"}),
+    "mask": (IMAGE, lambda names: {"_type": "Image"}),
+    "label": (pyarrow.int64(), lambda names: {"names": names, "_type": "ClassLabel"}),
+    "labels": (
+        pyarrow.list_(pyarrow.int64()),
+        lambda names: {"feature": {"names": names, "_type": "ClassLabel"}, "_type": "Sequence"},
+    ),
+    "target": (
+        pyarrow.list_(pyarrow.float32()),
+        lambda names: {"feature": {"dtype": "float32", "_type": "Value"}, "_type": "Sequence"},
+    ),
+    "caption": (
+        pyarrow.list_(pyarrow.string()),
+        lambda names: {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"},
+    ),
+}
+
+
+def _write_parquet(path, rows, dataset):
+    """Write samples as rows of a Parquet file, with the class names in its metadata."""
+    writer, chunk = None, []
+    with contextlib.ExitStack() as stack:
+        for row in rows:
+            columns = [name for name in COLUMNS if name in row]
+            if writer is None:
+                features = {name: COLUMNS[name][1](list(dataset.class_names)) for name in columns}
+                metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+                schema = pyarrow.schema([(name, COLUMNS[name][0]) for name in columns], metadata)
+                writer = stack.enter_context(pyarrow.parquet.ParquetWriter(path, schema))
+            chunk.append({name: row[name] for name in columns})
+            if len(chunk) == ROWS:
+                writer.write_table(pyarrow.Table.from_pylist(chunk, schema))
+                chunk.clear()
+        if chunk:
+            writer.write_table(pyarrow.Table.from_pylist(chunk, schema))
+
+
+def _write_counts(folder, plan):
+    """Write the counts of samples, as timm and open_clip read them."""
+    splits = {
+        split: {
+            "name": split,
+            "num_samples": sum(stop - start for _, start, stop in shards),
+            "filenames": [file for file, *_ in shards],
+            "shard_lengths": [stop - start for _, start, stop in shards],
+        }
+        for split, shards in plan.items()
+    }
+    sizes = {file: stop - start for shards in plan.values() for file, start, stop in shards}
+    for name, value in (("_info.json", {"splits": splits}), ("sizes.json", sizes)):
+        atomic_write(folder / name, json.dumps(value, indent=2) + "\n")
+
+
+FORMATS = {
+    "webdataset": (".tar", _write_tar, _write_counts),
+    "parquet": (".parquet", _write_parquet, lambda folder, plan: None),
+}

@@ -1,0 +1,68 @@
+import json
+
+import numpy as np
+import pytest
+from made.folders import write_classes, write_masks
+from made.shards import structs, write_parquet
+from PIL import Image
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_classes(tmp_path / "in", count=12)
+
+
+def damage(path):
+    content, middle = path.read_bytes(), path.stat().st_size // 2
+    path.write_bytes(content[:middle] + bytes(8) + content[middle + 8 :])
+
+
+def test_show_prints_a_table_and_draws_images(folder, keras_vit, tmp_path):
+    options = ("--dataset", f"folder:{folder}", "--sheet", tmp_path / "sheet.png")
+    lines = keras_vit("data", "show", *options).stdout.splitlines()
+    assert lines[0] == "2 classes (cat, dog): 18 train, 2 validation, 4 test"
+    assert lines[2].split() == ["split", "images", "read", "formats", "width", "height", "bytes"]
+    assert lines[3].split()[:6] == ["train", "18", "18", "PNG", "32–32", "32–32"]
+    assert lines[7:] == [
+        "train: 9 (cat) to 9 (cat) images per class",
+        "validation: 1 (cat) to 1 (cat) images per class",
+        "test: 2 (cat) to 2 (cat) images per class",
+    ]
+    assert np.asarray(Image.open(tmp_path / "sheet.png")).std() > 10
+    value = json.loads(keras_vit("data", "show", *options[:2], "--json").stdout)
+    assert value["splits"]["test"]["images"] == 4
+
+
+def test_show_names_what_may_be_wrong(keras_vit, tmp_path):
+    columns = {"image": structs([*range(20), *range(20)]), "label": [0] * 20 + [1] * 20}
+    file = write_parquet(tmp_path / "train.parquet", columns)
+    printed = keras_vit("data", "show", "--dataset", f"parquet:{file}").stdout
+    assert "train: the images are sorted by class: 1 follow one of another class, 15 in a random" in printed
+    assert "20 images are stored more than once, the first: train: " in printed
+
+
+def test_check_names_damaged_images_and_masks(folder, keras_vit, tmp_path):
+    name = ("--dataset", f"folder:{folder}")
+    assert keras_vit("data", "check", *name).stdout == "24 images decoded, 0 images or masks damaged\n"
+    damage(folder / "dog" / "07.png")
+    printed = keras_vit("data", "check", *name, status=1).stdout.splitlines()
+    assert printed == [
+        f"{folder}/dog/07.png: it cannot be decoded",
+        "24 images decoded, 1 images or masks damaged",
+    ]
+    tar = tmp_path / "out"
+    keras_vit("data", "write", *name, "--to", tar)  # It copies images without decoding them.
+    options = ("--dataset", f"webdataset:{tar}", "--json")
+    [(place, reason)] = json.loads(keras_vit("data", "check", *options, status=1).stdout)["damaged"]
+    assert place.startswith(f"{tar}/") and place.endswith(".png") and "not a readable image" in reason
+
+
+def test_write_says_how_its_files_are_read(keras_vit, tmp_path):
+    masks = write_masks(tmp_path / "masks")
+    task = ("--task", "segmentation")
+    options = ("--dataset", f"folder:{masks}", *task, "--to", tmp_path / "out", "--format", "parquet")
+    printed = keras_vit("data", "write", *options, "--images_per_shard", 4).stdout
+    assert printed.splitlines()[1] == f"4 files in {tmp_path}/out: --dataset parquet:{tmp_path}/out"
+    shown = keras_vit("data", "show", "--dataset", f"parquet:{tmp_path}/out", *task).stdout
+    assert shown.startswith("3 classes (0, 1, 2): 7 train, 1 validation, 2 test")
+    assert "is not empty; choose another folder" in keras_vit("data", "write", *options, status=2).stderr

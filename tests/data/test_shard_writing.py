@@ -1,0 +1,180 @@
+import io
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from made.folders import write_captions, write_classes, write_masks, write_table
+from made.shards import stored, structs, write_parquet
+from PIL import Image
+
+from keras_vit.data import shard_writing
+from keras_vit.data.datasets import load_dataset
+from keras_vit.data.shard_writing import write_shards
+
+FORMATS = pytest.mark.parametrize("file_format", ["webdataset", "parquet"])
+SPLITS = ("train", "validation", "test")
+
+
+def contents(dataset):
+    """By split, the images with their labels, sorted."""
+    return {
+        split: sorted((image, np.asarray(label).tolist()) for image, label in records(dataset.split(split)))
+        for split in SPLITS
+    }
+
+
+def records(samples):
+    return samples.evaluation_records().as_numpy_iterator()
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("[!.]*")}
+
+
+@FORMATS
+@pytest.mark.parametrize("source", ["folder", "parquet", "tfrecord"])
+def test_shards_have_the_images_and_labels_of_any_source_in_each_split(source, file_format, tmp_path):
+    folder = tmp_path / "in"
+    name = f"folder:{write_classes(folder)}" if source == "folder" else stored(folder, source)
+    dataset = load_dataset(name, seed=3)
+    write_shards(dataset, tmp_path / "out", file_format, images_per_shard=8)
+    written = load_dataset(f"{file_format}:{tmp_path}/out")
+    assert written.class_names == dataset.class_names and contents(written) == contents(dataset)
+    assert not [*(tmp_path / "out").glob(".*")]
+
+
+@FORMATS
+def test_the_order_is_random_and_depends_on_the_seed_alone(file_format, tmp_path):
+    dataset = load_dataset(f"folder:{write_classes(tmp_path / 'in', count=40)}")
+    orders = []
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        write_shards(dataset, tmp_path / folder, file_format, seed=seed)
+        orders.append(files_of(tmp_path / folder))
+    assert orders[0] == orders[1] != orders[2]
+    samples = load_dataset(f"{file_format}:{tmp_path}/a").split("train")
+    assert 15 < np.count_nonzero(np.diff([label for _, label in records(samples)])) < 42  # 1 if sorted
+
+
+@FORMATS
+def test_labels_of_each_task_are_read_again(file_format, tmp_path):
+    numbers = [f"{n}.png,{n / 4},{-n}" for n in range(12)]
+    several = [f"{n}.png,{n % 2},{n % 3 // 2}" for n in range(12)]
+    images = [f"{n}.png" for n in range(12)]
+    folders = {
+        "multi_label": write_table(tmp_path / "several", "file,hat,hair", *several, images=images),
+        "regression": write_table(tmp_path / "numbers", "file,x,y", *numbers, images=images),
+        "segmentation": write_masks(tmp_path / "masks"),
+    }
+    for task, folder in folders.items():
+        dataset = load_dataset(f"folder:{folder}", task=task)
+        out = tmp_path / f"{task} out"
+        write_shards(dataset, out, file_format)
+        assert contents(load_dataset(f"{file_format}:{out}", task=task)) == contents(dataset)
+
+
+def test_captions_are_read_again_and_several_need_parquet(tmp_path):
+    for captions, file_format in ((1, "webdataset"), (2, "parquet")):
+        folder = write_captions(tmp_path / file_format, captions=captions)
+        options = {"texts": True, "labels": False}
+        dataset = load_dataset(f"folder:{folder}", **options)
+        write_shards(dataset, tmp_path / f"{file_format} out", file_format)
+        written = load_dataset(f"{file_format}:{tmp_path}/{file_format} out", **options)
+        for split in SPLITS:
+            texts = [
+                {image: of.captions(split)[label] for image, label in records(of.split(split))}
+                for of in (dataset, written)
+            ]
+            assert texts[0] == texts[1]
+    with pytest.raises(ValueError, match="an image has 2 captions: write parquet"):
+        write_shards(dataset, tmp_path / "refused", "webdataset")
+    assert not [*(tmp_path / "refused").glob("*.tar")]
+
+
+def test_shards_are_equal_and_their_counts_are_written(tmp_path):
+    dataset = load_dataset(f"folder:{write_classes(tmp_path / 'in', count=20)}")
+    files = write_shards(dataset, tmp_path / "out", images_per_shard=9)
+    sizes = json.loads((tmp_path / "out" / "sizes.json").read_text())
+    assert [pathlib.Path(file).name for file in files] == [*sizes]
+    assert [*sizes.values()] == [7, 8, 7, 8, 2, 8]
+    train = json.loads((tmp_path / "out" / "_info.json").read_text())["splits"]["train"]
+    assert train["num_samples"] == 30 and train["shard_lengths"] == [7, 8, 7, 8]
+    assert train["filenames"][0] == "train-00000-of-00004.tar"
+
+
+def test_tiff_becomes_png_with_the_same_pixels(tmp_path):
+    dataset = load_dataset(f"folder:{write_classes(tmp_path / 'in', suffix='.tif')}")
+    write_shards(dataset, tmp_path / "out")
+    [expected, found] = (
+        sorted(np.asarray(Image.open(file)).tobytes() for file in paths)
+        for paths in ((tmp_path / "in").glob("*/*"), unpacked(tmp_path / "out"))
+    )
+    assert expected == found
+
+
+def unpacked(folder):
+    """Open the images of tar files."""
+    for split in SPLITS:
+        for image, _ in records(load_dataset(f"webdataset:{folder}").split(split)):
+            yield io.BytesIO(image)
+
+
+@FORMATS
+def test_a_stopped_call_continues_with_the_missing_shards(file_format, tmp_path, monkeypatch):
+    name = stored(tmp_path / "in", "parquet")
+    dataset, out = load_dataset(name), tmp_path / "out"
+    write_shards(dataset, tmp_path / "whole", file_format, images_per_shard=10)
+    suffix, write, finish = shard_writing.FORMATS[file_format]
+
+    def write_one(path, rows, of):
+        if [*out.glob(f"*{suffix}")]:
+            raise OSError("the disk is full")
+        write(path, rows, of)
+
+    monkeypatch.setitem(shard_writing.FORMATS, file_format, (suffix, write_one, finish))
+    with pytest.raises(OSError, match="the disk is full"):
+        write_shards(dataset, out, file_format, images_per_shard=10)
+    [first] = out.glob(f"*{suffix}")
+    with pytest.raises(ValueError, match="out' is not written to its end: run keras-vit data write again"):
+        load_dataset(f"{file_format}:{out}")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="out' was begun with other data or options; remove it first"):
+        write_shards(dataset, out, file_format, images_per_shard=20)
+    time_of_first = first.stat().st_mtime_ns
+    write_shards(dataset, out, file_format, images_per_shard=10)
+    assert first.stat().st_mtime_ns == time_of_first and files_of(out) == files_of(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_killed_command_continues(tmp_path):
+    write_classes(tmp_path / "in", count=1000)
+    command = [sys.executable, "-m", "keras_vit", "data", "write", "--dataset", f"folder:{tmp_path}/in"]
+    command += ["--images_per_shard", "20", "--to"]
+    out = tmp_path / "out"
+    with subprocess.Popen([*command, str(out)]) as process:
+        while len([*out.glob("*.tar")]) < 3:
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+    assert 3 <= len([*out.glob("*.tar")]) < 100
+    for folder in (out, tmp_path / "whole"):
+        subprocess.run([*command, str(folder)], check=True)
+    assert files_of(out) == files_of(tmp_path / "whole")
+
+
+def test_a_folder_with_files_and_names_of_several_lines_are_refused(tmp_path):
+    dataset = load_dataset(f"folder:{write_classes(tmp_path / 'in')}")
+    with pytest.raises(ValueError, match="in' is not empty; choose another folder"):
+        write_shards(dataset, tmp_path / "in")
+    with pytest.raises(ValueError, match="format must be one of 'webdataset', 'parquet'; got 'zip'"):
+        write_shards(dataset, tmp_path / "out", "zip")
+    columns = {"image": structs(range(6)), "label": [0, 1] * 3}
+    features = {"label": {"_type": "ClassLabel", "names": ["a\nb", "c"]}}
+    file = write_parquet(tmp_path / "train.parquet", columns, features)
+    with pytest.raises(ValueError, match="class names must each fit on a line of classes.txt; got a"):
+        write_shards(load_dataset(f"parquet:{file}"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
