@@ -1,10 +1,15 @@
 """Files that webdataset and datasets write, and how webdataset itself groups the members of tar files."""
 
+import json
+import pathlib
+
 import pytest
+from made.folders import write_classes, write_masks, write_table
 from made.shards import encoded, read, write_tar
 from peers.packages import datasets, webdataset
 
 from keras_vit.data.datasets import load_dataset
+from keras_vit.data.shard_writing import write_shards
 from keras_vit.data.sources.webdataset import grouped
 from keras_vit.data.tar_samples import tar_index
 
@@ -97,3 +102,42 @@ def test_members_are_grouped_as_webdataset_does(tmp_path):
     ours = {name: {*parts} for name, parts in grouped(path, tar_index(path))}
     theirs = webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False)
     assert ours == {s["__key__"]: {key for key in s if not key.startswith("__")} for s in theirs}
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_files_written_here_are_read_by_webdataset_and_datasets(split, tmp_path):
+    data = load_dataset(f"folder:{write_classes(tmp_path / 'in', count=30)}")
+    expected = {image: label for image, label in data.split(split).evaluation_records().as_numpy_iterator()}
+    tars = write_shards(data, tmp_path / "tar", "webdataset", images_per_shard=9)
+    shards = [path for path in tars if f"/{split}-" in path]
+    theirs = [*webdataset.WebDataset(shards, shardshuffle=False)]
+    assert {sample["png"]: int(sample["cls"]) for sample in theirs} == expected
+    counts = json.loads((tmp_path / "tar" / "sizes.json").read_text())
+    assert len(theirs) == sum(counts[pathlib.Path(path).name] for path in shards)
+    write_shards(data, tmp_path / "parquet", "parquet", images_per_shard=9)
+    files = str(tmp_path / "parquet" / f"{split}-*.parquet")
+    found = datasets.load_dataset(
+        "parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache")
+    )
+    assert found.features["label"].names == ["cat", "dog"]
+    found = found.cast_column("image", datasets.Image(decode=False))
+    assert {row["image"]["bytes"]: row["label"] for row in found} == expected
+
+
+def test_labels_of_other_tasks_written_here_are_read_by_datasets(tmp_path):
+    images = [f"{number}.png" for number in range(12)]
+    lines = [f"{number}.png,{number % 2},{number % 3 // 2}" for number in range(12)]
+    table = write_table(tmp_path / "table", "file,hat,hair", *lines, images=images)
+    folders = {"multi_label": table, "regression": table, "segmentation": write_masks(tmp_path / "masks")}
+    types = {
+        "multi_label": ("labels", datasets.List(datasets.ClassLabel(names=["hat", "hair"]))),
+        "regression": ("target", datasets.List(datasets.Value("float32"))),
+        "segmentation": ("mask", datasets.Image()),
+    }
+    for task, (column, expected) in types.items():
+        write_shards(load_dataset(f"folder:{folders[task]}", task=task), tmp_path / task, "parquet")
+        files = str(tmp_path / task / "train-*.parquet")
+        cache = str(tmp_path / f"{task} cache")
+        found = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
+        assert found.features[column] == expected
+        assert found[0][column] is not None
