@@ -147,7 +147,7 @@ class _Generated:
     def __len__(self):
         return PHOTOGRAPHS * COPIES
 
-    def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
+    def training_records(self, seed, first_step, steps, batch_size, slots=None):
         import webdataset
 
         def samples():

@@ -11,7 +11,7 @@ from keras_vit.data.augmentation.options import Augmentation
 from keras_vit.data.augmentation.random_augmentation import batch_augmentation, image_augmentation
 from keras_vit.data.decoding.model_input import decode_and_prepare
 from keras_vit.data.masks import prepare_map
-from keras_vit.data.samples import by_step, not_converted, per_worker_batch
+from keras_vit.data.samples import by_step, not_converted, worker_slots
 from keras_vit.labels import kind_of_records
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer
@@ -71,8 +71,8 @@ def training_batches(
         >>> [(images.shape[0], labels.shape[1]) for images, labels in batches]
         [(8, 10), (8, 10)]
     """
-    local = _per_worker_batch(samples, batch_size, worker, workers)
-    records = samples.training_records(seed, first_step, steps, batch_size, worker, workers)
+    slots = _worker_slots(samples, batch_size, worker, workers)
+    records = samples.training_records(seed, first_step, steps, batch_size, slots)
     kind = _kind(records.element_spec[2])
     if kind.is_map:
         augmentation.check_moves_masks()
@@ -88,7 +88,7 @@ def training_batches(
         return augment(encoded, [seed, position]), tf.one_hot(label, num_classes) if one_hot else label
 
     records = records.map(sample, tf.data.AUTOTUNE)
-    batches = records.batch(local, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    batches = records.batch(len(slots), drop_remainder=True).prefetch(tf.data.AUTOTUNE)
     if not augmentation.mixes:
         return batches
     blend = batch_augmentation(augmentation)
@@ -124,12 +124,11 @@ def evaluation_batches(
         >>> sum(len(labels) for images, labels in evaluation_batches(samples, Preprocessing(16), 64))
         355
     """
-    local = _per_worker_batch(samples, batch_size, worker, workers)
+    slots = _worker_slots(samples, batch_size, worker, workers)
     records = samples.evaluation_records()
     kind = _kind(records.element_spec[1])
-    first = worker * local  # the worker's first sample of each batch
     if workers > 1:
-        is_own = not_converted(lambda i, _: (i % batch_size >= first) & (i % batch_size < first + local))
+        is_own = not_converted(lambda i, _: (i % batch_size >= slots.start) & (i % batch_size < slots.stop))
         records = records.enumerate().filter(is_own).map(not_converted(lambda _, record: record))
 
     @not_converted
@@ -137,8 +136,8 @@ def evaluation_batches(
         label = prepare_map(label, kind, preprocessing) if kind.is_map else label
         return decode_and_prepare(encoded, preprocessing, samples.exif), label
 
-    batches = records.map(sample, tf.data.AUTOTUNE).batch(local).prefetch(tf.data.AUTOTUNE)
-    if 0 < len(samples) % batch_size <= first:
+    batches = records.map(sample, tf.data.AUTOTUNE).batch(len(slots)).prefetch(tf.data.AUTOTUNE)
+    if 0 < len(samples) % batch_size <= slots.start:
         batches = batches.concatenate(_empty(batches.element_spec))
     if workers > 1:  # The filter hides their number, without which Keras warns on JAX that data ran out.
         batches = batches.apply(tf.data.experimental.assert_cardinality(-(-len(samples) // batch_size)))
@@ -197,7 +196,7 @@ def mask_batches(samples, preprocessing, batch_size):
         >>> images.shape[1:3], sizes.numpy().tolist()
         (TensorShape([16, 16]), [[32, 32], [32, 32]])
     """
-    _per_worker_batch(samples, batch_size, worker=0, workers=1)
+    _worker_slots(samples, batch_size, worker=0, workers=1)
     records = samples.evaluation_records()
     kind = _kind(records.element_spec[1])
     cropped = preprocessing if preprocessing.resize == "crop" else Preprocessing(None)
@@ -215,12 +214,12 @@ def mask_batches(samples, preprocessing, batch_size):
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
-def _per_worker_batch(samples, batch_size, worker, workers):
-    """The number of samples of a batch that are the worker's."""
+def _worker_slots(samples, batch_size, worker, workers):
+    """As `worker_slots`, after a check of the samples and the batch size."""
     if not len(samples):
         raise ValueError("expected at least one sample; got none")
     integer(at_least=1).check("batch_size", batch_size)
-    return per_worker_batch(batch_size, worker, workers)
+    return worker_slots(batch_size, worker, workers)
 
 
 def _kind(spec):

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_vit.data import samples
 from keras_vit.data.decoding.model_input import check_image
-from keras_vit.data.samples import not_converted, parsed, per_worker_batch, positions
+from keras_vit.data.samples import not_converted, parsed, positions
 from keras_vit.labels import label_kind
 
 MAX_LANES = 8
@@ -64,18 +64,19 @@ class ChunkedRecords:
     def __len__(self):
         return sum(self.counts)
 
-    def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
+    def training_records(self, seed, first_step, steps, batch_size, slots=None):
         """As of `IndexedSamples`."""
+        slots = range(batch_size) if slots is None else slots
         lanes = lane_count(batch_size, len(self))
-        own = positions(first_step, steps, batch_size, worker, workers)
-        local, slots = per_worker_batch(batch_size, worker, workers), batch_size // lanes
-        first, stop = worker * local, (worker + 1) * local  # the worker's slots of a batch
-        needed = range(first // slots, -(-stop // slots))
+        own = positions(first_step, steps, batch_size, slots)
+        size = batch_size // lanes  # of a lane's part of a batch
+        needed = range(slots.start // size, -(-slots.stop // size))
 
         @not_converted
         def of_lane(lane):
-            part = slice(tf.maximum(first - lane * slots, 0), tf.minimum(stop - lane * slots, slots))
-            groups = self._lane(lane, lanes, seed, first_step * slots).batch(slots)
+            start = lane * size
+            part = slice(tf.maximum(slots.start - start, 0), tf.minimum(slots.stop - start, size))
+            groups = self._lane(lane, lanes, seed, first_step * size).batch(size)
             return groups.map(not_converted(lambda group: tf.nest.map_structure(lambda x: x[part], group)))
 
         groups = tf.data.Dataset.range(needed.start, needed.stop).interleave(

@@ -38,20 +38,20 @@ class IndexedSamples:
     labels = None
     exif = False  # The published evaluations do not apply it.
 
-    def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
-        """The records of a worker's batches from one step to another, in order.
+    def training_records(self, seed, first_step, steps, batch_size, slots=None):
+        """The records of some slots of each batch from one step to another, in order.
 
         Args:
             seed: An int; the order depends only on it and on the position.
             first_step, steps: The first step, and the one to stop before.
             batch_size: The global batch size, over all workers.
-            worker, workers: The worker's index, and the number of workers.
+            slots: A range of the numbers from 0 to the batch size, as of `worker_slots`; None for all.
 
         Returns:
             tf.data.Dataset of (position, encoded image, label). The position, int64, counts the samples
             of the global batches from step 0; the label is int32, or float32 (targets,).
         """
-        own = positions(first_step, steps, batch_size, worker, workers)
+        own = positions(first_step, steps, batch_size, slots)
         indexed = own.map(not_converted(lambda position: (position, shuffled(position, len(self), seed))))
         return self._read(indexed)
 
@@ -235,17 +235,20 @@ class RecordFiles:
     def __len__(self):
         return sum(take for _, _, take in self.files)
 
-    def training_records(self, seed, first_step, steps, batch_size, worker=0, workers=1):
-        """As of `IndexedSamples`, except that each worker has its own samples.
+    def training_records(self, seed, first_step, steps, batch_size, slots=None):
+        """As of `IndexedSamples`, for the slots of a worker, except that each worker has its own samples.
 
         Raises:
             ValueError: if there are fewer samples than workers.
         """
+        slots = range(batch_size) if slots is None else slots
+        local = len(slots)
+        worker, workers = slots.start // local, batch_size // local
         if len(self) < workers:
             raise ValueError(f"expected at least one sample for each of {workers} workers; got {len(self)}")
         files = part(self.files, worker, workers)
-        own = positions(first_step, steps, batch_size, worker, workers)
-        first_epoch, skipped = divmod(first_step * (batch_size // workers), sum(take for _, _, take in files))
+        own = positions(first_step, steps, batch_size, slots)
+        first_epoch, skipped = divmod(first_step * local, sum(take for _, _, take in files))
         epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
         records = epochs.flat_map(not_converted(lambda epoch: self._epoch(files, seed, epoch))).skip(skipped)
         return parsed(tf.data.Dataset.zip((own, records)), self.parse, own.cardinality())
@@ -266,21 +269,17 @@ class RecordFiles:
         return _shuffle_in_buffer(records, self.buffer, [seed, epoch])
 
 
-def positions(first_step, steps, batch_size, worker, workers):
-    """The positions of a worker's samples in the global stream, in order.
-
-    Worker w of W gets the w-th of W equal parts of each batch.
-
-    Raises:
-        ValueError: if the batch size is not a multiple of the workers.
+def positions(first_step, steps, batch_size, slots=None):
+    """The positions of the samples of some slots of each batch in the global stream, in order.
 
     Example:
-        >>> [int(p) for p in positions(1, 3, batch_size=4, worker=1, workers=2)]
+        >>> [int(p) for p in positions(1, 3, batch_size=4, slots=range(2, 4))]
         [6, 7, 10, 11]
     """
-    local = per_worker_batch(batch_size, worker, workers)
+    slots = range(batch_size) if slots is None else slots
+    local = len(slots)
     counter = tf.data.Dataset.range(first_step * local, steps * local)
-    return counter.map(not_converted(lambda k: k // local * batch_size + worker * local + k % local))
+    return counter.map(not_converted(lambda k: k // local * batch_size + slots.start + k % local))
 
 
 def shuffled(position, n, seed):
@@ -388,14 +387,23 @@ def stream_seed(seed, step, stream):
     return tf.random.experimental.stateless_fold_in(tf.cast(tf.stack([seed, step]), tf.int64), stream)
 
 
-def per_worker_batch(batch_size, worker, workers):
-    """The number of samples of a global batch that are one worker's."""
+def worker_slots(batch_size, worker, workers):
+    """The slots of a global batch that are one worker's: one of as many equal parts as there are workers.
+
+    Raises:
+        ValueError: if the batch size is not a multiple of the workers.
+
+    Example:
+        >>> worker_slots(8, worker=1, workers=2)
+        range(4, 8)
+    """
     if not 0 <= worker < workers or batch_size % workers:
         raise ValueError(
             "batch_size must be a multiple of workers, and worker in [0, workers); "
             f"got batch_size {batch_size}, worker {worker} of {workers}"
         )
-    return batch_size // workers
+    local = batch_size // workers
+    return range(worker * local, (worker + 1) * local)
 
 
 def record_reader(files):

@@ -41,7 +41,7 @@ class FeatureSamples:
         if first_step is None:
             indices = tf.data.Dataset.range(count).batch(batch_size)
         else:
-            own = positions(first_step, steps, batch_size, worker=0, workers=1)
+            own = positions(first_step, steps, batch_size)
             indices = own.map(not_converted(lambda position: shuffled(position, count, seed)))
             indices = indices.batch(batch_size, drop_remainder=True)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from keras_vit.data import chunked_records
 from keras_vit.data.chunked_records import ChunkedRecords, lane_count
 from keras_vit.data.dataset import Dataset
-from keras_vit.data.samples import RecordFiles
+from keras_vit.data.samples import RecordFiles, worker_slots
 
 COUNTS = (7, 1, 19, 0, 5, 6, 22)
 EPOCH = sum(COUNTS)
@@ -30,7 +30,9 @@ def samples(counts=COUNTS, parse=lambda record: (record, record % 3)):
 
 def stream(of, first_step=0, steps=12, batch_size=12, worker=0, workers=1, seed=0):
     """[(position, record)] of the training records."""
-    records = of.training_records(seed, first_step, steps, batch_size, worker, workers)
+    records = of.training_records(
+        seed, first_step, steps, batch_size, worker_slots(batch_size, worker, workers)
+    )
     found = [(int(position), int(record)) for position, record, _ in records.as_numpy_iterator()]
     assert len(found) == int(records.cardinality()) == (steps - first_step) * batch_size // workers
     return found
@@ -48,6 +50,20 @@ def of_lanes(found, batch_size, lanes):
 def test_the_global_batches_do_not_depend_on_the_number_of_workers(workers):
     parts = [stream(samples(), worker=worker, workers=workers) for worker in range(workers)]
     assert sorted(record for part in parts for record in part) == stream(samples())
+
+
+def test_the_order_is_that_of_earlier_runs():
+    found = [record for _, record in stream(samples(), first_step=3, steps=6, batch_size=8, seed=3)]
+    assert found[:8] == [4003, 4, 2006, 2012, 6002, 6008, 6016, 5001]
+    assert found[8:16] == [0, 6, 2007, 2014, 6003, 6011, 6019, 5002]
+    assert found[16:] == [4004, 2000, 2008, 2015, 6004, 6010, 6018, 5003]
+
+
+def test_any_slots_of_a_batch_are_read():
+    whole = stream(samples())
+    records = samples().training_records(0, 0, 12, 12, range(5, 11)).as_numpy_iterator()
+    found = [(int(position), int(record)) for position, record, _ in records]
+    assert found == [record for record in whole if 5 <= record[0] % 12 < 11]
 
 
 @pytest.mark.parametrize("step", [1, 4, 7, 11])

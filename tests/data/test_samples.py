@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made.sampling import some
 
-from keras_vit.data.samples import IndexedRecords, RecordFiles, Samples, hold_out, part
+from keras_vit.data.samples import IndexedRecords, RecordFiles, Samples, hold_out, part, worker_slots
 
 COUNT = 24
 SIZES = (7, 1, 9, 0, 5, 6)  # of the record files
@@ -69,7 +69,9 @@ def indexed(request, tmp_path):
 
 def stream(samples, seed=0, first_step=0, steps=4, batch_size=12, worker=0, workers=1):
     """[(position, number, label)] of the training records."""
-    records = samples.training_records(seed, first_step, steps, batch_size, worker, workers)
+    records = samples.training_records(
+        seed, first_step, steps, batch_size, worker_slots(batch_size, worker, workers)
+    )
     found = [(int(p), int(e), int(label)) for p, e, label in records.as_numpy_iterator()]
     assert len(found) == int(records.cardinality()) == (steps - first_step) * batch_size // workers
     return found
@@ -123,6 +125,17 @@ def test_workers_share_the_global_batches_of_indexed_samples(indexed):
     assert [position for position, _, _ in whole] == [*range(48)]
     for first in (0, COUNT):
         assert sorted(numbers(whole[first : first + COUNT])) == [*range(COUNT)]
+
+
+def test_the_order_of_indexed_samples_is_that_of_earlier_runs(indexed):
+    found = numbers(stream(indexed, seed=3, first_step=1, steps=3, batch_size=8))
+    assert found == [21, 19, 0, 18, 20, 22, 7, 11, 5, 16, 4, 14, 23, 6, 9, 15]
+
+
+def test_the_order_of_record_files_is_that_of_earlier_runs(tmp_path):
+    options = {"seed": 3, "first_step": 1, "steps": 5, "batch_size": 8, "worker": 1, "workers": 2}
+    found = numbers(stream(record_files(tmp_path), **options))
+    assert found == [19, 24, 20, 23, 25, 27, 26, 18, 21, 14, 17, 23, 24, 18, 14, 25]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -193,7 +206,7 @@ def test_parts_are_disjoint_contiguous_and_equal_up_to_one_record(sizes, workers
 
 def test_more_workers_than_records_are_refused(tmp_path):
     with pytest.raises(ValueError, match="expected at least one sample for each of 3 workers; got 2"):
-        record_files(tmp_path, (2,)).training_records(0, 0, 1, 3, 0, 3)
+        record_files(tmp_path, (2,)).training_records(0, 0, 1, 3, range(1))
 
 
 def test_of_labels_that_are_not_classes_a_fraction_of_all_is_held_out():

@@ -6,6 +6,7 @@ from made.shards import encoded, encoded_mask, read, read_splits, structs, write
 
 from keras_vit.data import chunked_records
 from keras_vit.data.datasets import load_dataset
+from keras_vit.data.samples import worker_slots
 from keras_vit.data.sources import parquet
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.run import load_data
@@ -46,7 +47,10 @@ def test_any_number_of_workers_reads_the_same_batches_from_any_step(folder, work
     whole = read(samples.training_records(3, 0, 20, 8))
     epoch = read(samples.training_records(3, 0, 9, 3))
     assert sorted(epoch) == sorted(read(samples.evaluation_records()))
-    parts = [read(samples.training_records(3, 5, 20, 8, worker, workers)) for worker in range(workers)]
+    parts = [
+        read(samples.training_records(3, 5, 20, 8, worker_slots(8, worker, workers)))
+        for worker in range(workers)
+    ]
     local = 8 // workers
     steps = [part[local * step : local * (step + 1)] for step in range(15) for part in parts]
     assert sum(steps, []) == whole[40:]

@@ -7,6 +7,7 @@ from made.shards import encoded, encoded_mask, read, read_splits, write_tar
 
 from keras_vit.data.batches import training_batches
 from keras_vit.data.datasets import load_dataset, title_of
+from keras_vit.data.samples import worker_slots
 from keras_vit.data.shard_files import shard_paths, split_of
 from keras_vit.data.tar_samples import tar_index
 from keras_vit.preprocessing import Preprocessing
@@ -52,7 +53,7 @@ def test_training_reads_the_same_batches_with_any_number_of_workers(folder):
     train = load(folder).split("train")
     whole = read(train.training_records(seed=0, first_step=0, steps=9, batch_size=6))
     assert sorted(whole[:27]) == sorted(whole[27:]) != whole[:27]
-    parts = [read(train.training_records(0, 0, 9, 6, worker, 2)) for worker in (0, 1)]
+    parts = [read(train.training_records(0, 0, 9, 6, worker_slots(6, worker, 2))) for worker in (0, 1)]
     steps = [[part[3 * step : 3 * step + 3] for part in parts] for step in range(9)]
     assert [record for first, second in steps for record in first + second] == whole
     assert read(train.training_records(0, 5, 9, 6)) == whole[30:]
