@@ -29,10 +29,13 @@ def trust(add, program=False):
 
 
 def dataset(add, required=True):
-    add("--dataset", required=required, help=either(names.DATA_SETS))
+    several = "; or several in proportion to numbers: A*0.7 + B*0.3"
+    add("--dataset", required=required, help=either(names.DATA_SETS) + several)
     add("--data_dir", metavar="DIR", help="data folder of tfds: and vtab:")
     text = "place of labels or captions: label=json:KEY of tar files, label=COLUMN or image=COLUMN of Parquet"
     add("--field", action="append", default=[], metavar="FIELD", help=text)
+    text = "text file with a class on each line, perhaps with a tab and other names that stand for it"
+    add("--classes", metavar="FILE", help=text)
 
 
 def split(add):

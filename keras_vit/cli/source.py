@@ -202,7 +202,7 @@ def open_dataset(args, model, task, texts=False):
     """
     seed = getattr(args, "seed", None)
     seed = seed_of(args.model, model) if seed is None else seed
-    labels = {"task": task, "texts": texts, "fields": args.field}
+    labels = {"task": task, "texts": texts, "fields": args.field, "classes": args.classes}
     one_of(SPLITS).check("--split", getattr(args, "split", "test"))
     dataset = datasets.load_dataset(args.dataset, seed, args.on_bad_image, **labels, data_dir=args.data_dir)
     has_classes = model.is_classifier or get_task(task).label.is_map
@@ -215,8 +215,9 @@ def open_dataset(args, model, task, texts=False):
 def open_for_features(args):
     """Open the model of --model and the data set of --dataset, in the model's split, and print its sizes."""
     model = open_live(args.model, trust=args.trust, sha256=args.sha256)
+    labels = {"fields": args.field, "classes": args.classes}
     dataset = datasets.load_dataset(
-        args.dataset, seed_of(args.model, model), data_dir=args.data_dir, fields=args.field
+        args.dataset, seed_of(args.model, model), data_dir=args.data_dir, **labels
     )
     introduce(args, dataset)
     return model, dataset

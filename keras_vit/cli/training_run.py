@@ -46,6 +46,7 @@ def train_and_report(args, **options):
         image_size=args.image_size,
         on_bad_image=args.on_bad_image,
         fields=tuple(args.field),
+        classes=args.classes and _absolute(args.classes),
         tokenizer=args.tokenizer and _absolute_tokenizer(args.tokenizer),
         **options,
     )

@@ -137,6 +137,8 @@ def in_former_order(dataset):
 
 def refuse_sorted(dataset):
     """Raise ValueError if the training samples of a `Dataset` are sorted by class, and mixed only locally."""
+    for part in dataset.parts:
+        refuse_sorted(part)
     samples = dataset.split("train")
     if samples.order != ChunkedRecords.order or samples.labels is None or len(samples) <= WINDOW_RECORDS:
         return

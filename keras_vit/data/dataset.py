@@ -34,8 +34,9 @@ class Dataset:
             1), "regression" (float32 (targets,)) or "segmentation" (int32 (height, width), 255: ignored).
         ignored_files: Paths of a folder's other files, except hidden ones.
         empty_folders: Paths of its subfolders without images.
-        version: The name and version of a data set of TensorFlow Datasets; None for others.
+        version: The name and version of a data set of TensorFlow Datasets, or a digest; None for others.
         texts: `Texts` that describe the classes or the images; None for data sets without texts.
+        parts: The `Dataset` of each source of a mixture.
 
     Example:
         >>> print(load_dataset("digits").summary())
@@ -51,6 +52,7 @@ class Dataset:
     empty_folders: tuple[str, ...] = ()
     version: str | None = None
     texts: Any = None
+    parts: tuple[Dataset, ...] = ()
 
     def summary(self) -> str:
         """The classes, the sample count of each split, and what was skipped, in one line.

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import os
 import pathlib
+import re
 from collections.abc import Callable, Sequence
 
 from keras_vit.data.dataset import Dataset as Dataset
@@ -83,6 +84,7 @@ def load_dataset(
     texts: bool = False,
     labels: bool = True,
     fields: Sequence[str] = (),
+    classes: Path | None = None,
 ) -> Dataset:
     """Load a data set by its name.
 
@@ -108,6 +110,8 @@ def load_dataset(
             `keras_vit.data.sources.parquet`.
             "webdataset:PATH": tar files, such as `train-{0000..0127}.tar` or a folder of them, see
             `keras_vit.data.sources.webdataset`.
+            "NAME*WEIGHT + NAME*WEIGHT": several of these in proportion to positive numbers, 1 where none is
+            given, see `keras_vit.data.sources.mixture`.
         seed: The seed of the split where a folder (or digits) has none of its own.
         on_bad_image: For unreadable images of a folder: "fail" raises an error with the paths of those whose
             headers or ends are damaged, "skip" decodes all and lists those that it skips in `bad_images`.
@@ -119,7 +123,9 @@ def load_dataset(
             without class names, in any subfolders, split by chance unless the folders at its top are train
             and perhaps val and test.
         fields: For "webdataset:", ("label=json:KEY",) for labels in a value of each sample's JSON object; for
-            "parquet:" and the Hub's, ("image=COLUMN", "label=COLUMN").
+            "parquet:" and the Hub's, ("image=COLUMN", "label=COLUMN"). In a mixture, for all of these.
+        classes: For "single_label", a text file with a class on each line, its name and perhaps, separated by
+            tabs, other names that stand for it; these classes take the place of those of each source.
 
     Returns:
         Dataset. Where digits or a folder have no test split, a fifth of each class is held out for it;
@@ -140,6 +146,11 @@ def load_dataset(
     integer(at_least=0).check("seed", seed)
     task = label_kind(task).name
     name = text.check("name", name_of(name))
+    options = {"seed": seed, "on_bad_image": on_bad_image, "data_dir": data_dir, "labels": labels}
+    options |= {"task": task, "texts": texts, "fields": tuple(fields)}
+    if len(sources_of(name)) > 1 or classes is not None:
+        mixture = importlib.import_module("keras_vit.data.sources.mixture")
+        return Dataset(name, task=task, **mixture.load_mixture(name, classes=classes, **options))
     kind, argument = name.partition(":")[::2]
     source = SOURCES.get(kind)
     if source is None or bool(argument) != bool(source.placeholder) or ":" in name and not argument:
@@ -149,9 +160,7 @@ def load_dataset(
     if fields and not source.has_fields:
         raise ValueError(f"{name} has no fields to choose from; got {', '.join(fields)}")
     load = getattr(importlib.import_module(f"keras_vit.data.sources.{kind}"), f"load_{kind}")
-    options = {"seed": seed, "on_bad_image": on_bad_image, "data_dir": data_dir, "labels": labels}
-    options["fields"] = tuple(fields)
-    loaded = load(argument, task=task, texts=texts, **options)
+    loaded = load(argument, **options)
     for split, samples in loaded["splits"].items():
         if not len(samples):
             of_class = " of each class" if loaded["class_names"] else ""
@@ -162,15 +171,43 @@ def load_dataset(
     return Dataset(name, task=task, **loaded)
 
 
+def sources_of(name):
+    """The names of the sources of a mixture, each with its weight as in the name; another name without one.
+
+    >>> sources_of("folder:flowers*0.7 + digits"), sources_of("folder:cats + dogs")
+    ([('folder:flowers', '*0.7'), ('digits', '')], [('folder:cats + dogs', '')])
+    """
+    parts = [re.fullmatch(r"(.*?)(\*\d*\.?\d+)?", part, re.DOTALL) for part in name.split(" + ")]
+    if len(parts) == 1 or not all(_is_source(part[1]) for part in parts):
+        return [(name, "")]
+    return [(part[1], part[2] or "") for part in parts]
+
+
+def _is_source(name):
+    """Whether a name begins with a kind of source, or with a word that is like one."""
+    kind, colon, argument = name.partition(":")
+    if kind in SOURCES:
+        return bool(argument) == bool(SOURCES[kind].placeholder)
+    return bool(colon and did_you_mean(kind, SOURCES))
+
+
+def _each_source(name, change):
+    """The name with each of its sources changed by a function of the kind and what follows the colon."""
+
+    def changed(own):
+        kind, _, argument = own.partition(":")
+        return change(kind, argument) if kind in SOURCES and argument else own
+
+    return " + ".join(changed(own) + weight for own, weight in sources_of(name))
+
+
 def absolute_name(name):
     """The name of a data set with absolute paths, which is the same in every folder.
 
-    >>> absolute_name("folder:/data/../flowers"), absolute_name("tfds:cifar10")
-    ('folder:/flowers', 'tfds:cifar10')
+    >>> absolute_name("folder:/data/../flowers"), absolute_name("tfds:cifar10*2 + parquet:/a/../b")
+    ('folder:/flowers', 'tfds:cifar10*2 + parquet:/b')
     """
-    kind, _, argument = name.partition(":")
-    source = SOURCES.get(kind)
-    return f"{kind}:{source.absolute(argument)}" if source and argument else name
+    return _each_source(name, lambda kind, argument: f"{kind}:{SOURCES[kind].absolute(argument)}")
 
 
 def _known():
@@ -202,15 +239,15 @@ def folder_of(name):
     >>> folder_of("folder:flowers"), folder_of("digits")
     (PosixPath('flowers'), None)
     """
-    kind, argument = name_of(name).partition(":")[::2]
-    return pathlib.Path(argument).expanduser() if kind == "folder" else None
+    [(own, _), *others] = sources_of(name_of(name))
+    kind, argument = own.partition(":")[::2]
+    return pathlib.Path(argument).expanduser() if kind == "folder" and not others else None
 
 
 def title_of(name):
     """A data set's name for other readers: of a folder, its name without its location.
 
-    >>> title_of("folder:/home/me/flowers"), title_of("tfds:oxford_iiit_pet"), title_of("digits")
-    ('flowers', 'oxford_iiit_pet', 'digits')
+    >>> title_of("folder:/home/me/flowers"), title_of("digits"), title_of("tfds:cifar10*2 + parquet:/a/b")
+    ('flowers', 'digits', 'cifar10*2 + b')
     """
-    kind, argument = name_of(name).partition(":")[::2]
-    return SOURCES[kind].title(argument) if argument and kind in SOURCES else argument or name
+    return _each_source(name_of(name), lambda kind, argument: SOURCES[kind].title(argument))

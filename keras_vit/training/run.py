@@ -123,6 +123,8 @@ def train(
     samples = dataset.split("train")
     if recipe.train_samples is not None:
         samples = subset(samples, recipe.train_samples, recipe.seed)
+    if dataset.parts:
+        samples.shares(recipe.batch_size)  # It refuses a batch that is too small.
     keras.utils.set_random_seed(recipe.seed)
     with devices.scope():
         model = build_model(config, dataset)
@@ -193,7 +195,8 @@ def _versions():
 def load_data(config, data_dir=None):
     """The `Dataset` of a run."""
     recipe, task = config.recipe, config.recipe.task
-    needed = {"texts": config.task.reads_texts, "labels": config.task.needs_labels, "fields": config.fields}
+    needed = {"texts": config.task.reads_texts, "labels": config.task.needs_labels}
+    needed |= {"fields": config.fields, "classes": config.classes}
     dataset = load_dataset(
         config.dataset, recipe.seed, config.on_bad_image, task=task, data_dir=data_dir, **needed
     )

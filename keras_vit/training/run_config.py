@@ -38,7 +38,7 @@ class RunConfig:
         sha256: The digest that the file of `weights` must have, in hexadecimal; None: any.
         tokenizer: Of a recipe with `image_text`: what `read_text_preprocessing` reads, perhaps followed by a
             colon and its family. None: that of the weights with the text tower, or of the data set.
-        fields: As for `load_dataset`.
+        fields, classes: As for `load_dataset`.
     """
 
     dataset: str = rules.field(rules.text)
@@ -54,10 +54,11 @@ class RunConfig:
     sha256: str | None = None
     tokenizer: str | None = None
     fields: tuple[str, ...] = ()
+    classes: str | None = None
 
     def __post_init__(self):
         fields = {"dataset": name_of(self.dataset)}
-        paths = {"weights": self.weights, "tokenizer": self.tokenizer}
+        paths = {"weights": self.weights, "tokenizer": self.tokenizer, "classes": self.classes}
         fields |= {name: os.fspath(path) for name, path in paths.items() if isinstance(path, os.PathLike)}
         for name, value in fields.items():
             object.__setattr__(self, name, value)

@@ -5,6 +5,7 @@ import types
 import pytest
 from made.folders import write_captions
 from made.pages import read_page
+from made.shards import stored
 
 from keras_vit import ImageTextModel
 from keras_vit.cli import training_run as module
@@ -141,6 +142,39 @@ def test_given_sizes_and_named_recipes_are_not_changed(bare, keras_vit, monkeypa
     for options in ((), ("--total_steps", 7), ("--set", "base_lr=0.5"), ("--recipe", "finetune"), both):
         keras_vit(*bare, *options, status=2)
     assert sizes == [(8, 100, 0.03), (8, 7, 0.03), (8, 100, 0.5), (512, 500, 0.03), (4, 3, 0.03)]
+
+
+def test_sources_and_the_file_of_classes_are_stored_by_their_absolute_paths(
+    weights, keras_vit, tmp_path, monkeypatch
+):
+    given = []
+
+    def train(config, path, **_):
+        given.append((config.dataset, config.classes))
+        raise OSError("stopped")
+
+    monkeypatch.setattr(module, "train", train)
+    monkeypatch.chdir(tmp_path)
+    command = ("finetune", "--weights", weights, "--recipe", "finetune", "--workdir", tmp_path / "run")
+    keras_vit(*command, "--dataset", "folder:a*2 + webdataset:b", "--classes", "names.txt", status=2)
+    assert given == [(f"folder:{tmp_path}/a*2 + webdataset:{tmp_path}/b", f"{tmp_path}/names.txt")]
+
+
+@pytest.mark.slow
+def test_a_mixture_is_trained_and_evaluated_with_the_classes_of_a_file(
+    weights, images, keras_vit, json_of, tmp_path
+):
+    (tmp_path / "names.txt").write_text("cat\t0\ndog\t1\t2\n")
+    mixture = f"folder:{images} + {stored(tmp_path / 'tar', 'webdataset')}*3"
+    data = ("--dataset", mixture, "--classes", tmp_path / "names.txt")
+    settings = ("--total_steps", 2, "--batch_size", 4, "--set", "eval_every=2", "--workdir", tmp_path / "run")
+    keras_vit("finetune", "--weights", weights, "--recipe", "finetune", *data, *settings)
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert result["data"] == "2 classes (cat, dog): 59 train, 5 validation, 16 test"
+    page = read_page((tmp_path / "run/report.html").read_text())
+    assert "images + tar*3, test: 16 images" in page.text and str(tmp_path) not in page.text
+    found = json_of("evaluate", "--model", tmp_path / "run", *data)
+    assert (found["samples"], found["accuracy"]) == (16, result["test_accuracy"])
 
 
 def test_skipped_images_are_named(run, finetune, keras_vit, monkeypatch):

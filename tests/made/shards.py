@@ -7,7 +7,7 @@ import tarfile
 import pyarrow
 import pyarrow.parquet
 import tensorflow as tf
-from made.folders import picture
+from made.folders import picture, write_classes
 from made.prepared import prepare
 from PIL import Image
 
@@ -67,7 +67,10 @@ def write_parquet(path, columns, features=None, rows=4):
 
 
 def stored(folder, source):
-    """The name of a data set of 60 images of three classes in a kind of file."""
+    """The name of a data set of 60 images of three classes in a kind of file, or of a mixture of such."""
+    if source == "mixture":
+        tar, table = (stored(folder / kind, kind) for kind in ("webdataset", "parquet"))
+        return f"{tar}*2 + {table} + folder:{write_classes(folder / 'folder', '012')}"
     if source == "tfrecord":
         folder = prepare(folder, {"train": 60}, shards=5, file_format="tfrecord")
         return f"tfds:{folder}/toy/1.0.0"

@@ -130,12 +130,13 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
         *(("tensorflow", "sigmoid"), ("jax", "softmax")),
         *(("tensorflow", "mae"), ("tensorflow", "igpt"), ("jax", "dino")),
         *(("tensorflow", "tfrecord"), ("tensorflow", "parquet"), ("jax", "parquet"), ("jax", "webdataset")),
+        *(("tensorflow", "mixture"), ("jax", "mixture")),
     ],
 )
 def test_a_run_that_is_killed_ten_times_ends_bit_for_bit_as_the_uninterrupted_one(
     backend, labels, config, labeled, tmp_path
 ):
-    if labels in ("tfrecord", "parquet", "webdataset"):
+    if labels in ("tfrecord", "parquet", "webdataset", "mixture"):
         config = dataclasses.replace(config, dataset=stored(tmp_path / "data", labels))
     elif labels != "classes":
         config = labeled(labels)

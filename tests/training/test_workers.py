@@ -55,7 +55,7 @@ def same(request, labeled, tmp_path):
     return config, run_both(tmp_path / "two", config)
 
 
-@pytest.fixture(scope="module", params=["tfrecord", "parquet", "webdataset"])
+@pytest.fixture(scope="module", params=["tfrecord", "parquet", "webdataset", "mixture"])
 def on_shards(request, plain, tmp_path_factory):
     """The configuration of `plain` on files of several images, and the state in which two workers end."""
     dataset = stored(tmp_path_factory.mktemp("toy"), request.param)

@@ -1,0 +1,172 @@
+"""Samples of several sources, of which each batch has fixed numbers."""
+
+import dataclasses
+import fractions
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.samples import not_converted, positions
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The samples of one source of `MixedSamples`.
+
+    Args:
+        name: The name of the source.
+        samples: Samples with the interface of `IndexedSamples`.
+        weight: Its proportion, a fractions.Fraction, relative to those of the others; None: the number of its
+            samples, and it may be missing from a batch.
+        labels: The label in the mixture for each label of the source; None: the same.
+    """
+
+    name: str
+    samples: Any
+    weight: fractions.Fraction | None = None
+    labels: Sequence[int] | None = None
+
+    def relabeled(self, records):
+        """Convert a dataset of (…, encoded image, label) to one of (encoded image, label in the mixture)."""
+        labels = None if self.labels is None else tf.constant(self.labels, tf.int32)
+
+        @not_converted
+        def record(*values):
+            *_, encoded, label = values
+            return encoded, label if labels is None else tf.gather(labels, label)
+
+        return records.map(record)
+
+
+@dataclasses.dataclass(frozen=True)
+class MixedSamples:
+    """Samples of several sources in fixed proportions, with the interface of `IndexedSamples`.
+
+    Each batch has a fixed number of samples of each source, evenly spread over its slots. These have the
+    order of batches of that number from the source alone, with a seed of its own. So the order is a function
+    of the seed and the position, whatever the number of workers, and a worker reads its own slots only.
+
+    Args:
+        parts: A `Part` for each source.
+
+    Example:
+        >>> test, three, one = load_dataset("digits").split("test"), *map(fractions.Fraction, (3, 1))
+        >>> samples = MixedSamples((Part("a", test, three), Part("b", test, one)))
+        >>> samples.shares(8), len(samples)
+        ([6, 2], 710)
+    """
+
+    parts: tuple[Part, ...]
+    order = "mixture"
+
+    def __len__(self):
+        return sum(len(part.samples) for part in self.parts)
+
+    @property
+    def exif(self):
+        """Whether to apply the EXIF orientation of the images: as of any source."""
+        return any(part.samples.exif for part in self.parts)
+
+    @functools.cached_property
+    def labels(self):
+        """The label of each sample; None where a source does not know them before reading."""
+        found = []
+        for part in self.parts:
+            if part.samples.labels is None:
+                return None
+            own = part.samples.labels
+            found += own if part.labels is None else [part.labels[label] for label in own]
+        return tuple(found)
+
+    def shares(self, batch_size):
+        """The number of samples of each source in a batch, by the method of largest remainders.
+
+        Raises:
+            ValueError: if a batch has no sample of a source with a weight.
+        """
+        weights = [len(part.samples) if part.weight is None else part.weight for part in self.parts]
+        exact = [fractions.Fraction(batch_size * weight, sum(weights)) for weight in weights]
+        shares = [math.floor(share) for share in exact]
+        by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])
+        for i in by_remainder[: batch_size - sum(shares)]:
+            shares[i] += 1
+        for part, share, weight in zip(self.parts, shares, weights):
+            if part.weight is not None and not share:
+                raise ValueError(
+                    f"a batch of {batch_size} has no sample of {part.name!r}; expected a batch size of at "
+                    f"least {math.ceil(sum(weights) / weight)}, or a larger weight"
+                )
+        return shares
+
+    def training_records(self, seed, first_step, steps, batch_size, slots=None):
+        """As of `IndexedSamples`.
+
+        Raises:
+            ValueError: as `shares`.
+        """
+        slots = range(batch_size) if slots is None else slots
+        shares = self.shares(batch_size)
+        sources = _spread(shares)
+        used, choices, counts = np.unique(
+            sources[slots.start : slots.stop], return_inverse=True, return_counts=True
+        )
+        streams = []
+        for source, count in zip(used.tolist(), counts.tolist()):
+            first = int(np.count_nonzero(sources[: slots.start] == source))
+            part, own_seed = self.parts[source], _seed_of_source(seed, source)
+            records = part.samples.training_records(
+                own_seed, first_step, steps, shares[source], range(first, first + count)
+            )
+            streams.append(part.relabeled(records))
+        choices = tf.data.Dataset.from_tensor_slices(choices.astype("int64")).repeat(steps - first_step)
+        own = positions(first_step, steps, batch_size, slots)
+        records = tf.data.Dataset.zip(own, tf.data.Dataset.choose_from_datasets(streams, choices))
+        records = records.map(not_converted(lambda position, record: (position, *record)))
+        return records.apply(tf.data.experimental.assert_cardinality(own.cardinality()))
+
+    def evaluation_records(self):
+        """As of `IndexedSamples`, one source after another."""
+        records = [part.relabeled(part.samples.evaluation_records()) for part in self.parts]
+        return functools.reduce(tf.data.Dataset.concatenate, records)
+
+    def take(self, indices):
+        """The samples at some indices, in ascending order.
+
+        Raises:
+            ValueError: if a source has no `take`, or one with a weight would have no samples.
+        """
+        indices = np.sort(np.fromiter(indices, int))
+        stops = [*itertools.accumulate(len(part.samples) for part in self.parts)]
+        taken = []
+        for part, stop in zip(self.parts, stops):
+            start = stop - len(part.samples)
+            own = indices[(start <= indices) & (indices < stop)] - start
+            if not hasattr(part.samples, "take"):
+                raise ValueError(f"{part.name!r} is read in order; some of its samples cannot be chosen")
+            if part.weight is not None and not len(own):
+                raise ValueError(f"expected samples of each source; got none of {part.name!r}")
+            if len(own):
+                taken.append(dataclasses.replace(part, samples=part.samples.take(own)))
+        return MixedSamples(tuple(taken))
+
+
+def _spread(shares):
+    """The number of the source in each slot of a batch: int64 (batch,).
+
+    >>> _spread([4, 2]).tolist()
+    [0, 1, 0, 0, 1, 0]
+    """
+    places = [
+        ((2 * i + 1) / (2 * share), source) for source, share in enumerate(shares) for i in range(share)
+    ]
+    return np.array([source for _, source in sorted(places)])
+
+
+def _seed_of_source(seed, source):
+    """A seed for each source, so that two that are equal are in different orders."""
+    return int(np.random.SeedSequence([seed, source]).generate_state(1)[0])

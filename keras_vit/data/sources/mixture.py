@@ -1,0 +1,159 @@
+"""Mixtures: several data sets in given proportions, and the classes that they share."""
+
+import fractions
+import hashlib
+import itertools
+import json
+import pathlib
+
+from keras_vit.data.datasets import SOURCES, load_dataset, sources_of
+from keras_vit.data.files import read_text
+from keras_vit.data.fingerprint import fingerprint
+from keras_vit.data.mixed_samples import MixedSamples, Part
+from keras_vit.data.pairs import Texts
+from keras_vit.labels import label_kind
+from keras_vit.messages import did_you_mean, listed
+
+
+def load_mixture(name, *, classes=None, task="single_label", texts=False, labels=True, fields=(), **options):
+    r"""Load the sources of a mixture.
+
+    In training, each batch has a fixed number of samples of each source: the batch size times its fraction of
+    the weights, rounded by the method of largest remainders. With the weights 0.7 and 0.3, a batch of 64 has
+    45 and 19, so the fractions are 0.703 and 0.297. The validation and test splits are those of the sources,
+    one after another.
+
+    Args:
+        name: NAME*WEIGHT + NAME*WEIGHT, with names as of `load_dataset` and positive numbers, 1 where none is
+            given; or the name of one data set.
+        classes, task, texts, labels, fields: As of `load_dataset`.
+        options: Others of `load_dataset`.
+
+    Returns:
+        dict of the fields of a `Dataset` but name and task.
+
+    Raises:
+        ValueError: if a weight is 0, a source cannot be loaded, the sources have different classes, or
+            one has a class that is not among `classes`.
+
+    Example:
+        >>> mixture = load_dataset("digits*3 + digits*1")
+        >>> mixture.split("train").shares(32), len(mixture.split("test"))
+        ([24, 8], 710)
+        >>> _ = (tmp / "classes.txt").write_text("even\t0\t2\t4\t6\t8\nodd\t1\t3\t5\t7\t9")
+        >>> load_dataset("digits", classes=tmp / "classes.txt").summary()
+        '2 classes (even, odd): 1302 train, 140 validation, 355 test'
+    """
+    options |= {"task": task, "texts": texts, "labels": labels}
+    if classes is not None and (texts or not labels or not label_kind(task).is_class_id):
+        raise ValueError("classes are for the task single_label, without captions; leave them out for others")
+    sources = sources_of(name)
+    weights = [fractions.Fraction(weight[1:] or 1) for _, weight in sources]
+    if not all(weights):
+        raise ValueError(f"expected positive weights of sources; got {name!r}")
+    kinds = [SOURCES.get(own.partition(":")[0]) for own, _ in sources]
+    has_fields = [bool(kind and kind.has_fields) for kind in kinds]
+    parts = [
+        load_dataset(own, fields=fields if has or not any(has_fields) else (), **options)
+        for (own, _), has in zip(sources, has_fields)
+    ]
+    if classes is not None:
+        names, of_classes = read_class_list(classes)
+        tables = [_numbers(part, of_classes, classes) for part in parts]
+    else:
+        names, tables = _shared_classes(parts, task, labels)
+    splits = {}
+    for split in parts[0].splits:
+        own, before = [], 0
+        for part, weight, table in zip(parts, weights, tables):
+            samples = part.split(split)
+            if part.captions(split) is not None:
+                table = range(before, before + len(samples))
+            own.append(Part(part.name, samples, weight if split == "train" else None, table))
+            before += len(samples)
+        splits[split] = MixedSamples(tuple(own))
+    return {
+        "class_names": names,
+        "splits": splits,
+        "version": _version(parts, tables),
+        "texts": _texts(parts),
+        "parts": tuple(parts),
+        **{
+            field: tuple(itertools.chain.from_iterable(getattr(part, field) for part in parts))
+            for field in ("bad_images", "ignored_files", "empty_folders")
+        },
+    }
+
+
+def read_class_list(path):
+    r"""The classes in a text file: their names, and a dict from each name to the number of its class.
+
+    Args:
+        path: A class on each line: its name and, separated by tabs, other names that stand for it.
+
+    Raises:
+        ValueError: if the file cannot be read, has fewer than two classes, or an empty name or one twice.
+
+    Example:
+        >>> _ = (tmp / "classes.txt").write_text("cat\ttabby\ndog")
+        >>> read_class_list(tmp / "classes.txt")
+        (('cat', 'dog'), {'cat': 0, 'tabby': 0, 'dog': 1})
+    """
+    path, numbers = pathlib.Path(path).expanduser(), {}
+    lines = [[name.strip() for name in line.split("\t")] for line in read_text(path).rstrip().splitlines()]
+    for number, line in enumerate(lines):
+        for name in line:
+            if not name or name in numbers:
+                raise ValueError(f"{str(path)!r}, line {number + 1}: expected another name; got {name!r}")
+            numbers[name] = number
+    if len(lines) < 2:
+        raise ValueError(f"{str(path)!r}: expected a class on each of two or more lines; got {len(lines)}")
+    return tuple(line[0] for line in lines), numbers
+
+
+def _numbers(part, of_classes, path):
+    """The number of each class of a source."""
+    missing = [name for name in part.class_names if name not in of_classes]
+    if missing:
+        hint = did_you_mean(missing[0], of_classes)
+        raise ValueError(f"{str(path)!r} lacks classes of {part.name!r}: {listed(missing)}{hint}")
+    return [of_classes[name] for name in part.class_names]
+
+
+def _shared_classes(parts, task, labels):
+    """The class names of all sources, and for each source the number of each class, or None if it is its own.
+
+    Where labels are not needed, sources of different classes have none: all labels are 0.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        pairs = itertools.zip_longest(first.class_names, part.class_names)
+        for number, names in enumerate(pairs):
+            if names[0] == names[1]:
+                continue
+            if not labels:
+                return (), [[0] * max(len(part.class_names), 1) for part in parts]
+            expected, got = ("none" if name is None else repr(name) for name in names)
+            advice = "; --classes FILE gives them the same" if label_kind(task).is_class_id else ""
+            raise ValueError(
+                f"expected the classes of {first.name!r} in {part.name!r}, in this order: class {number} "
+                f"{expected}; got {got}{advice}"
+            )
+    return first.class_names, [None] * len(parts)
+
+
+def _texts(parts):
+    """The texts of the classes, or of the images of all sources."""
+    first = parts[0]
+    if first.captions("train") is None:
+        return first.texts
+    joined = {split: sum((tuple(part.captions(split)) for part in parts), ()) for split in first.splits}
+    return Texts(joined)
+
+
+def _version(parts, tables):
+    """A digest of what `fingerprint` has of each source, except for the times of files, and of the tables."""
+    known = [fingerprint(part) for part in parts]
+    for own in known:
+        own["files"] = {file: about[:-1] for file, about in own["files"].items()}
+    return f"mixture {hashlib.sha256(json.dumps([known, tables]).encode()).hexdigest()[:16]}"
