@@ -4,8 +4,10 @@ import pathlib
 
 import numpy as np
 
+from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
 from keras_vit.evaluation import predict
+from keras_vit.inspection.class_map_pictures import png_bytes
 from keras_vit.inspection.figures import confusion_figure
 from keras_vit.messages import spelled
 from keras_vit.reports.evaluation_pictures import PICTURES, ImagePictures, read_samples
@@ -97,10 +99,12 @@ def sample_images(model, samples, task, names, count):
 
 
 def draw_samples(samples, count):
-    """Return at most `count` samples of a split, drawn at random, as `Samples`; no others are read."""
-    if samples.order != "index":  # Files are read in order: these are the images of the first step of a run.
+    """Return at most `count` samples of a split, drawn at random, as samples by index; no others are read."""
+    if samples.order != "index" or not hasattr(samples, "take"):  # the images of the first step of a run
         records = samples.training_records(0, 0, 1, min(count, len(samples)))
         images, labels = zip(*((image.numpy(), label.numpy()) for _, image, label in records))
+        if labels[0].ndim == 3:  # masks, which may be of several sizes
+            return MaskSamples(images, tuple(png_bytes(mask[..., 0]) for mask in labels), exif=samples.exif)
         return Samples(images, labels, samples.exif)
     if len(samples) <= count:
         return samples

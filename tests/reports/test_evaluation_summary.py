@@ -15,11 +15,12 @@ from reference.small import small
 
 from keras_vit import ImageSegmenter
 from keras_vit.data.masks import MaskSamples
+from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.samples import IndexedRecords, Samples
 from keras_vit.evaluation import evaluate
 from keras_vit.inspection.class_map_pictures import png_bytes
 from keras_vit.reports import evaluation_summary
-from keras_vit.reports.evaluation_summary import add_evaluation, sample_images
+from keras_vit.reports.evaluation_summary import add_evaluation, draw_samples, sample_images
 from keras_vit.reports.page import Report
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
@@ -181,6 +182,13 @@ def test_a_large_split_is_sampled_and_other_images_are_not_read(model, monkeypat
         assert "Confusion matrix of made, test (20 of 200 images sampled)" in text
     read = {*source.read}
     assert len(read) == 20 and len([i for i in read if i < 100]) in range(4, 17)
+
+
+def test_masks_of_several_sizes_that_are_read_in_order_are_drawn():
+    maps = [np.full(size, value, "uint8") for value, size in enumerate([(4, 6), (8, 4), (4, 4)])]
+    parts = (MaskSamples((png_bytes(own),), (png_bytes(own),)) for own in maps)
+    drawn = draw_samples(MixedSamples(tuple(Part("part", part) for part in parts)), 10)
+    assert {mask.shape[:2]: mask.max() for _, mask in drawn} == {(4, 6): 0, (8, 4): 1, (4, 4): 2}
 
 
 def test_only_correct_predictions_are_best_and_there_may_be_none(model):
