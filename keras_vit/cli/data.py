@@ -62,6 +62,7 @@ def _open(args, on_bad_image="fail"):
         texts=args.captions,
         labels=not args.captions,
         fields=args.field,
+        classes=args.classes,
     )
 
 

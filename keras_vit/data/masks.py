@@ -48,7 +48,7 @@ class MaskSamples(EncodedSamples):
     values: tuple[int, ...] | None = None
     colors: tuple[int, ...] | None = None
     exif: bool = True
-    parts = ("images", "masks")
+    members = ("images", "masks")
 
     @property
     def label_values(self) -> tuple[int, ...]:

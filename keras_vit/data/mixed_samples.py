@@ -134,6 +134,10 @@ class MixedSamples:
         records = [part.relabeled(part.samples.evaluation_records()) for part in self.parts]
         return functools.reduce(tf.data.Dataset.concatenate, records)
 
+    def stored(self):
+        """As of `IndexedSamples`, one source after another."""
+        return itertools.chain.from_iterable(part.samples.stored() for part in self.parts)
+
     def take(self, indices):
         """The samples at some indices, in ascending order.
 

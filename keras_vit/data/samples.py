@@ -97,23 +97,23 @@ class EncodedSamples(IndexedSamples):
     """Samples whose `images` are paths (str) or file contents (bytes), all of one kind.
 
     Attributes:
-        parts: The names of the fields with a value for each sample.
+        members: The names of the fields with a value for each sample.
         label_values: How values in label files become labels, as a JSON value; None: as they are.
     """
 
-    parts = ("images", "labels")
+    members = ("images", "labels")
     label_values = None
 
     def __len__(self):
         return len(self.images)
 
     def take(self, indices):
-        values = {name: tuple(getattr(self, name)[i] for i in indices) for name in self.parts}
+        values = {name: tuple(getattr(self, name)[i] for i in indices) for name in self.members}
         return dataclasses.replace(self, **values)
 
     def paths(self):
         """The paths of all images and labels in files."""
-        return [path for name in self.parts for path in getattr(self, name) if isinstance(path, str)]
+        return [path for name in self.members for path in getattr(self, name) if isinstance(path, str)]
 
     def place(self, index):
         image = self.images[index]

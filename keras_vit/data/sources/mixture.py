@@ -8,7 +8,7 @@ import pathlib
 
 from keras_vit.data.datasets import SOURCES, load_dataset, sources_of
 from keras_vit.data.files import read_text
-from keras_vit.data.fingerprint import fingerprint
+from keras_vit.data.fingerprint import files_summary, fingerprint
 from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.pairs import Texts
 from keras_vit.labels import label_kind
@@ -155,5 +155,5 @@ def _version(parts, tables):
     """A digest of what `fingerprint` has of each source, except for the times of files, and of the tables."""
     known = [fingerprint(part) for part in parts]
     for own in known:
-        own["files"] = {file: about[:-1] for file, about in own["files"].items()}
+        own["files"] = files_summary(own["files"].drop_columns(["time"]))
     return f"mixture {hashlib.sha256(json.dumps([known, tables]).encode()).hexdigest()[:16]}"

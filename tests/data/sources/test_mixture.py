@@ -10,9 +10,10 @@ from made.workers import end_of
 from reference.small import NO_TRANSFORMER, SMALL
 
 from keras_vit.data import chunked_records
+from keras_vit.data.damage import damage_named
 from keras_vit.data.datasets import absolute_name, folder_of, load_dataset, sources_of, title_of
 from keras_vit.data.fingerprint import differences, fingerprint
-from keras_vit.training import Recipe, run
+from keras_vit.training import Recipe
 from keras_vit.training.run import load_data, train
 from keras_vit.training.run_config import RunConfig
 
@@ -218,8 +219,8 @@ def test_images_of_a_source_that_cannot_be_read_any_more_are_named(tmp_path):
     root = write_classes(tmp_path / "images")
     data = load_dataset(f"digits + folder:{root}", labels=False)
     (root / "cat" / "03.png").unlink()
-    words = r"1 image\(s\) cannot be read any more: .*cat/03.png"
-    with pytest.raises(ValueError, match=words), run._unreadable_images(data):
+    words = r"1 image\(s\) cannot be read: .*cat/03.png \(No such file or directory\); restore them"
+    with pytest.raises(ValueError, match=words), damage_named(data.splits.values()):
         for samples in data.splits.values():
             assert [*samples.evaluation_records()]
 
