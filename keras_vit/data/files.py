@@ -222,7 +222,7 @@ def file_of_row(root, file, where):
     relative = os.path.normpath(file.strip())
     if os.path.isabs(relative) or relative.split(os.sep)[0] == os.pardir:
         raise ValueError(f"{where}: expected a file in {os.fspath(root)!r}; got {file!r}")
-    path = os.fspath(root / relative)
+    path = os.path.join(root, relative)
     if "\0" in file or not os.path.isfile(path):
         raise ValueError(f"{where}: no such file: {file!r}")
     return path

@@ -99,9 +99,9 @@ def _read_tables(root, tables):
 
 def _place_of(root, folder, row, where):
     """The path of a row's image, and its split."""
-    file = folder / row[FILE].strip()
-    path = file_of_row(root, os.fspath(file), f"{where}, column {FILE}")
-    above = file.parts[0].lower() if file.parts else ""
+    file = os.path.normpath(os.path.join(folder, row[FILE].strip()))
+    path = file_of_row(root, file, f"{where}, column {FILE}")
+    above = file.partition(os.sep)[0].lower()
     default = above if above in SPLIT_NAMES else "train"
     return path, split_of_row(row.get(SPLIT, ""), default, f"{where}, column {SPLIT}")
 
