@@ -21,6 +21,9 @@ LENGTH[1, 2:4], LENGTH[2, :4], LENGTH[3, 4:8] = BIG[2:], BIG, LITTLE
 IS_EXIF = np.full((4, HEAD), -1, "int32")  # the first bytes of the segment with EXIF data; -1 matches any
 IS_EXIF[1, :2], IS_EXIF[1, 4:] = [*b"\xff\xe1"], [*PREFIX]
 IS_EXIF[2, 4:8], IS_EXIF[3, :4] = [*b"eXIf"], [*b"EXIF"]
+# The lowest and the highest first bytes of a JPEG whose only application segment is that of JFIF.
+PLAIN = np.frombuffer(b"\xff\xd8\xff\xe0\0\x10" + bytes(14) + b"\xff\xc0", "uint8")
+PLAIN_TO = np.frombuffer(b"\xff\xd8\xff\xe0\0\x10" + 14 * b"\xff" + b"\xff\xdf", "uint8")
 LEAST = np.zeros((4, HEAD), "int32")  # The search ends at a segment with one of the first bytes below this.
 LEAST[1, :2] = 0xFF, 0xE0  # application segments and comments, which come first in a JPEG
 
@@ -49,6 +52,16 @@ def orientation(encoded):
 
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})  # traced once for all pipelines
 def _orientation(encoded):
+    return tf.cond(_is_plain(encoded), lambda: tf.constant(1), lambda: _searched(encoded))
+
+
+def _is_plain(encoded):
+    """Whether the bytes are those of a JPEG of the usual form without EXIF data; the search takes longer."""
+    head = tf.io.decode_raw(tf.strings.substr(encoded, 0, len(PLAIN)), tf.uint8, fixed_length=len(PLAIN))
+    return tf.reduce_all((head >= PLAIN) & (head <= PLAIN_TO))
+
+
+def _searched(encoded):
     exif = _exif_data(encoded)
     return tf.cond(tf.strings.length(exif) > 0, lambda: _orientation_tag(exif), lambda: tf.constant(1))
 
