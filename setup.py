@@ -33,6 +33,7 @@ setup(
         "ai-edge-litert",
         "filelock",
         "flatbuffers",
+        "fsspec",
         "h5py",
         "huggingface_hub",
         "importlib_resources",  # tensorflow-datasets needs it to prepare data but does not require it.

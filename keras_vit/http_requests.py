@@ -21,8 +21,8 @@ class Session(requests.Session):
         return None  # `get` follows redirects; requests would read their bodies, which may be endless.
 
 
-def get(session, url, start, trust, timeout):
-    """The response to a GET request from a byte on, whose content is not read yet.
+def get(session, url, start, trust, timeout, method="GET"):
+    """The response to a request for a file from a byte on, whose content is not read yet.
 
     Each redirect is checked like the first URL, and credentials are only sent to the first server.
 
@@ -32,6 +32,7 @@ def get(session, url, start, trust, timeout):
         start: The first byte.
         trust: Whether to accept plain `http://` from another machine.
         timeout: Seconds to connect, and between two chunks.
+        method: "GET", or "HEAD" for a response without content.
 
     Raises:
         ValueError: for a redirect that is refused.
@@ -44,7 +45,7 @@ def get(session, url, start, trust, timeout):
     auth = _credentials(url)
     for _ in range(REDIRECTS):
         options = {"headers": headers, "auth": auth, "timeout": timeout}
-        response = session.get(url, **options, stream=True, allow_redirects=False)
+        response = session.request(method, url, **options, stream=True, allow_redirects=False)
         if not response.is_redirect:
             return response
         target = urllib.parse.urljoin(url, response.headers["location"])
@@ -84,7 +85,7 @@ def check_encrypted(url, trust):
     if parts.scheme == "http" and not trust and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         raise ValueError(
             f"{redact_url(url)} is not encrypted, and anyone on the way can change the file; use https://, "
-            "give the file's sha256 (--sha256), or accept it with trust=True (--trust)"
+            "or of a model give the file's sha256 (--sha256) or accept it with trust=True (--trust)"
         )
 
 

@@ -34,7 +34,9 @@ def one_line(text):
 
 
 def redact_url(url):
-    """The URL without its secrets: a password, or a signature in the query."""
+    """The URL without its secrets: a password, or a signature in the query. A path as it is."""
+    if "://" not in url:
+        return url
     parts = urllib.parse.urlsplit(url)
     netloc, query = parts.netloc.rpartition("@")[2], "…" if parts.query else ""
     return one_line(parts._replace(netloc=netloc, query=query, fragment="").geturl())

@@ -1,4 +1,6 @@
-"""Atomic writes: a file or folder appears complete under its final name, or not at all."""
+"""The cache, and atomic writes: a file or folder appears complete under its final name, or not at all."""
+
+from __future__ import annotations
 
 import contextlib
 import itertools
@@ -13,6 +15,22 @@ from keras_vit.messages import one_line
 PREFIX = ".writing-"  # of the names of temporary folders
 DAY = 24 * 60 * 60  # seconds; an older temporary folder is that of a killed process
 SUFFIXES = (".tar.gz", ".tflite", ".onnx", ".xml", ".bin")  # stay last in the name that `free_path` suggests
+
+
+def cache_folder() -> pathlib.Path:
+    """Folder of downloads, and of what is computed of data.
+
+    Returns:
+        pathlib.Path: $KERAS_VIT_CACHE, else $XDG_CACHE_HOME/keras_vit, else ~/.cache/keras_vit. It
+        need not exist.
+
+    Example:
+        >>> cache_folder().is_absolute()
+        True
+    """
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = pathlib.Path(os.environ.get("KERAS_VIT_CACHE") or pathlib.Path(caches, "keras_vit"))
+    return folder.expanduser().absolute()
 
 
 @contextlib.contextmanager
@@ -49,7 +67,7 @@ def atomic_path(path, overwrite=True):
         final = pathlib.Path(os.path.abspath(pathlib.Path(path).expanduser()))
         _check_new(final)
         final.parent.mkdir(parents=True, exist_ok=True)
-    with _named_errors(path), _temporary_folder(final.parent) as folder:
+    with _named_errors(path), temporary_folder(final.parent) as folder:
         temporary = folder / final.name
         yield temporary
         flush(temporary)
@@ -134,7 +152,8 @@ def _named_errors(path):
 
 
 @contextlib.contextmanager
-def _temporary_folder(parent):
+def temporary_folder(parent):
+    """Yield a new folder, which is removed at the end, or after a day if the process is killed."""
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # Another process may remove it.
             if time.time() - folder.lstat().st_mtime > DAY:

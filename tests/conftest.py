@@ -123,6 +123,13 @@ def _without_fsync():
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as changes:
+        changes.setenv("KERAS_VIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     import keras

@@ -39,6 +39,8 @@ class ChunkedRecords:
             tensors (), to a tf.data.Dataset of these records.
         parse: A function from a record to (encoded image, label).
         former: The same samples in the order of version 0.1; None where it could not read them.
+        fetch: A function from the index of a chunk, an int, that makes it ready, such as by a download. Each
+            lane calls it for a chunk while it reads the one before. None: all are ready.
 
     Example:
         >>> def read(chunk, first, count):
@@ -57,6 +59,7 @@ class ChunkedRecords:
     read: Callable[[Any, Any, Any], tf.data.Dataset]
     parse: Callable[[Any], tuple]
     former: Any = None
+    fetch: Callable[[int], None] | None = None
     order = "lanes"
     labels = None
     exif = False
@@ -104,10 +107,18 @@ class ChunkedRecords:
         def of_epoch(number):
             skipped = tf.where(number == epoch, windows, 0)
             segments = self._segments(seed, number, first + skipped * window, stop)
-            records = tf.data.Dataset.from_tensor_slices(segments).flat_map(not_converted(self.read))
+            segments = tf.data.Dataset.from_tensor_slices(segments)
+            if self.fetch is not None:
+                segments = segments.map(fetched).prefetch(1)
+            records = segments.flat_map(not_converted(self.read))
             count = (stop - first) // window + 1  # Seeds differ between windows, lanes and epochs.
             seeds = tf.data.Dataset.counter((number * lanes + lane) * count + skipped)
             return tf.data.Dataset.zip((seeds, records.batch(window))).map(shuffle)
+
+        @not_converted
+        def fetched(*segment):
+            with tf.control_dependencies([tf.numpy_function(self.fetch, segment[:1], [])]):
+                return tuple(map(tf.identity, segment))
 
         @not_converted
         def shuffle(number, records):

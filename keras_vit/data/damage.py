@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import itertools
+import re
 
 import tensorflow as tf
 from tqdm import tqdm
@@ -80,14 +81,20 @@ def _reason(read, decode):
 
 @contextlib.contextmanager
 def damage_named(splits):
-    """Turn TensorFlow's error while samples are read into a ValueError that names all that are damaged.
+    """Turn TensorFlow's error while samples are read into one that names what cannot be read.
 
     Args:
         splits: The samples of each split.
+
+    Raises:
+        OSError: if a shard cannot be read, with its name.
+        ValueError: if images or masks cannot be decoded, with the places of all of them.
     """
     try:
         yield
     except UNREADABLE as error:
+        if shard := re.search(r"^(?:OS|FileNotFound|Permission)Error: (.+)$", error.message, re.MULTILINE):
+            raise OSError(f"{shard[1]}; run the same command again when it can be read") from error
         found = [*itertools.chain.from_iterable(map(damaged, splits))]
         if not found:
             raise

@@ -13,7 +13,7 @@ from keras_vit.data.dataset import Dataset as Dataset
 from keras_vit.data.dataset import name_of
 from keras_vit.data.samples import Samples as Samples
 from keras_vit.labels import LABEL_KINDS, label_kind
-from keras_vit.messages import did_you_mean
+from keras_vit.messages import did_you_mean, redact_url
 from keras_vit.rules import integer, one_of, text
 from keras_vit.types import Path
 
@@ -46,7 +46,7 @@ class Source:
 
 
 def _absolute(path):
-    return os.path.abspath(os.path.expanduser(path))
+    return path if "://" in path else os.path.abspath(os.path.expanduser(path))
 
 
 def _all_absolute(paths):
@@ -54,8 +54,8 @@ def _all_absolute(paths):
 
 
 def _without_path(name):
-    """The name of what is at a path."""
-    return pathlib.PurePath(name).name
+    """The name of what is at a path, or at the last of several."""
+    return pathlib.PurePath(redact_url(name.split("::")[-1])).name
 
 
 SHARDS = {"placeholder": "PATH", "title": _without_path, "absolute": _all_absolute, "has_fields": True}
@@ -109,7 +109,8 @@ def load_dataset(
             "parquet:PATH": Parquet files, such as those of the Hugging Face Hub, see
             `keras_vit.data.sources.parquet`.
             "webdataset:PATH": tar files, such as `train-{0000..0127}.tar` or a folder of them, see
-            `keras_vit.data.sources.webdataset`.
+            `keras_vit.data.sources.webdataset`. This PATH and that of "parquet:" may be a URL, such as
+            `https://…`, `s3://…` or `gs://…`, of shards that are read through a cache.
             "NAME*WEIGHT + NAME*WEIGHT": several of these in proportion to positive numbers, 1 where none is
             given, see `keras_vit.data.sources.mixture`.
         seed: The seed of the split where a folder (or digits) has none of its own.
@@ -204,8 +205,8 @@ def _each_source(name, change):
 def absolute_name(name):
     """The name of a data set with absolute paths, which is the same in every folder.
 
-    >>> absolute_name("folder:/data/../flowers"), absolute_name("tfds:cifar10*2 + parquet:/a/../b")
-    ('folder:/flowers', 'tfds:cifar10*2 + parquet:/b')
+    >>> absolute_name("folder:/data/../flowers"), absolute_name("digits*2 + webdataset:s3://bucket/a.tar")
+    ('folder:/flowers', 'digits*2 + webdataset:s3://bucket/a.tar')
     """
     return _each_source(name, lambda kind, argument: f"{kind}:{SOURCES[kind].absolute(argument)}")
 

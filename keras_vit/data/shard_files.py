@@ -8,7 +8,9 @@ import pathlib
 import re
 
 from keras_vit.data.files import SPLIT_NAMES, paths_of, visible_files
-from keras_vit.messages import listed
+from keras_vit.data.remote_files import is_url, urls_of
+from keras_vit.data.shard_cache import identity, is_remote, remote_shards
+from keras_vit.messages import listed, redact_url
 
 INCOMPLETE = ".incomplete.json"  # in a folder that `write_shards` has not finished
 MANY = 100_000  # files that a pair of braces may stand for
@@ -22,19 +24,21 @@ def split_shards(argument, suffix):
     """
     if isinstance(argument, dict):
         return argument
-    return {path: split_of(path, argument) for path in shard_paths(argument, suffix)}
+    paths = shard_paths(argument, suffix)
+    return {path: split_of(path.url if is_remote(path) else path, argument) for path in paths}
 
 
 def shard_paths(argument, suffix):
-    """The paths of the files that an argument stands for.
+    """The paths of the files that an argument stands for, or a `RemoteShard` for a file at a URL.
 
     Args:
         argument: A file, a folder of files with the suffix, a pattern such as `train-{0000..0127}.tar` or
-            `train-*.tar`, or several of these, joined by `::`.
+            `train-*.tar`, or several of these, joined by `::`; paths or URLs as of `urls_of`.
         suffix: Such as ".tar".
 
     Raises:
         ValueError: if one is missing, or a folder or a pattern has none.
+        OSError: if a server does not say what its files are.
 
     Example:
         >>> for number in range(3):
@@ -45,17 +49,23 @@ def shard_paths(argument, suffix):
     paths = []
     for part in argument.split("::"):
         for name in _expanded(os.path.expanduser(part)):
-            paths += _in_folder(name, suffix) if os.path.isdir(name) else [name]
-    missing = [path for path in paths if not os.path.isfile(path)]
+            if is_url(name):
+                paths += urls_of(name, suffix)
+            else:
+                paths += _in_folder(name, suffix) if os.path.isdir(name) else [name]
+    remote = remote_shards([path for path in paths if is_url(path)])
+    known = {shard.url: shard for shard in remote if shard is not None}
+    missing = [path for path in paths if path not in known and not os.path.isfile(path)]
     if missing:
+        missing = [*map(redact_url, missing)]
         raise ValueError(f"{len(missing)} of {len(paths)} {suffix} files are missing: {listed(missing)}")
     for folder in {os.path.dirname(path) for path in paths}:
         if os.path.isfile(os.path.join(folder, INCOMPLETE)):
             raise ValueError(f"{folder!r} is not written to its end: run keras-vit data write again")
     twice = sorted({path for path in paths if paths.count(path) > 1}) if len({*paths}) < len(paths) else ()
     if twice:
-        raise ValueError(f"{argument!r} names {listed(twice)} twice")
-    return paths
+        raise ValueError(f"{suffix} files are named twice: {listed([*map(redact_url, twice)])}")
+    return [known.get(path, path) for path in paths]
 
 
 def _in_folder(name, suffix):
@@ -71,6 +81,8 @@ def _in_folder(name, suffix):
 def _expanded(pattern):
     """The names that a pattern stands for: {0000..0127} for numbers, {a,b} for words, * and ? for files."""
     braces = re.search(r"\{([^{}]*)\}", pattern)
+    if braces is None and is_url(pattern):
+        return [pattern]
     if braces is None:
         return sorted(glob.glob(pattern, recursive=True)) or [pattern]
     numbers = re.fullmatch(r"(\d+)\.\.(\d+)", braces[1])
@@ -92,7 +104,7 @@ def split_of(path, argument):
     >>> split_of("data/val/00.tar", "data"), split_of("a/cats-test-3.tar", "a"), split_of("x.tar", "x.tar")
     ('validation', 'test', 'train')
     """
-    roots = [os.path.expanduser(part) for part in argument.split("::")]
+    roots = [os.path.expanduser(part).rstrip("/") for part in argument.split("::")]
     root = next((root for root in roots if path.startswith(f"{root}{os.sep}")), os.path.dirname(path))
     words = re.split(r"[^a-z]+", os.path.relpath(path, root or ".").lower())
     splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
@@ -102,11 +114,11 @@ def split_of(path, argument):
 
 
 def version_of(paths):
-    """A digest of the names and sizes of files.
+    """A digest of the names and sizes of shards.
 
     >>> (tmp / "a.tar").touch()
     >>> len(version_of([tmp / "a.tar"]))
     22
     """
-    sizes = [(os.path.basename(path), os.path.getsize(path)) for path in paths]
+    sizes = [identity(path)[:2] for path in paths]
     return f"files {hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:16]}"

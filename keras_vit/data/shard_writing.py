@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from keras_vit.data.files import CLASSES
 from keras_vit.data.shard_files import INCOMPLETE
-from keras_vit.data.tar_samples import read_at
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import read_image
@@ -138,7 +137,10 @@ class _Copied:
     labels: list
 
     def __getitem__(self, index):
-        return read_at(self.file, *self.places[index]), self.labels[index]
+        first, size = self.places[index]
+        with open(self.file, "rb") as file:
+            file.seek(first)
+            return file.read(size), self.labels[index]
 
 
 def _row(dataset, split, number, content, label):

@@ -1,4 +1,4 @@
-"""Samples in uncompressed tar files, accessed by index."""
+"""Images in uncompressed tar files, accessed by index or read in order."""
 
 import dataclasses
 import functools
@@ -10,119 +10,152 @@ import tensorflow as tf
 
 from keras_vit.data.masks import decode_mask, read_mask
 from keras_vit.data.samples import READ_BATCH, IndexedSamples, label_tensor, not_converted
+from keras_vit.data.shard_cache import opened
 
 
 @dataclasses.dataclass(frozen=True)
 class TarSamples(IndexedSamples):
-    """Encoded images in uncompressed tar files.
+    """Encoded images in uncompressed tar files, and perhaps their masks.
 
     Args:
-        tars: The paths of the files.
-        images: Where the image of each sample is: int64 (samples, 3), the number of its file, the first byte
-            and the number of bytes.
-        labels: The label of each sample, as of `Samples`.
+        shards: The paths of the files.
+        rows: The index of the file of each sample, and the first byte and the number of bytes of the image
+            and perhaps of the mask: int64 (samples, 3 or 5).
+        columns: The names of the images, and perhaps of the masks.
+        labels: The label of each sample, as of `Samples`; None with masks.
+        values, colors: Of masks, as of `MaskSamples`.
     """
 
-    tars: tuple[str, ...]
-    images: np.ndarray
-    labels: tuple[int | tuple[float, ...], ...]
+    shards: tuple[str, ...]
+    rows: np.ndarray
+    columns: tuple[str, ...]
+    labels: tuple[int | tuple[float, ...], ...] | None = None
+    values: tuple[int, ...] | None = None
+    colors: tuple[int, ...] | None = None
     exif = True
-    members = ("images",)
 
     def __len__(self):
-        return len(self.images)
+        return len(self.rows)
+
+    @property
+    def label_values(self):
+        """How masks become labels, as a JSON value; None without masks."""
+        return [self.values, self.colors] if len(self.columns) > 1 else None
 
     def take(self, indices):
         """The samples at some indices."""
         indices = np.fromiter(indices, int)
-        changes = {name: getattr(self, name)[indices] for name in self.members}
-        if self.labels is not None:
-            changes["labels"] = tuple(self.labels[index] for index in indices)
-        return dataclasses.replace(self, **changes)
+        labels = self.labels and tuple(self.labels[index] for index in indices)
+        return dataclasses.replace(self, rows=self.rows[indices], labels=labels)
 
     def place(self, index):
-        number, first, _ = self.images[index]
-        members = _names(self.tars[number])
-        return f"{self.tars[number]}/{members.get(first, first)}"
-
-    def content(self, place):
-        """The bytes at a place, a row of `images`.
-
-        Raises:
-            OSError: if the file is missing or has become shorter.
-        """
-        number, first, size = map(int, place)
-        content = read_at(self.tars[number], first, size)
-        if len(content) < size:
-            raise OSError(f"{self.tars[number]!r} ends within the member at byte {first}: it has changed")
-        return content
-
-    def _image(self, index):
-        return self.content(self.images[index])
-
-    def _read(self, indexed):
-        places = [getattr(self, name) for name in self.members]
-        labels = None if self.labels is None else label_tensor(self.labels)
-
-        def contents(indices):
-            return [np.array([self.content(of[index]) for index in indices], object) for of in places]
-
-        @not_converted
-        def read_batch(positions, indices):
-            found = tf.numpy_function(contents, [indices], [tf.string] * len(places), stateful=False)
-            image, *mask = (tf.ensure_shape(part, positions.shape) for part in found)
-            return positions, image, *(mask or [tf.gather(labels, indices)])
-
-        records = indexed.batch(READ_BATCH).map(read_batch, tf.data.AUTOTUNE).unbatch()
-        return records.apply(tf.data.experimental.assert_cardinality(indexed.cardinality()))
-
-
-@dataclasses.dataclass(frozen=True)
-class TarMaskSamples(TarSamples):
-    """Encoded images in uncompressed tar files, and their masks.
-
-    Args:
-        tars, images: As of `TarSamples`.
-        masks: Where the masks are, as `images`.
-        values, colors: As of `MaskSamples`.
-    """
-
-    labels: None = None
-    masks: np.ndarray = ()
-    values: tuple[int, ...] | None = None
-    colors: tuple[int, ...] | None = None
-    members = ("images", "masks")
-
-    @property
-    def label_values(self):
-        """How masks become labels, as a JSON value."""
-        return [self.values, self.colors]
+        number, *place = self.rows[index].tolist()
+        return member_name(self.shards[number], place)
 
     def stored(self):
         yield from super().stored()
-        images = TarSamples(self.tars, self.masks, None)
         read = functools.partial(read_mask, colors=self.colors)
-        yield from ((place, content, read) for place, content, _ in images.stored())
+        for index in range(len(self) * (len(self.columns) - 1)):  # the masks
+            number, _, _, *place = self.rows[index].tolist()
+            content = functools.partial(lambda index: self._contents(index)[1], index)
+            yield functools.partial(member_name, self.shards[number], place), content, read
+
+    def _contents(self, index):
+        """The bytes of the image, and perhaps of the mask, of a sample."""
+        number, *places = self.rows[index].tolist()
+        with opened(self.shards[number]) as file:
+            return _members(file, places, self.shards[number])
+
+    def _image(self, index):
+        return self._contents(index)[0]
 
     def _label(self, index):
-        return decode_mask(self.content(self.masks[index]), self.values, colors=self.colors).numpy()
+        if self.labels is not None:
+            return super()._label(index)
+        return decode_mask(self._contents(index)[1], self.values, colors=self.colors).numpy()
 
     def _read(self, indexed):
+        labels = None if self.labels is None else label_tensor(self.labels)
+
+        def contents(indices):
+            return [np.array(of, object) for of in zip(*map(self._contents, indices))]
+
+        @not_converted
+        def read_batch(positions, indices):
+            types = [tf.string] * len(self.columns)
+            found = tf.numpy_function(contents, [indices], types, stateful=False)
+            image, *mask = (tf.ensure_shape(part, positions.shape) for part in found)
+            return positions, image, *(mask or [tf.gather(labels, indices)])
+
         @not_converted
         def decoded(position, image, mask):
             return position, image, decode_mask(mask, self.values, colors=self.colors)
 
-        return super()._read(indexed).map(decoded, tf.data.AUTOTUNE)
+        records = indexed.batch(READ_BATCH).map(read_batch, tf.data.AUTOTUNE).unbatch()
+        records = records.apply(tf.data.experimental.assert_cardinality(indexed.cardinality()))
+        return records if labels is not None else records.map(decoded, tf.data.AUTOTUNE)
+
+
+def read_members(shard, columns, places):
+    """The contents of members of a tar file, as `ChunkedSamples` reads them.
+
+    Args:
+        shard: The path of the file, or a `RemoteShard`.
+        columns: The names of kinds of members.
+        places: The first byte and the number of bytes of one member of each kind: int64 (samples, 2 * kinds).
+
+    Yields:
+        The positions in `places` of some samples, and by column a list of their bytes.
+
+    Raises:
+        OSError: if the file is missing or has become shorter.
+
+    Example:
+        >>> _ = (tmp / "a.tar").write_bytes(b"0123456789")
+        >>> [images for _, images in read_members(tmp / "a.tar", ["image"], np.array([[1, 2], [5, 3]]))]
+        [{'image': (b'12', b'567')}]
+    """
+    with opened(shard) as file:
+        for first in range(0, len(places), READ_BATCH):
+            some = places[first : first + READ_BATCH].tolist()
+            contents = zip(*(_members(file, own, shard) for own in some))
+            yield np.arange(first, first + len(some)), dict(zip(columns, contents))
+
+
+def member_name(shard, place):
+    """The name of a tar file and of its member at a place (first byte, …), for messages."""
+    first = int(place[0])
+    return f"{shard}/{_names(shard).get(first, first)}"
 
 
 @functools.lru_cache(maxsize=8)
-def _names(path):
+def _names(shard):
     """The names of the files in a tar file, by their first bytes."""
-    return {first: name for name, first, _ in tar_index(path)}
+    return {first: name for name, first, _ in tar_index(shard)}
 
 
-def tar_index(path):
+def _members(file, places, shard):
+    """The bytes at the places (first, size, first, size, …) of an open file."""
+    return [member(file, *place, shard) for place in zip(places[::2], places[1::2])]
+
+
+def member(file, first, size, shard):
+    """The bytes of a member of an open tar file.
+
+    Raises:
+        OSError: if the file has become shorter.
+    """
+    content = os.pread(file.fileno(), size, first)
+    if len(content) < size:
+        raise OSError(f"{str(shard)!r} ends within the member at byte {first}: it has changed")
+    return content
+
+
+def tar_index(shard):
     """The files in a tar file: a list of (name, first byte, number of bytes).
+
+    Args:
+        shard: The path of the file, or a `RemoteShard`.
 
     Raises:
         ValueError: if it is not an uncompressed tar file, or is cut off.
@@ -133,30 +166,22 @@ def tar_index(path):
         >>> tar_index(tmp / "a.tar")
         [('0.cls', 512, 0)]
     """
-    members, end = [], os.path.getsize(path)
+    members, shown = [], repr(str(shard))
     try:
-        with tarfile.open(path, "r:") as tar:
-            for member in tar:
+        with opened(shard) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            end = os.fstat(file.fileno()).st_size
+            for entry in tar:
                 tar.members = []  # It would keep all of them.
-                if member.offset_data + member.size > end:
-                    raise ValueError(f"{os.fspath(path)!r} is cut off in {member.name!r}")
-                if member.issparse():
-                    raise ValueError(f"{os.fspath(path)!r} has a sparse file, {member.name!r}")
-                if member.isfile() and not os.path.basename(member.name).startswith("."):
-                    members.append((member.name, member.offset_data, member.size))
-            if read_at(path, tar.offset, 512) != bytes(512):  # Two such blocks are the end.
-                raise ValueError(f"{os.fspath(path)!r} is cut off after {len(members)} files")
+                if entry.offset_data + entry.size > end:
+                    raise ValueError(f"{shown} is cut off in {entry.name!r}")
+                if entry.issparse():
+                    raise ValueError(f"{shown} has a sparse file, {entry.name!r}")
+                if entry.isfile() and not os.path.basename(entry.name).startswith("."):
+                    members.append((entry.name, entry.offset_data, entry.size))
+            if os.pread(file.fileno(), 512, tar.offset) != bytes(512):  # Two such blocks are the end.
+                raise ValueError(f"{shown} is cut off after {len(members)} files")
     except (tarfile.TarError, EOFError) as error:
         raise ValueError(
-            f"{os.fspath(path)!r} is no uncompressed tar file, or is damaged ({error}); unpack .tar.gz first"
+            f"{shown} is no uncompressed tar file, or is damaged ({error}); unpack .tar.gz first"
         ) from None
     return members
-
-
-def read_at(path, first, size):
-    """Bytes of a file, fewer at its end."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        return os.pread(file, size, first)
-    finally:
-        os.close(file)

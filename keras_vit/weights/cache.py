@@ -1,31 +1,15 @@
-"""Where downloads are kept, and checks of a file against its digest and size."""
+"""The names of downloads, and checks of a file against its digest and size."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-import pathlib
 import posixpath
 import re
 import urllib.parse
 
+from keras_vit.writing import cache_folder as cache_folder
+
 LARGEST_SIDECAR = 1 << 24  # bytes
-
-
-def cache_folder() -> pathlib.Path:
-    """Folder of downloads from the web and from Google Cloud.
-
-    Returns:
-        pathlib.Path: $KERAS_VIT_CACHE, else $XDG_CACHE_HOME/keras_vit, else ~/.cache/keras_vit. It
-        need not exist.
-
-    Example:
-        >>> cache_folder().is_absolute()
-        True
-    """
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = pathlib.Path(os.environ.get("KERAS_VIT_CACHE") or pathlib.Path(caches, "keras_vit"))
-    return folder.expanduser().absolute()
 
 
 def cached_path(url):
@@ -52,8 +36,8 @@ def check_file(path, sha256, size, name, advice=""):
 def file_sha256(path):
     """The SHA-256 of a file in hexadecimal digits.
 
-    >>> _ = pathlib.Path("empty").write_bytes(b"")
-    >>> file_sha256("empty")[:8]
+    >>> (tmp / "empty").touch()
+    >>> file_sha256(tmp / "empty")[:8]
     'e3b0c442'
     """
     with open(path, "rb") as file:

@@ -67,6 +67,10 @@ class Server(http.server.ThreadingHTTPServer):
         """The Range header of each request for the path; None where it had none."""
         return [headers.get("Range") for _, seen, headers in self.seen if seen == path]
 
+    def downloads(self, path):
+        """The number of GET requests for the path."""
+        return [(command, seen) for command, seen, _ in self.seen].count(("GET", path))
+
     def handle_error(self, request, client_address):
         pass  # clients are killed here
 
@@ -81,6 +85,14 @@ def serving(server):
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextlib.contextmanager
+def serving_files(folder):
+    """A server of the files of a folder."""
+    with serving(Server()) as server:
+        server.answers |= {f"/{path.name}": file(path.read_bytes()) for path in folder.iterdir()}
+        yield server
 
 
 def file(content, *, tag='"1"', ranges=True, packed=False, until=None, hang=None, declared=None):

@@ -5,6 +5,7 @@ import signal
 
 import numpy as np
 import pytest
+from made.servers import serving_files
 from made.shards import stored
 from made.workers import assert_near, end_of, finish, free_ports, output_of, random_moments, start
 
@@ -125,3 +126,18 @@ def test_a_worker_that_is_the_only_one_to_get_sigterm_exits_after_a_while(plain,
     assert finish(processes)[1] == 143
     assert "stopped: the first worker did not get it" in output_of(tmp_path, 1, "term 5")
     assert "another worker has stopped" in output_of(tmp_path, 0)
+
+
+@pytest.mark.parametrize("moment", random_moments(12, 4)[:2])
+def test_a_killed_run_on_remote_shards_resumes_bit_for_bit(moment, finished, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERAS_VIT_SHARD_CACHE_GB", "1e-9")  # Each start and epoch downloads the shards.
+    stored(tmp_path / "files", "webdataset")
+    with serving_files(tmp_path / "files") as server:
+        config = dataclasses.replace(finished[0], dataset=f"webdataset:{server.url}/{{0..1}}.tar")
+        assert finish([start(tmp_path / "whole", config, tmp_path / "whole" / "run")]) == [0]
+        killed = start(tmp_path / "killed", config, tmp_path / "run", moment=moment)
+        assert finish([killed]) == [-signal.SIGKILL]
+        assert finish([start(tmp_path / "again", config, tmp_path / "run")]) == [0]
+    for found, expected in zip(end_of(tmp_path / "run"), end_of(tmp_path / "whole" / "run")):
+        np.testing.assert_equal(found, expected)

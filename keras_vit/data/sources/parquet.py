@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import pathlib
 import re
 
 import numpy as np
@@ -10,8 +9,11 @@ import pyarrow
 import pyarrow.parquet
 from pyarrow import types
 
-from keras_vit.data.parquet_samples import ParquetSamples
+from keras_vit.data.chunked_samples import ChunkedSamples
+from keras_vit.data.files import CLASSES
+from keras_vit.data.parquet_samples import read_rows, row_name
 from keras_vit.data.samples import hold_out_missing
+from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import split_shards, version_of
 from keras_vit.data.sources.mask_folder import read_named_classes
 from keras_vit.data.stored_labels import label_maker, parse_numbers, parse_text, with_captions
@@ -30,8 +32,9 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
 
     Args:
         argument: A Parquet file, a folder of them, a pattern such as `train-*.parquet`, or several of these,
-            joined by `::`; or a dict from paths to splits. A file belongs to the split that its name or
-            folders have as a word: `train`, `val`, `validation` or `test`; to train if they have none.
+            joined by `::`, as paths or URLs; or a dict from paths to splits. A file belongs to the split that
+            its name or folders have as a word: `train`, `val`, `validation` or `test`; to train if they have
+            none.
             `classes.txt` beside the first one names classes that have no names in the files; for masks as of
             `mask_folder.load_mask_folder`.
         task, seed, texts, labels: As of `load_dataset`.
@@ -55,27 +58,28 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     Source: https://huggingface.co/docs/hub/datasets-image, the section "Parquet".
     """
     shards, kind = split_shards(argument, ".parquet"), label_kind(task)
-    purpose = "captions" if texts else task if labels else None
     paths, chosen = tuple(shards), _chosen(fields)
-    columns, groups, rows = None, [], {}
-    for path, split in shards.items():
-        with _opened(path) as file:
-            found = _columns(file.schema_arrow, path, purpose, chosen)
-            columns = columns or found
-            if found != columns:
-                raise ValueError(f"{path!r} has {found}; {paths[0]!r} has {columns}")
-            of_split = rows.setdefault(split, ([], []))
-            for number in range(file.num_row_groups):
-                values = _values(file, path, number, columns, purpose, kind)
-                of_split[0].append(
-                    np.column_stack([np.full(len(values), len(groups)), np.arange(len(values))])
-                )
-                of_split[1].extend(values)
-                groups.append((path, number))
+    purpose = "captions" if texts else task if labels else None
+    by_file = any(map(is_remote, paths))  # A file is then a chunk, not a row group: it is fetched once.
+    columns, chunks, rows = None, [], {}
+    found = read_shards(paths, ["parquet", purpose, chosen], lambda path: _read(path, purpose, chosen, kind))
+    for path, (own_columns, groups) in zip(paths, found):
+        own = _Columns(*own_columns)
+        columns = columns or own
+        if own != columns:
+            raise ValueError(f"{path!r} has {own}; {paths[0]!r} has {columns}")
+        of_split = rows.setdefault(shards[path], ([], []))
+        for group, values in enumerate(groups):
+            if group == 0 or not by_file:
+                chunks.append(path)
+            numbers = np.arange(len(values))
+            place = np.full_like(numbers, len(chunks) - 1), np.full_like(numbers, group), numbers
+            of_split[0].append(np.column_stack(place))
+            of_split[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
     rows = {split: (np.concatenate(own), values) for split, (own, values) in rows.items() if values}
     if "train" not in rows:
         raise ValueError(f"no rows to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
-    root, masks, names, label_of = pathlib.Path(paths[0]).parent, {}, (), lambda value: 0
+    root, masks, names, label_of = folder_beside(paths[0], CLASSES), {}, (), lambda value: 0
     if purpose == "segmentation":
         classes = read_named_classes(root, "Parquet")
         names, masks = classes.names, {"values": classes.table, "colors": classes.colors}
@@ -84,8 +88,10 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
         names, label_of = _labels(root, values, kind, columns)
     image = (columns.image, columns.label) if masks else (columns.image,)
     splits = {
-        split: ParquetSamples(
-            tuple(groups), own, image, None if masks else tuple(map(label_of, values)), **masks
+        split: ChunkedSamples(
+            *(read_rows, row_name, tuple(chunks), own, image),
+            None if masks else tuple(map(label_of, values)),
+            **masks,
         )
         for split, (own, values) in rows.items()
     }
@@ -105,7 +111,7 @@ class _Columns:
     image: str
     label: str | None = None
     has_texts: bool = False
-    class_names: tuple[str, ...] | None = None
+    class_names: list[str] | None = None
 
     def __str__(self):
         names = "" if self.class_names is None else f" of {len(self.class_names)} named classes"
@@ -217,23 +223,26 @@ def _class_names(feature):
     return None
 
 
-def _opened(path):
-    try:
-        return pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(
-            f"{path!r} is no Parquet file, or is damaged: {str(error).splitlines()[0]}"
-        ) from None
+def _read(path, purpose, chosen, kind):
+    """The columns of a file, and by row group the values of each row."""
+    with opened(path) as opened_file:
+        try:
+            with pyarrow.parquet.ParquetFile(opened_file) as file:
+                columns = _columns(file.schema_arrow, path, purpose, chosen)
+                groups = range(file.num_row_groups)
+                values = [_values(file, path, number, columns, purpose, kind) for number in groups]
+        except (pyarrow.ArrowException, OSError) as error:
+            raise ValueError(
+                f"{path!r} is no Parquet file, or is damaged: {str(error).splitlines()[0]}"
+            ) from None
+    return dataclasses.astuple(columns), values
 
 
 def _values(file, path, number, columns, purpose, kind):
     """The label or captions of each row of a row group; 0 where there are none to read."""
     if purpose not in LABELS:
         return [0] * file.metadata.row_group(number).num_rows
-    try:
-        values = file.read_row_group(number, [columns.label])[columns.label].to_pylist()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{path!r} is damaged: {str(error).splitlines()[0]}") from None
+    values = file.read_row_group(number, [columns.label])[columns.label].to_pylist()
     place = f"{path!r}, row group {number}, row"
     return [_parsed(value, f"{place} {row}", columns, purpose, kind) for row, value in enumerate(values)]
 
@@ -253,7 +262,7 @@ def _parsed(value, place, columns, purpose, kind):
 def _labels(root, values, kind, columns):
     """The names of classes or targets, and a function from a value to the label."""
     if not columns.has_texts:
-        return label_maker(root, values, kind, columns.class_names)
+        return label_maker(root, values, kind, columns.class_names and tuple(columns.class_names))
     names = tuple(sorted({*values}))
     label_maker(root, range(len(names)), kind, names)
     return names, {name: number for number, name in enumerate(names)}.__getitem__

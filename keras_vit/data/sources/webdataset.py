@@ -4,16 +4,19 @@ import dataclasses
 import functools
 import itertools
 import json
-import pathlib
 import re
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from keras_vit.data.chunked_samples import ChunkedSamples
+from keras_vit.data.files import CLASSES
 from keras_vit.data.samples import hold_out_missing
+from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import split_shards, version_of
 from keras_vit.data.sources.mask_folder import read_named_classes
 from keras_vit.data.stored_labels import label_maker, parse_numbers, parse_text, with_captions
-from keras_vit.data.tar_samples import TarMaskSamples, TarSamples, read_at, tar_index
+from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
 
@@ -31,8 +34,9 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
 
     Args:
         argument: A tar file, a folder of them, a pattern such as `train-{0000..0127}.tar`, or several of
-            these, joined by `::`; or a dict from paths to splits. A file belongs to the split that its name
-            or folders have as a word: `train`, `val`, `validation` or `test`; to train if they have none.
+            these, joined by `::`, as paths or URLs; or a dict from paths to splits. A file belongs to the
+            split that its name or folders have as a word: `train`, `val`, `validation` or `test`; to train if
+            they have none.
             `classes.txt` beside the first one has a class name per line; for masks as of
             `mask_folder.load_mask_folder`.
         task, seed, texts, labels: As of `load_dataset`.
@@ -60,39 +64,57 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
 
     Source: https://github.com/webdataset/webdataset, the section "The WebDataset Format".
     """
-    shards, kind, skipped, rows = split_shards(argument, ".tar"), label_kind(task), [], {}
-    read = _reader(kind, texts, labels, _json_key(fields))
-    for number, (path, split) in enumerate(shards.items()):
-        of_split = rows.setdefault(split, [])
-        for name, parts in grouped(path, tar_index(path)):
-            sample = _Sample(path, number, name, parts)
-            row = sample.place(IMAGES, "an image"), read(sample)
-            if isinstance(row[1], int) and row[1] < 0:
-                skipped.append(str(sample))
-            else:
-                of_split.append(row)
-    rows = {split: tuple(zip(*of_split)) for split, of_split in rows.items() if of_split}
+    shards, kind, key = split_shards(argument, ".tar"), label_kind(task), _json_key(fields)
+    paths, purpose = tuple(shards), [task, texts, labels, key]
+    found, rows, skipped = _read_samples(paths, purpose, _reader(kind, texts, labels, key)), {}, []
+    for number, (path, (places, values, names)) in enumerate(zip(paths, found)):
+        of_split = rows.setdefault(shards[path], ([], []))
+        of_split[0].extend((number, *place) for place in places)
+        of_split[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
+        skipped.extend(f"{path}/{name}" for name in names)
+    rows = {split: of_split for split, of_split in rows.items() if of_split[1]}
     if "train" not in rows:
         raise ValueError(f"no samples to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
-    paths = tuple(shards)
-    root, found = pathlib.Path(paths[0]).parent, {"ignored_files": tuple(skipped)}
-    make = functools.partial(TarSamples, paths)
-    if texts or not labels:
-        names, label_of = (), lambda value: 0
-    elif kind.is_map:
-        names, make = _with_masks(root, paths)
-    else:
-        values = itertools.chain.from_iterable(of_split for _, of_split in rows.values())
+    root, found, columns, masks = folder_beside(paths[0], CLASSES), {}, ("image",), {}
+    names, label_of = (), lambda value: 0
+    if kind.is_map and labels and not texts:
+        columns, classes = ("image", "mask"), read_named_classes(root, "tar")
+        names, masks = classes.names, {"values": classes.table, "colors": classes.colors}
+    elif labels and not texts:
+        values = itertools.chain.from_iterable(values for _, values in rows.values())
         names, label_of = label_maker(root, [*values], kind)
+    make = TarSamples
+    if any(map(is_remote, paths)):
+        make = functools.partial(ChunkedSamples, read_members, member_name)
     splits = {}
-    for split, (images, values) in rows.items():
-        values = np.array(values, "int64") if kind.is_map and labels else tuple(map(label_of, values))
-        splits[split] = make(np.array(images, "int64"), values)
+    for split, (places, values) in rows.items():
+        places = np.column_stack([places, values]) if masks else np.array(places)
+        splits[split] = make(paths, places, columns, None if masks else tuple(map(label_of, values)), **masks)
     splits = hold_out_missing(splits, seed)
     if texts:
         captions = dict(itertools.chain.from_iterable(zip(*of_split) for of_split in rows.values()))
-        splits, found["texts"] = with_captions(splits, lambda of: map(tuple, of.images.tolist()), captions)
-    return {"class_names": names, "splits": splits, "version": version_of(paths), **found}
+        splits, found["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
+    found |= {"version": version_of(paths), "ignored_files": tuple(skipped)}
+    return {"class_names": names, "splits": splits, **found}
+
+
+def _read_samples(paths, purpose, read):
+    """What is read of each tar file: [places of images, values of `read`, names of skipped samples]."""
+
+    def read_samples(path):
+        places, values, skipped = [], [], []
+        with opened(path) as file:
+            for name, parts in grouped(path, tar_index(path)):
+                sample = _Sample(path, file, name, parts)
+                place, value = sample.place(IMAGES, "an image"), read(sample)
+                if isinstance(value, int) and value < 0:
+                    skipped.append(name)
+                    continue
+                places.append(place)
+                values.append(value)
+        return places, values, skipped
+
+    return read_shards(paths, ["webdataset", *purpose], read_samples)
 
 
 def _reader(kind, texts, labels, key):
@@ -110,14 +132,6 @@ def _reader(kind, texts, labels, key):
     return lambda sample: parse_numbers(value(sample), sample, kind)
 
 
-def _with_masks(root, paths):
-    """The class names, and a function from the places of images and masks to samples."""
-    classes = read_named_classes(root, "tar")
-    return classes.names, lambda images, masks: TarMaskSamples(
-        paths, images, masks=masks, values=classes.table, colors=classes.colors
-    )
-
-
 def grouped(path, members):
     """The samples of a tar file: (name, dict from the lower-case suffix to the place of the member).
 
@@ -126,8 +140,8 @@ def grouped(path, members):
     """
     seen = set()
 
-    def name_of(member):
-        folder, slash, file = member[0].rpartition("/")
+    def name_of(entry):
+        folder, slash, file = entry[0].rpartition("/")
         return f"{folder}{slash}{file.partition('.')[0]}"
 
     for name, group in itertools.groupby(members, name_of):
@@ -135,20 +149,20 @@ def grouped(path, members):
             raise ValueError(f"{path!r}: the members of {name!r} do not follow each other")
         seen.add(name)
         parts = {}
-        for member, first, size in group:
-            suffix = member[len(name) + 1 :].lower()
+        for own, first, size in group:
+            suffix = own[len(name) + 1 :].lower()
             if suffix in parts:
-                raise ValueError(f"{path!r} has two members {member!r}")
+                raise ValueError(f"{path!r} has two members {own!r}")
             parts[suffix] = first, size
         yield name, parts
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sample:
-    """A sample: its tar file with its number, its name, and the places of its members by their suffixes."""
+    """A sample: its tar file, open, its name, and the places of its members by their suffixes."""
 
-    path: str
-    number: int
+    path: Any
+    file: BinaryIO
     name: str
     parts: dict[str, tuple[int, int]]
 
@@ -156,20 +170,20 @@ class _Sample:
         return f"{self.path}/{self.name}"
 
     def place(self, suffixes, what):
-        """(number, first byte, number of bytes) of the one member with one of some suffixes."""
+        """(first byte, number of bytes) of the one member with one of some suffixes."""
         fitting = [suffix for suffix in suffixes if suffix in self.parts]
         if len(fitting) != 1:
             raise ValueError(
                 f"{self} has {'several members' if fitting else 'no member'} with {what}; its members are "
                 f"{', '.join(self.parts)}"
             )
-        return self.number, *self.parts[fitting[0]]
+        return self.parts[fitting[0]]
 
     def text(self, suffix):
         """The text of a member."""
-        _, first, size = self.place((suffix,), f"the suffix {suffix}")
+        place = self.place((suffix,), f"the suffix {suffix}")
         try:
-            return read_at(self.path, first, size).decode("utf-8-sig").strip()
+            return member(self.file, *place, self.path).decode("utf-8-sig").strip()
         except UnicodeDecodeError:
             raise ValueError(f"{self}.{suffix} is no text in UTF-8") from None
 

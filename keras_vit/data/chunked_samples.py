@@ -1,0 +1,127 @@
+"""Samples whose images are read a chunk at a time."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.chunked_records import MAX_LANES, ChunkedRecords
+from keras_vit.data.decoding.model_input import check_image
+from keras_vit.data.masks import decode_mask, read_mask
+from keras_vit.data.samples import OPEN_FILES, label_tensor, not_converted
+from keras_vit.data.shard_cache import is_remote, opened
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkedSamples:
+    """Encoded images in chunks, read in the order of `ChunkedRecords`.
+
+    Args:
+        read: A function from a shard, `columns` and places in it, int64 (n, …), in order. It yields the
+            positions of some places, and by column the bytes there.
+        name: A function from a shard and a place in it to a text for messages.
+        shards: The shard of each chunk: a path or a `RemoteShard`, which is fetched before it is read.
+        rows: The index of the chunk of each sample, and its place there: int64 (samples, …), in order.
+        columns: The names of the images, and perhaps of the masks.
+        labels: The label of each sample, as of `Samples`; None with masks.
+        values, colors: Of masks, as of `MaskSamples`.
+    """
+
+    read: Callable[[Any, tuple[str, ...], np.ndarray], Any]
+    name: Callable[[Any, np.ndarray], str]
+    shards: tuple[Any, ...]
+    rows: np.ndarray
+    columns: tuple[str, ...]
+    labels: tuple[int | tuple[float, ...], ...] | None = None
+    values: tuple[int, ...] | None = None
+    colors: tuple[int, ...] | None = None
+    order = "lanes"
+    exif = True
+
+    def __len__(self):
+        return len(self.rows)
+
+    @property
+    def label_values(self):
+        """How masks become labels, as a JSON value; None without masks."""
+        return [self.values, self.colors] if len(self.columns) > 1 else None
+
+    def take(self, indices):
+        """The samples at some indices, in ascending order."""
+        indices = np.sort(np.fromiter(indices, int))
+        labels = self.labels and tuple(self.labels[index] for index in indices)
+        return dataclasses.replace(self, rows=self.rows[indices], labels=labels)
+
+    def training_records(self, *args, **options):
+        """As of `IndexedSamples`."""
+        return self._waiting(self._chunked().training_records(*args, **options), 2 * MAX_LANES)
+
+    def evaluation_records(self):
+        """As of `ChunkedRecords`."""
+        return self._waiting(self._chunked().evaluation_records(), OPEN_FILES)
+
+    def stored(self):
+        """As of `IndexedSamples`."""
+        functions = check_image, functools.partial(read_mask, colors=self.colors)  # of images and masks
+        used, starts = np.unique(self.rows[:, 0], return_index=True)
+        for chunk, places in zip(used, np.split(self.rows[:, 1:], starts[1:])):
+            for positions, contents in self.read(self.shards[chunk], self.columns, places):
+                for place, *of_row in zip(places[positions], *contents.values()):
+                    name = functools.partial(self.name, self.shards[chunk], place)
+                    for decode, content in zip(functions, of_row):
+                        yield name, functools.partial(bytes, content), decode
+
+    @property
+    def _is_remote(self):
+        return any(map(is_remote, self.shards))
+
+    def _waiting(self, records, most):
+        """Records with threads for functions that wait for downloads. Others have a thread for each core."""
+        if not self._is_remote:
+            return records
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = most + os.cpu_count()
+        return records.with_options(options)
+
+    def _chunked(self):
+        used, starts, counts = np.unique(self.rows[:, 0], return_index=True, return_counts=True)
+        spec = dict.fromkeys(self.columns, tf.TensorSpec((None,), tf.string))
+        spec = {"images": spec, "index": tf.TensorSpec((None,), tf.int64)}
+
+        def contents(chunk, first, count):
+            start = starts[chunk] + first
+            places = self.rows[start : start + count, 1:]
+            for positions, images in self.read(self.shards[used[chunk]], self.columns, places):
+                images = {name: np.array(of_column, object) for name, of_column in images.items()}
+                yield {"images": images, "index": start + positions}
+
+        @not_converted
+        def read(chunk, first, count):
+            args = (chunk, first, count)
+            return tf.data.Dataset.from_generator(contents, output_signature=spec, args=args).unbatch()
+
+        def fetch(chunk):
+            opened(self.shards[used[chunk]]).close()
+
+        fetch = fetch if self._is_remote else None
+        return ChunkedRecords(tuple(counts.tolist()), read, self._parser(), fetch=fetch)
+
+    def _parser(self):
+        """A function from a record to (encoded image, label)."""
+        image, *mask = self.columns
+        if mask:
+
+            def label_of(record):
+                return decode_mask(record["images"][mask[0]], self.values, colors=self.colors)
+
+        else:
+            labels = label_tensor(self.labels)
+
+            def label_of(record):
+                return labels[record["index"]]
+
+        return not_converted(lambda record: (record["images"][image], label_of(record)))

@@ -1,0 +1,211 @@
+"""The cache of shards: whole remote ones up to a number of bytes, and what has been read of any."""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import gzip
+import hashlib
+import json
+import math
+import os
+import pathlib
+import zlib
+
+from filelock import FileLock
+from tqdm import tqdm
+
+from keras_vit.data.remote_files import described, download, file_name
+from keras_vit.messages import redact_url
+from keras_vit.writing import atomic_write, cache_folder, flush, temporary_folder
+
+BOUND = "KERAS_VIT_SHARD_CACHE_GB"
+GIGABYTES = 100
+THREADS = 8  # that request or read shards
+FORMAT = 1  # of what is stored; another number where sources read other values
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteShard:
+    """A version of a file at a URL. Its text has no credentials.
+
+    Args:
+        url: The URL.
+        size: The size in bytes.
+        version: A text that differs between versions.
+    """
+
+    url: str
+    size: int
+    version: str
+
+    def __str__(self):
+        return redact_url(self.url)
+
+    def __repr__(self):
+        return repr(str(self))
+
+
+def remote_shards(urls):
+    """The `RemoteShard` at each URL; None for one that is missing."""
+
+    _bound()  # refuses another text
+
+    def shard(url):
+        with contextlib.suppress(FileNotFoundError):
+            return RemoteShard(url, *described(url))
+
+    return [*_in_threads(shard, urls)]
+
+
+def is_remote(shard):
+    """Whether a shard is a `RemoteShard`, and no path."""
+    return isinstance(shard, RemoteShard)
+
+
+def identity(shard):
+    """(name, size in bytes, version) of a shard, by which a changed one is recognized.
+
+    >>> _ = (tmp / "a.tar").write_bytes(b"1234")
+    >>> identity(tmp / "a.tar")[:2]
+    ('a.tar', 4)
+    """
+    if is_remote(shard):
+        return file_name(shard.url), shard.size, shard.version
+    status = os.stat(shard)
+    return os.path.basename(shard), status.st_size, status.st_mtime_ns
+
+
+def opened(shard):
+    """Open a shard as a binary file; a remote one is fetched if the cache does not have it.
+
+    After each download, the shards that were opened least recently are removed from the cache until it has
+    at most $KERAS_VIT_SHARD_CACHE_GB (100) gigabytes. A file that is open stays readable.
+
+    Args:
+        shard: A path or a `RemoteShard`.
+
+    Raises:
+        OSError: if the file is missing, has changed, or cannot be read, in several attempts.
+
+    Example:
+        >>> (tmp / "a.tar").touch()
+        >>> with opened(tmp / "a.tar") as file:
+        ...     file.read()
+        b''
+    """
+    if not is_remote(shard):
+        return open(shard, "rb")
+    path = _path(dataclasses.astuple(shard), ".shard")
+    with contextlib.suppress(FileNotFoundError):
+        return _used(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        with contextlib.suppress(FileNotFoundError):  # Another process or thread may have fetched it.
+            return _used(path)
+        if described(shard.url) != (shard.size, shard.version):
+            raise OSError(f"{shard!r} has changed since the data set was loaded")
+        file = _fetched(shard.url, path, shard.size)
+        _remove_old(path.parent)
+        return file
+
+
+def folder_beside(shard, name):
+    """The path of a shard's folder; of a remote one, a folder with a copy of a file beside it, if any."""
+    if not is_remote(shard):
+        return pathlib.Path(shard).parent
+    url = f"{shard.url.rpartition('/')[0]}/{name}"
+    path = _path(url, "") / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _fetched(url, path).close()
+    except (FileNotFoundError, PermissionError):  # Some servers only say that there is no access.
+        path.unlink(missing_ok=True)
+    return path.parent
+
+
+def read_shards(shards, key, read):
+    """What a function reads of each shard. It is stored, and not read again from an unchanged shard.
+
+    Args:
+        shards: Paths and `RemoteShard`s.
+        key: A JSON value that says what is read.
+        read: A function from a shard to a JSON value.
+
+    Yields:
+        For each shard the JSON value, in which tuples are lists.
+
+    Example:
+        >>> _ = (tmp / "a.tar").write_bytes(b"1234")
+        >>> list(read_shards([tmp / "a.tar"], "size", os.path.getsize))
+        [4]
+    """
+
+    def value(shard):
+        place = shard.url if is_remote(shard) else os.path.abspath(shard)
+        path = _path([FORMAT, place, identity(shard), key], ".index")
+        with contextlib.suppress(OSError, EOFError, ValueError, TypeError, zlib.error):  # damaged or foreign
+            name, found = json.loads(gzip.decompress(path.read_bytes()))
+            if name == path.name:
+                return found
+        content = json.dumps([path.name, read(shard)])
+        with contextlib.suppress(OSError, ValueError):  # Data are also read where there can be no cache.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(path, gzip.compress(content.encode(), 1))
+        return json.loads(content)[1]
+
+    found = _in_threads(value, shards, THREADS if any(map(is_remote, shards)) else 1)
+    yield from tqdm(found, "reading shards", len(shards), unit="shard", delay=2, disable=None)
+
+
+def _path(key, suffix):
+    """The path in the cache for a JSON value."""
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+    return cache_folder() / "shards" / f"{digest}{suffix}"
+
+
+def _used(path):
+    """A file of the cache, opened; its time says when."""
+    os.utime(path)
+    return open(path, "rb")
+
+
+def _fetched(url, path, size=None):
+    """Download a file to a path, where it appears complete or not at all, and open it."""
+    with temporary_folder(path.parent) as folder:
+        temporary = folder / path.name
+        download(url, temporary, size)
+        flush(temporary)
+        file = temporary.open("rb")  # before it has a name, because other processes remove shards
+        os.replace(temporary, path)
+        return file
+
+
+def _bound():
+    """The largest number of bytes of the cache."""
+    text = os.environ.get(BOUND, str(GIGABYTES))
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text) * 1e9
+    raise ValueError(f"{BOUND} must be a number of gigabytes above 0; got {text!r}")
+
+
+def _remove_old(folder):
+    """Remove the shards that were used least recently until the rest, or the last, is within the bound."""
+    stored, room = [], _bound()
+    for path in folder.glob("*.shard"):
+        with contextlib.suppress(FileNotFoundError):  # Other processes remove shards, too.
+            status = path.stat()
+            stored.append((status.st_mtime_ns, status.st_size, path))
+    for number, (_, size, path) in enumerate(sorted(stored, reverse=True)):
+        room -= size
+        if room < 0 and number > 0:
+            path.unlink(missing_ok=True)
+
+
+def _in_threads(function, values, threads=THREADS):
+    """The results of a function, in order; after an error no more values are begun."""
+    pool = concurrent.futures.ThreadPoolExecutor(threads)
+    try:
+        yield from pool.map(function, values)
+    finally:
+        pool.shutdown(cancel_futures=True)
