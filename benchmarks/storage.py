@@ -95,10 +95,10 @@ def start(folder, count):
     command += [*options, "--workdir", str(folder / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     line = next(line for line in process.stdout if line.startswith("first step after"))
+    peak = _peak(process.pid)
     process.kill()
     usage = os.wait4(process.pid, 0)[2]
-    cpu = usage.ru_utime + usage.ru_stime
-    return f"{cpu:.0f}", usage.ru_maxrss // 1024, line.partition(": ")[2].strip()
+    return f"{usage.ru_utime + usage.ru_stime:.0f}", peak, line.partition(": ")[2].strip()
 
 
 def read_once(name):
@@ -110,9 +110,14 @@ def read_once(name):
     peaks = []
     for step, _ in enumerate(samples.training_records(0, 0, steps, BATCH_SIZE).batch(BATCH_SIZE), 1):
         if step in (steps // 10, steps):
-            status = pathlib.Path("/proc/self/status").read_text()
-            peaks.append(int(re.search(r"VmHWM:\s*(\d+)", status)[1]) // 1024)
+            peaks.append(_peak("self"))
     print(*peaks)
+
+
+def _peak(process):
+    """The peak memory of a process so far, in MiB."""
+    status = pathlib.Path(f"/proc/{process}/status").read_text()
+    return int(re.search(r"VmHWM:\s*(\d+)", status)[1]) // 1024
 
 
 def write(folder, rows, sources=SOURCES):
