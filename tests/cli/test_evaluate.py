@@ -1,4 +1,3 @@
-import argparse
 import json
 import types
 
@@ -9,6 +8,7 @@ from made.folders import write_broken, write_classes
 from reference.small import small
 
 from keras_vit import from_pretrained, save_weights
+from keras_vit.cli.parser import parser
 from keras_vit.cli.source import open_dataset, open_live, seed_of, task_of
 from keras_vit.data.datasets import Dataset, load_dataset
 from keras_vit.evaluation.predicting import check_classes
@@ -167,12 +167,11 @@ def test_seed_and_task_are_stored_in_the_file(name, images, tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({"recipe": {"seed": 5, "task": "regression"}}))
     model = open_live(path)
     assert (seed_of(path, model), task_of(path, model)) == (1, "multi_label")
-    options = {"model": str(path), "dataset": f"folder:{images}", "on_bad_image": "fail", "data_dir": None}
-    options["field"] = []
     splits = [load_dataset(f"folder:{images}", seed).split("test").images for seed in (1, 5)]
     assert splits[0] != splits[1]
-    for seed, expected in zip((None, 5), splits):
-        args = argparse.Namespace(**options, seed=seed, json=False)
+    words = ["evaluate", "--model", str(path), "--dataset", f"folder:{images}"]
+    for seed, expected in zip(([], ["--seed", "5"]), splits):
+        args = parser().parse_args(words + seed)
         assert open_dataset(args, model, "single_label").split("test").images == expected
     assert capsys.readouterr().out.count("14 train") == 2
 
