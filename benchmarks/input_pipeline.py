@@ -59,15 +59,15 @@ def report(quality):
     return rows
 
 
-def speed(data):
+def speed(data, batches=BATCHES, warm_up=BATCHES // 2):
     """Images per second and CPU milliseconds per image, after a warm-up that fills the buffers."""
     stream = iter(data)
-    for _ in range(BATCHES // 2):
+    for _ in range(warm_up):
         next(stream)
     wall, cpu = time.perf_counter(), time.process_time()
-    for _ in range(BATCHES):
+    for _ in range(batches):
         next(stream)
-    images = BATCHES * BATCH_SIZE
+    images = batches * BATCH_SIZE
     return images / (time.perf_counter() - wall), (time.process_time() - cpu) / images * 1e3
 
 

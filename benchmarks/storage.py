@@ -1,6 +1,7 @@
 """Throughput of the training input from files, tar and Parquet, memory, large folders; writes STORAGE.md."""
 
 import datetime
+import importlib.util
 import io
 import os
 import pathlib
@@ -21,6 +22,8 @@ from PIL import Image
 from report import table
 
 PHOTOGRAPHS, COPIES, SHARDS = 256, 8, 8
+WINDOW = 4096  # records of a shuffle window, of which the order `lanes` reads three ahead
+MEASURED = WINDOW // BATCH_SIZE, 3 * WINDOW // BATCH_SIZE  # batches, and those of the warm-up
 SMALL = 200_000  # images of 32×32 pixels, of the measurement of memory
 SOURCES = ("folder", "webdataset", "parquet")
 FILES, CLASSES, LINKS = (10_000, 100_000, 1_000_000), 1000, 64  # of folders; files with several links
@@ -48,11 +51,40 @@ def throughput(folder):
     pipelines = {source: _ours(name) for source, name in names.items()}
     generated = _Generated(folder / "webdataset")
     pipelines["webdataset by from_generator"] = lambda: batches_of(generated, BATCH_SIZE)
-    timed = {name: [] for name in pipelines}
+    measures = {name: lambda make=make: speed(make(), *MEASURED) for name, make in pipelines.items()}
+    if importlib.util.find_spec("timm"):
+        measures["webdataset by timm's reader"] = lambda: [
+            *map(float, _in_process(f"speed_of_timm({str(folder / 'webdataset')!r})"))
+        ]
+    timed = {name: [] for name in measures}
     for _ in range(ROUNDS):
-        for name, make in pipelines.items():
-            timed[name].append(speed(make()))
+        for name, measure in measures.items():
+            timed[name].append(measure())
     return [(name, *zip(*values)) for name, values in timed.items()]
+
+
+def speed_of_timm(folder):
+    """Print the images per second of timm's training loader on tar files, and no CPU time of its workers."""
+    from systems import declare_torchvision
+
+    declare_torchvision()
+    import torch
+    from timm.data import create_dataset, create_loader
+
+    files = f"train-{{0..{SHARDS - 1}}}.tar|{1000 * PHOTOGRAPHS * COPIES}"
+    dataset = create_dataset("wds/", root=folder, split=files, is_training=True, batch_size=BATCH_SIZE)
+    loader = create_loader(
+        dataset,
+        224,
+        BATCH_SIZE,
+        is_training=True,
+        scale=(0.05, 1.0),
+        color_jitter=0.0,
+        num_workers=os.cpu_count(),
+        use_prefetcher=False,
+        device=torch.device("cpu"),
+    )
+    print(speed(loader, *MEASURED)[0], "nan")
 
 
 def memory(folder):
@@ -66,16 +98,20 @@ def memory(folder):
     names = write(folder, rows * (SMALL // 1000), sources=SOURCES[1:])
     peaks = []
     for source, name in names.items():
-        script = f"import storage; storage.read_once({name!r})"
-        output = subprocess.run(
-            [sys.executable, "-c", script],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=pathlib.Path(__file__).parent,
-        )
-        peaks.append((source, *map(int, output.stdout.split()[-2:])))
+        peaks.append((source, *map(int, _in_process(f"read_once({name!r})"))))
     return peaks
+
+
+def _in_process(call):
+    """The last two words that a function of this module prints, in a new process."""
+    output = subprocess.run(
+        [sys.executable, "-c", f"import storage; storage.{call}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=pathlib.Path(__file__).parent,
+    )
+    return output.stdout.split()[-2:]
 
 
 def start(folder, count):
@@ -195,11 +231,12 @@ def _page(rows, peaks, starts):
     lines = [
         (
             *(name, f"{statistics.median(speeds):.0f}", f"{min(speeds):.0f} to {max(speeds):.0f}"),
-            *(f"{statistics.median(cpu):.2f}", f"{statistics.median(speeds) / first:.2f}"),
+            f"{statistics.median(cpu):.2f}".replace("nan", ""),
+            f"{statistics.median(speeds) / first:.2f}",
         )
         for name, speeds, cpu in rows
     ]
-    found = versions(("keras_vit", "keras", "tensorflow", "pyarrow", "webdataset"))
+    found = versions(("keras_vit", "keras", "tensorflow", "pyarrow", "webdataset", "timm"))
     software = ", ".join(f"{name} {version}" for name, version in found.items())
     return (
         "\n\n".join(
@@ -209,7 +246,8 @@ def _page(rows, peaks, starts):
                 f"{os.cpu_count()} cores.",
                 f"{PHOTOGRAPHS * COPIES} JPEGs of {WIDTH}×{HEIGHT} in files, {SHARDS} tar files or "
                 f"{SHARDS} Parquet files → random crop of 5 to 100 % → 224×224, flip, scale; batches of "
-                f"{BATCH_SIZE}. Medians of {ROUNDS} interleaved rounds in one process.",
+                f"{BATCH_SIZE}. Medians of {ROUNDS} interleaved rounds of {WINDOW:,} images in one process, "
+                f"each after a warm-up of {3 * WINDOW:,}, since shuffle windows are read ahead.",
                 table(("source", "images/s", "lowest to highest", "CPU ms per image", "ratio"), lines),
                 f"Peak memory of a process that reads {SMALL:,} JPEGs of 32×32 pixels once, without "
                 "decoding them:",

@@ -56,6 +56,14 @@ def test_any_number_of_workers_reads_the_same_batches_from_any_step(folder, work
     assert sum(steps, []) == whole[40:]
 
 
+def test_images_of_very_different_sizes_are_read_in_one_batch(tmp_path):
+    images = [encoded(n, (900, 1200) if n == 3 else (2, 2)) for n in range(12)]
+    assert len(images[3]) > 1_000_000 > 10_000 * len(images[2]) / 2
+    path = write_parquet(tmp_path / "a.parquet", {"image": images, "label": [n % 2 for n in range(12)]})
+    data = load(path)
+    assert read_splits(data, "train", "validation", "test") == [(n, n % 2) for n in range(12)]
+
+
 def test_bytes_are_images_and_numbers_are_names_without_metadata(tmp_path):
     path = write_parquet(
         tmp_path / "a.parquet",

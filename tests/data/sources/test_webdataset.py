@@ -125,6 +125,17 @@ def test_captions_belong_to_their_images_in_each_split(tmp_path):
             assert data.captions(split)[label] == (f"picture {number}",)
 
 
+def test_samples_of_one_name_in_two_files_are_two_samples(tmp_path):
+    for shard in (0, 1):
+        numbers = range(8 * shard, 8 * shard + 8)
+        members = [((f"{n % 8}.png", encoded(n)), (f"{n % 8}.cls", b"%d" % (n % 2))) for n in numbers]
+        write_tar(tmp_path / f"{shard}.tar", [member for pair in members for member in pair])
+    data = load(tmp_path)
+    assert read_splits(data, "train", "validation", "test") == [(n, n % 2) for n in range(16)]
+    places = [place() for samples in data.splits.values() for place, *_ in samples.stored()]
+    assert sorted(places) == [f"{tmp_path}/{shard}.tar/{n}.png" for shard in (0, 1) for n in range(8)]
+
+
 def test_images_without_labels_and_a_subset(tmp_path):
     data = load(write_tar(tmp_path / "a.tar", samples(range(40))), labels=False)
     assert data.summary() == "images without labels: 29 train, 3 validation, 8 test"
