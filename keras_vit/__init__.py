@@ -24,6 +24,7 @@ LAZY = {  # functions that a model does without, and the public submodules, of w
     "push_to_hub": "weights.push",
     "save_weights": "weights.save",
     "data": None,
+    "embeddings": None,
     "evaluation": None,
     "export": None,
     "inspection": None,

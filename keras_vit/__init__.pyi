@@ -1,5 +1,6 @@
 # Written by `make stubs`.
 from . import data as data
+from . import embeddings as embeddings
 from . import evaluation as evaluation
 from . import export as export
 from . import inspection as inspection

@@ -1,9 +1,7 @@
 """The vectors of an index of images: what they depend on, and how they are computed and added."""
 
 import concurrent.futures
-import hashlib
 import itertools
-import json
 import os
 import time
 
@@ -12,19 +10,10 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_vit.evaluation.representations import encoder_of
-from keras_vit.export.description import NOT_ARCHITECTURE
-from keras_vit.layers.dense import STATE
 from keras_vit.models.classifying import check_finite
-from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS
 from keras_vit.search import MANIFEST
 
 BATCH = 32  # images read and computed at a time
-# Entries of models' configurations on which no vector depends.
-NO_OPTIONS = {
-    *("name", "trainable", "dtype", "build_config", "compile_config", *STATE, *NOT_ARCHITECTURE[1:]),
-    *("num_classes", "dropout_rate", "stochastic_depth_rate", "attention_dropout_rate"),
-    "text_preprocessing",
-}
 SAVE_SECONDS = 60  # between two saves, from which an interrupted run continues
 
 
@@ -92,25 +81,3 @@ def _ahead(start, batches):
     started = ((batch, start(batch)) for batch in batches)
     for pair in itertools.pairwise(itertools.chain(started, [None])):
         yield pair[0]
-
-
-def digest_of(model):
-    """A digest of what determines a model's vectors, in hexadecimal: weights, options and tokenizer."""
-    config = model.get_config()
-    encoder = config[model.backbone_argument] if model.backbone_argument else config
-    for name in FRONT_ENDS:  # Indexes of earlier versions have digests of the options of all classes.
-        encoder.setdefault(name, DEFAULTS[name])
-    digest = hashlib.sha256(json.dumps(_options(config), sort_keys=True, default=str).encode())
-    if tokenizer := model.text_preprocessing:
-        digest.update(tokenizer.digest.encode())
-    for weight in model.weights:
-        if "float" in weight.dtype:
-            digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
-    return digest.hexdigest()
-
-
-def _options(config):
-    """A configuration without the entries on which no vector depends, at any depth."""
-    if isinstance(config, dict):
-        return {name: _options(value) for name, value in config.items() if name not in NO_OPTIONS}
-    return [*map(_options, config)] if isinstance(config, (list, tuple)) else config

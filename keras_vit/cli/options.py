@@ -28,9 +28,9 @@ def trust(add, program=False):
     add("--sha256", metavar="DIGEST", help="expected SHA-256 of the file")
 
 
-def dataset(add, required=True):
+def dataset(add, *aliases, required=True):
     several = "; or several in proportion to numbers: A*0.7 + B*0.3"
-    add("--dataset", required=required, help=either(names.DATA_SETS) + several)
+    add(*aliases, "--dataset", dest="dataset", required=required, help=either(names.DATA_SETS) + several)
     add("--data_dir", metavar="DIR", help="data folder of tfds: and vtab:")
     text = "place of labels or captions: label=json:KEY of tar files, label=COLUMN or image=COLUMN of Parquet"
     add("--field", action="append", default=[], metavar="FIELD", help=text)

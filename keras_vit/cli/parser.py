@@ -11,7 +11,7 @@ from absl.flags import argparse_flags
 # Each is a module with HELP, `run`, and `add_arguments` or the ACTIONS that have it.
 SUBCOMMANDS = (
     *("quickstart", "models", "finetune", "pretrain", "plan", "evaluate", "fewshot", "probe", "predict"),
-    *("complete", "search", "inspect", "export", "benchmark", "weights", "data"),
+    *("embed", "complete", "search", "inspect", "export", "benchmark", "weights", "data"),
 )
 # What subcommands, options and fields of recipes are called in other tools. {} is the given value.
 SUBCOMMANDS_ELSEWHERE = {
@@ -24,6 +24,7 @@ SUBCOMMANDS_ELSEWHERE = {
     "models": "list variants catalogue catalog",
     "weights": "convert checkpoint",
     "data": "dataset datasets shards",
+    "embed": "encode vectors features embeddings extract",
 }
 OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand has
     "--total_steps (epochs × images / batch size)": "epochs num_epochs n_epochs max_epochs",

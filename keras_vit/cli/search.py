@@ -40,16 +40,17 @@ def run(args):
 
 
 def _index(args):
-    from keras_vit.cli.image_vectors import add_images, digest_of
+    from keras_vit.cli.image_vectors import add_images
     from keras_vit.cli.images import images_of
     from keras_vit.cli.source import open_live
+    from keras_vit.embeddings.model_digest import model_digest
     from keras_vit.evaluation.representations import encoder_of
     from keras_vit.search import ImageIndex, locked
 
     paths = [path for argument in args.images for path in images_of(argument)]
     model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
     source = os.path.abspath(args.model) if os.path.exists(args.model) else args.model
-    digest, size = digest_of(model), encoder_of(model)[1]
+    digest, size = model_digest(model), encoder_of(model)[1]
     with locked(args.index):
         index = ImageIndex(args.index, source, digest, size)
         new = index.changed(paths)
@@ -67,9 +68,9 @@ def _index(args):
 
 
 def _query(args):
-    from keras_vit.cli.image_vectors import digest_of
     from keras_vit.cli.source import open_live
     from keras_vit.data.files import IMAGE_SUFFIXES
+    from keras_vit.embeddings.model_digest import model_digest
     from keras_vit.evaluation.representations import encoder_of
     from keras_vit.models.backbones import image_model
     from keras_vit.models.classifying import check_finite
@@ -82,7 +83,7 @@ def _query(args):
     index = open_index(args.index)
     source = args.model or index.model
     model = open_live(source, trust=args.trust, sha256=args.sha256, kind="stored")
-    if digest_of(model) != index.digest:
+    if model_digest(model) != index.digest:
         raise ValueError(f"{args.index!r} holds vectors of {index.model}; got another model, {source}")
     if is_image:
         (vector,) = check_finite(encoder_of(model)[0](model.preprocessing(words)))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_vit.data import samples
 from keras_vit.data.decoding.model_input import check_image
-from keras_vit.data.samples import not_converted, parsed, positions
+from keras_vit.data.samples import not_converted, of_length, parsed, positions
 from keras_vit.labels import label_kind
 
 MAX_LANES = 8
@@ -85,16 +85,42 @@ class ChunkedRecords:
         groups = tf.data.Dataset.range(needed.start, needed.stop).interleave(
             of_lane, cycle_length=len(needed), num_parallel_calls=len(needed), deterministic=True
         )
-        return parsed(tf.data.Dataset.zip((own, groups.unbatch())), self.parse, own.cardinality())
+        return of_length(parsed(tf.data.Dataset.zip((own, groups.unbatch())), self.parse), own.cardinality())
 
     def evaluation_records(self):
         """As of `IndexedSamples`, in the order of the chunks, several interleaved."""
-        return samples.evaluation_records(self.read, self.counts, self.parse)
+        return of_length(samples.interleaved(self.read, self.counts, self.parse), len(self))
+
+    def numbered_records(self, start, stop):
+        """As of `IndexedSamples`."""
+        before = np.cumsum([0, *self.counts[:-1]])
+        firsts, counts = np.maximum(start - before, 0), np.minimum(stop - before, self.counts)
+        used = np.flatnonzero(firsts < counts)
+        chunks, firsts, numbers = (tf.constant(x, tf.int64) for x in (used, firsts[used], before[used]))
+
+        @not_converted
+        def read(i, first, count):
+            first += firsts[i]
+            numbered = tf.data.Dataset.range(numbers[i] + first, numbers[i] + first + count)
+            return tf.data.Dataset.zip((numbered, self.read(chunks[i], first, count)))
+
+        counts = (counts[used] - firsts.numpy()).tolist()
+        parse = not_converted(lambda number, record: (number, *self.parse(record)))
+        return samples.interleaved(read, counts, parse)
+
+    def place(self, index):
+        """As of `IndexedSamples`."""
+        return f"sample {index}"
+
+    def content(self, index):
+        """As of `IndexedSamples`."""
+        [(_, image, _)] = self.numbered_records(index, index + 1).as_numpy_iterator()
+        return image
 
     def stored(self):
         """As of `IndexedSamples`."""
-        for number, (image, _) in enumerate(self.evaluation_records().as_numpy_iterator()):
-            yield functools.partial("sample {}".format, number), functools.partial(bytes, image), check_image
+        for number, image, _ in self.numbered_records(0, len(self)).as_numpy_iterator():
+            yield functools.partial(self.place, number), functools.partial(bytes, image), check_image
 
     def _lane(self, lane, lanes, seed, done):
         """The records of a lane, of which some are done, for ever."""

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit.data.chunked_records import MAX_LANES, ChunkedRecords
 from keras_vit.data.decoding.model_input import check_image
 from keras_vit.data.masks import decode_mask, read_mask
-from keras_vit.data.samples import OPEN_FILES, label_tensor, not_converted
+from keras_vit.data.samples import OPEN_FILES, interleaved, label_tensor, not_converted
 from keras_vit.data.shard_cache import is_remote, opened
 
 
@@ -64,6 +64,26 @@ class ChunkedSamples:
         """As of `ChunkedRecords`."""
         return self._waiting(self._chunked().evaluation_records(), OPEN_FILES)
 
+    def numbered_records(self, start, stop):
+        """As of `IndexedSamples`."""
+        labels = self.labels and self.labels[start:stop]
+        own = dataclasses.replace(self, rows=self.rows[start:stop], labels=labels)
+        parse = own._parser()
+        numbered = not_converted(lambda record: (start + record["index"], *parse(record)))
+        chunked = own._chunked(numbered)
+        return self._waiting(interleaved(chunked.read, chunked.counts, chunked.parse), OPEN_FILES)
+
+    def place(self, index):
+        """As of `IndexedSamples`."""
+        chunk, *place = self.rows[index].tolist()
+        return self.name(self.shards[chunk], place)
+
+    def content(self, index):
+        """As of `IndexedSamples`."""
+        columns = self.columns[:1]
+        [(_, found)] = self.read(self.shards[self.rows[index, 0]], columns, self.rows[index : index + 1, 1:])
+        return bytes(found[columns[0]][0])
+
     def stored(self):
         """As of `IndexedSamples`."""
         functions = check_image, functools.partial(read_mask, colors=self.colors)  # of images and masks
@@ -87,7 +107,7 @@ class ChunkedSamples:
         options.threading.private_threadpool_size = most + os.cpu_count()
         return records.with_options(options)
 
-    def _chunked(self):
+    def _chunked(self, parse=None):
         used, starts, counts = np.unique(self.rows[:, 0], return_index=True, return_counts=True)
         spec = dict.fromkeys(self.columns, tf.TensorSpec((None,), tf.string))
         spec = {"images": spec, "index": tf.TensorSpec((None,), tf.int64)}
@@ -108,7 +128,7 @@ class ChunkedSamples:
             opened(self.shards[used[chunk]]).close()
 
         fetch = fetch if self._is_remote else None
-        return ChunkedRecords(tuple(counts.tolist()), read, self._parser(), fetch=fetch)
+        return ChunkedRecords(tuple(counts.tolist()), read, parse or self._parser(), fetch=fetch)
 
     def _parser(self):
         """A function from a record to (encoded image, label)."""

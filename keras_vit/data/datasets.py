@@ -14,10 +14,10 @@ from keras_vit.data.dataset import name_of
 from keras_vit.data.samples import Samples as Samples
 from keras_vit.labels import LABEL_KINDS, label_kind
 from keras_vit.messages import did_you_mean, redact_url
-from keras_vit.rules import integer, one_of, text
+from keras_vit.rules import integer, one_of, optional, text
 from keras_vit.types import Path
 
-ON_BAD_IMAGE = one_of(("fail", "skip"))
+ON_BAD_IMAGE = one_of(("fail", "skip", "keep"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ SOURCES = {
 
 def load_dataset(
     name: Path,
-    seed: int = 0,
+    seed: int | None = 0,
     on_bad_image: str = "fail",
     *,
     task: str = "single_label",
@@ -113,9 +113,11 @@ def load_dataset(
             `https://…`, `s3://…` or `gs://…`, of shards that are read through a cache.
             "NAME*WEIGHT + NAME*WEIGHT": several of these in proportion to positive numbers, 1 where none is
             given, see `keras_vit.data.sources.mixture`.
-        seed: The seed of the split where a folder (or digits) has none of its own.
+        seed: The seed of the split where a folder (or digits) has none of its own; None holds out no images,
+            so that there may be a training split alone, or another one.
         on_bad_image: For unreadable images of a folder: "fail" raises an error with the paths of those whose
-            headers or ends are damaged, "skip" decodes all and lists those that it skips in `bad_images`.
+            headers or ends are damaged, "skip" decodes all and lists those that it skips in `bad_images`,
+            "keep" checks none, and those that are damaged are named where they are read.
         task: "single_label", "multi_label", "regression" or "segmentation".
         data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
         texts: Whether to read the captions of a folder's images instead of their classes, see
@@ -144,7 +146,7 @@ def load_dataset(
     layout of `vit_jax/input_pipeline.py`; `big_vision/configs/transfer.py`.
     """
     ON_BAD_IMAGE.check("on_bad_image", on_bad_image)
-    integer(at_least=0).check("seed", seed)
+    optional(integer(at_least=0)).check("seed", seed)
     task = label_kind(task).name
     name = text.check("name", name_of(name))
     options = {"seed": seed, "on_bad_image": on_bad_image, "data_dir": data_dir, "labels": labels}

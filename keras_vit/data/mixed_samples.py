@@ -32,13 +32,13 @@ class Part:
     labels: Sequence[int] | None = None
 
     def relabeled(self, records):
-        """Convert a dataset of (…, encoded image, label) to one of (encoded image, label in the mixture)."""
+        """Convert a dataset of (…, encoded image, label) to one with labels in the mixture."""
         labels = None if self.labels is None else tf.constant(self.labels, tf.int32)
 
         @not_converted
         def record(*values):
-            *_, encoded, label = values
-            return encoded, label if labels is None else tf.gather(labels, label)
+            *others, label = values
+            return *others, label if labels is None else tf.gather(labels, label)
 
         return records.map(record)
 
@@ -126,13 +126,34 @@ class MixedSamples:
         choices = tf.data.Dataset.from_tensor_slices(choices.astype("int64")).repeat(steps - first_step)
         own = positions(first_step, steps, batch_size, slots)
         records = tf.data.Dataset.zip(own, tf.data.Dataset.choose_from_datasets(streams, choices))
-        records = records.map(not_converted(lambda position, record: (position, *record)))
+        records = records.map(not_converted(lambda position, record: (position, *record[1:])))
         return records.apply(tf.data.experimental.assert_cardinality(own.cardinality()))
 
     def evaluation_records(self):
         """As of `IndexedSamples`, one source after another."""
         records = [part.relabeled(part.samples.evaluation_records()) for part in self.parts]
         return functools.reduce(tf.data.Dataset.concatenate, records)
+
+    def numbered_records(self, start, stop):
+        """As of `IndexedSamples`, one source after another."""
+        records = []
+        for part, before in self._parts():
+            own = max(start - before, 0), min(stop - before, len(part.samples))
+            if own[0] < own[1]:
+                numbered = part.relabeled(part.samples.numbered_records(*own))
+                offset = not_converted(lambda number, *rest, before=before: (before + number, *rest))
+                records.append(numbered.map(offset))
+        return functools.reduce(tf.data.Dataset.concatenate, records)
+
+    def place(self, index):
+        """As of `IndexedSamples`."""
+        samples, index = self._sample(index)
+        return samples.place(index)
+
+    def content(self, index):
+        """As of `IndexedSamples`."""
+        samples, index = self._sample(index)
+        return samples.content(index)
 
     def stored(self):
         """As of `IndexedSamples`, one source after another."""
@@ -145,11 +166,9 @@ class MixedSamples:
             ValueError: if a source has no `take`, or one with a weight would have no samples.
         """
         indices = np.sort(np.fromiter(indices, int))
-        stops = [*itertools.accumulate(len(part.samples) for part in self.parts)]
         taken = []
-        for part, stop in zip(self.parts, stops):
-            start = stop - len(part.samples)
-            own = indices[(start <= indices) & (indices < stop)] - start
+        for part, start in self._parts():
+            own = indices[(start <= indices) & (indices < start + len(part.samples))] - start
             if not hasattr(part.samples, "take"):
                 raise ValueError(f"{part.name!r} is read in order; some of its samples cannot be chosen")
             if part.weight is not None and not len(own):
@@ -157,6 +176,16 @@ class MixedSamples:
             if len(own):
                 taken.append(dataclasses.replace(part, samples=part.samples.take(own)))
         return MixedSamples(tuple(taken))
+
+    def _parts(self):
+        """Each `Part`, and the number of its first sample."""
+        return zip(self.parts, itertools.accumulate((len(part.samples) for part in self.parts), initial=0))
+
+    def _sample(self, index):
+        """The samples of a source, and the number there, of one of all samples."""
+        return next(
+            (part.samples, index - before) for part, before in reversed([*self._parts()]) if before <= index
+        )
 
 
 def _spread(shares):

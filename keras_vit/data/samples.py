@@ -24,9 +24,9 @@ not_converted = tf.autograph.experimental.do_not_convert
 class IndexedSamples:
     """The interface of all kinds of samples, and what those that are accessed by index share.
 
-    A kind of samples has `len`, `training_records`, `evaluation_records` and these attributes. Those that are
-    accessed by index also are sequences of (encoded image, label), as Grain, PyTorch's DataLoader and
-    `keras.utils.PyDataset` read them.
+    A kind of samples has these methods, `len` and these attributes. Those that are accessed by index also
+    are sequences of (encoded image, label), as Grain, PyTorch's DataLoader and `keras.utils.PyDataset` read
+    them.
 
     Attributes:
         labels: The label of each sample; None where they are unknown before reading.
@@ -53,13 +53,22 @@ class IndexedSamples:
         """
         own = positions(first_step, steps, batch_size, slots)
         indexed = own.map(not_converted(lambda position: (position, shuffled(position, len(self), seed))))
-        return self._read(indexed)
+        return of_length(self._read(indexed), own.cardinality())
 
     def evaluation_records(self):
         """Each sample once, in order: tf.data.Dataset of (encoded image, label)."""
-        indices = tf.data.Dataset.range(len(self))
-        records = self._read(tf.data.Dataset.zip((indices, indices)))
-        return records.map(not_converted(lambda position, encoded, label: (encoded, label)))
+        records = self.numbered_records(0, len(self))
+        records = records.map(not_converted(lambda number, encoded, label: (encoded, label)))
+        return of_length(records, len(self))
+
+    def numbered_records(self, start, stop):
+        """The samples from one number to another, in any order, but always the same.
+
+        Returns:
+            tf.data.Dataset of (number, encoded image, label); the number is int64.
+        """
+        indices = tf.data.Dataset.range(start, stop)
+        return self._read(tf.data.Dataset.zip((indices, indices)))
 
     def __getitem__(self, index):
         """A sample: (bytes of the encoded image, label).
@@ -70,18 +79,19 @@ class IndexedSamples:
             IndexError: if there is no such sample.
         """
         index = range(len(self))[index]
-        return self._image(index), self._label(index)
+        return self.content(index), self._label(index)
 
     def stored(self):
         """Functions of each image, and mask: one returns its place, one its content, and one decodes it."""
         for index in range(len(self)):
-            yield functools.partial(self.place, index), functools.partial(self._image, index), check_image
+            yield functools.partial(self.place, index), functools.partial(self.content, index), check_image
 
     def place(self, index):
         """Where a sample is, for messages."""
         return f"sample {index}"
 
-    def _image(self, index):
+    def content(self, index):
+        """The bytes of the encoded image of a sample."""
         raise NotImplementedError
 
     def _label(self, index):
@@ -89,7 +99,10 @@ class IndexedSamples:
         return np.array(label, "float32") if np.ndim(label) else int(label)
 
     def _read(self, indexed):
-        """Convert a dataset of (position, index) to one of (position, encoded image, label)."""
+        """Convert a dataset of (position, index) to one of (position, encoded image, label).
+
+        Its length may be unknown.
+        """
         raise NotImplementedError
 
 
@@ -119,7 +132,7 @@ class EncodedSamples(IndexedSamples):
         image = self.images[index]
         return image if isinstance(image, str) else super().place(index)
 
-    def _image(self, index):
+    def content(self, index):
         return content_of(self.images[index])
 
     def _read(self, indexed):
@@ -182,7 +195,7 @@ class IndexedRecords(IndexedSamples):
     def __len__(self):
         return len(self.source)
 
-    def _image(self, index):
+    def content(self, index):
         return self[index][0]
 
     def __getitem__(self, index):
@@ -200,7 +213,7 @@ class IndexedRecords(IndexedSamples):
             return positions, tf.ensure_shape(records, positions.shape)
 
         records = indexed.batch(READ_BATCH).map(read_batch, tf.data.AUTOTUNE).unbatch()
-        return parsed(records, self.parse, indexed.cardinality())
+        return parsed(records, self.parse)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,11 +264,12 @@ class RecordFiles:
         first_epoch, skipped = divmod(first_step * local, sum(take for _, _, take in files))
         epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
         records = epochs.flat_map(not_converted(lambda epoch: self._epoch(files, seed, epoch))).skip(skipped)
-        return parsed(tf.data.Dataset.zip((own, records)), self.parse, own.cardinality())
+        return of_length(parsed(tf.data.Dataset.zip((own, records)), self.parse), own.cardinality())
 
     def evaluation_records(self):
         """As of `IndexedSamples`, in the order of `files`, interleaved."""
-        return evaluation_records(record_reader(self.files), [take for _, _, take in self.files], self.parse)
+        records = interleaved(record_reader(self.files), [take for _, _, take in self.files], self.parse)
+        return of_length(records, len(self))
 
     def _epoch(self, files, seed, epoch):
         read, takes = record_reader(files), tf.constant([take for _, _, take in files], tf.int64)
@@ -327,7 +341,7 @@ def samples_of_files(files, on_bad_image):
     Args:
         files: By split, the paths of the images, and their labels.
         on_bad_image: "fail" raises an error for those that cannot be read, by their headers and ends; "skip"
-            leaves out those that cannot be decoded.
+            leaves out those that cannot be decoded; "keep" checks none.
 
     Returns:
         (`Samples` by split, the paths of unreadable images).
@@ -337,6 +351,9 @@ def samples_of_files(files, on_bad_image):
     """
     splits, unreadable = {}, []
     for split, (paths, labels) in files.items():
+        if on_bad_image == "keep":
+            splits[split] = Samples(tuple(paths), tuple(labels))
+            continue
         turns = file_orientations(paths, decode=on_bad_image == "skip")
         unreadable += sorted(path for path, turn in zip(paths, turns) if not turn)
         images, labels = (tuple(itertools.compress(values, turns)) for values in (paths, labels))
@@ -346,8 +363,13 @@ def samples_of_files(files, on_bad_image):
 
 
 def hold_out_missing(splits, seed):
-    """The three splits; a missing test split is a fifth of the training split, validation a tenth."""
+    """The three splits; a missing test split is a fifth of the training split, validation a tenth.
+
+    Without a seed, the splits that there are.
+    """
     splits = dict(splits)
+    if seed is None:
+        return {split: splits[split] for split in SPLITS if split in splits}
     for number, (split, every) in enumerate((("test", 5), ("validation", 10))):
         if split not in splits:
             splits["train"], splits[split] = hold_out(splits["train"], every, [seed, number])
@@ -419,8 +441,8 @@ def record_reader(files):
     )
 
 
-def evaluation_records(read, counts, parse):
-    """All records of some chunks, in their order, several interleaved: `evaluation_records` of samples.
+def interleaved(read, counts, parse):
+    """All records of some chunks, in their order, several interleaved; their number is unknown.
 
     Args:
         read: A function as of `record_reader`.
@@ -429,8 +451,7 @@ def evaluation_records(read, counts, parse):
     """
     sizes = tf.constant(counts, tf.int64)
     records = _interleaved(len(counts), lambda i: read(i, tf.constant(0, tf.int64), sizes[i]))
-    records = records.map(parse, tf.data.AUTOTUNE)
-    return records.apply(tf.data.experimental.assert_cardinality(sum(counts)))
+    return records.map(parse, tf.data.AUTOTUNE)
 
 
 def _interleaved(count, records_of):
@@ -459,7 +480,11 @@ def _shuffle_in_buffer(records, size, seed):
     return tf.data.experimental.from_variant(shuffle, records.element_spec)
 
 
-def parsed(records, parse, count):
-    """Convert a dataset of (position, record) to one of (position, encoded image, label), of known length."""
-    records = records.map(lambda position, record: (position, *parse(record)), tf.data.AUTOTUNE)
+def parsed(records, parse):
+    """Convert a dataset of (position, record) to one of (position, encoded image, label)."""
+    return records.map(lambda position, record: (position, *parse(record)), tf.data.AUTOTUNE)
+
+
+def of_length(records, count):
+    """The same dataset, of known length."""
     return records.apply(tf.data.experimental.assert_cardinality(count))

@@ -3,11 +3,9 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from reference.small import one_block
 
 pytest.importorskip("usearch")  # requirements-dev.txt
 
-from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.cli import image_vectors
 from keras_vit.search import open_index
 
@@ -88,24 +86,6 @@ def test_changed_and_removed_pictures_are_not_found(weights, folder, keras_vit, 
     assert [path.rpartition("/")[2] for path in files] == ["dark red.png"]
 
 
-def test_the_digest_is_of_weights_options_preprocessing_and_tokenizer(tmp_path):
-    model = one_block(num_classes=None)
-    digest = image_vectors.digest_of(model)
-    config = model.get_config()
-    for change, is_same in (
-        ({"name": "other", "class_names": None}, True),
-        ({"dropout_rate": 0.1}, True),
-        ({"activation": "gelu_erf"}, False),
-        ({"preprocessing": Preprocessing(16, mean=(0.4, 0.5, 0.6))}, False),
-    ):
-        changed = VisionTransformer.from_config({**config, **change})
-        changed.set_weights(model.get_weights())
-        assert (image_vectors.digest_of(changed) == digest) == is_same
-    weights = model.get_weights()
-    model.set_weights([weights[0] + 1, *weights[1:]])
-    assert image_vectors.digest_of(model) != digest
-
-
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -121,6 +101,6 @@ def test_a_query_that_finds_nothing_is_one_line(arguments, message, indexed, ref
 
 def test_an_index_of_another_model_is_refused(indexed, weights, refused, monkeypatch):
     folder, _ = indexed
-    monkeypatch.setattr(image_vectors, "digest_of", lambda model: "another")
+    monkeypatch.setattr("keras_vit.embeddings.model_digest.model_digest", lambda model: "another")
     refused(command(weights, folder), "expected an index of this model")
     refused(("search", "query", folder / "red.png", "--index", folder.parent / "index"), "got another model")

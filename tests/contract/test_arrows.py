@@ -33,7 +33,8 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "training": ("evaluation", "inspection", "lazy"),
     "export": ("evaluation", "inspection", "lazy", "startup_logs"),
     "reports": ("training", "export"),
-    "cli": ("reports", "search", "names"),
+    "embeddings": ("export",),
+    "cli": ("reports", "search", "names", "embeddings"),
     "": ("cli",),  # the package's own __init__, and the console script
 }
 BACKENDS = {"tensorflow", "jax", "torch"}

@@ -14,7 +14,7 @@ from unittest import mock
 import keras
 import numpy as np
 import pytest
-from made.folders import write_masks
+from made.folders import write_classes, write_masks
 from made.servers import asked_hub
 from PIL import Image
 from reference.comparing import assert_same_arrays, randomize
@@ -24,6 +24,7 @@ import keras_vit
 from keras_vit import evaluation, export, inspection
 from keras_vit.cli.labels import with_labels
 from keras_vit.data import load_dataset
+from keras_vit.embeddings import embed, plan_embeddings, read_embeddings
 from keras_vit.engine.adapting import plain_arrays
 from keras_vit.evaluation.representations import encoder_of
 from keras_vit.export import folder as exporting
@@ -137,6 +138,13 @@ def predicted(model, folder, file):
     task = get_task(getattr(model, "task", None) or "single_label")
     task.check_model(model)
     return [*task.rows(model, [file.with_name("image.png")], 5)]
+
+
+def embedded(model, folder, file):
+    images = write_classes(file.with_name("images"), count=1)
+    embedder = plan_embeddings(folder / "out", "", model, {"name": f"folder:{images}"}, batch_size=2)
+    found = embed(embedder)
+    assert (found["images"], found["errors"]) == (2, 0) and read_embeddings(folder / "out").num_rows == 2
 
 
 def inspected(name, *arguments):
@@ -261,6 +269,7 @@ VERBS = {
     "knn": (lambda model, *_: evaluation.knn(model, scans(), scans()), UNPACKED),
     "few_shot": (lambda model, *_: evaluation.few_shot(model, digits(), shots=(1,), seeds=(0,)), UNPACKED),
     "probe_blocks": (lambda model, *_: evaluation.probe_blocks(model, digits(), shots=1), WITH_BLOCKS),
+    "embed": (embedded, WITH_IMAGES),
     "encoder_of": (lambda model, *_: encoder_of(model)[0](inputs_of(model)), WITH_IMAGES),
     "dense_features": (lambda model, *_: keras_vit.dense_features(model, [*IMAGES]), UNPACKED),
     "attention_maps": (inspected("attention_maps", inputs_of), INSPECTED),
@@ -322,7 +331,7 @@ VERBS = {
 # Of these every twelfth case is fast: they make pipelines of images, or build models to load files into.
 # OpenVINO is among the packages that only test-full installs.
 COSTLY = re.compile(
-    "evaluate|retrieval|representations|knn|few_shot|probe|save .keras|load|train|export|"
+    "embed$|evaluate|retrieval|representations|knn|few_shot|probe|save .keras|load|train|export|"
     "enable_lora|quantize|copy|finished"
 )
 READING = re.compile("load|train")  # These are refused after a file was read.
@@ -423,6 +432,7 @@ READS_ALL = """
 import pathlib, sys
 import keras, keras_vit
 import numpy as np
+from keras_vit.embeddings import embed, plan_embeddings, read_embeddings
 from keras_vit.engine.adapting import plain_arrays
 from reference.comparing import without_initial_values
 

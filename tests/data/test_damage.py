@@ -1,8 +1,12 @@
+import io
+import re
+
 import numpy as np
 import pytest
 from made.folders import BROKEN, write_classes
 from made.prepared import example, prepare
 from made.shards import encoded, structs, write_parquet, write_tar
+from PIL import Image
 
 from keras_vit.data.damage import damaged
 from keras_vit.data.datasets import load_dataset
@@ -10,23 +14,23 @@ from keras_vit.preprocessing import Preprocessing
 from keras_vit.tasks.computing import computed
 
 
-def of_folder(root):
+def of_folder(root, damage=None):
     """The name of a data set, and where the damage is."""
     path = write_classes(root) / "dog" / "03.png"
     content = path.read_bytes()
-    path.write_bytes(content[:60] + bytes(8) + content[68:])  # within the pixels
+    path.write_bytes(damage or content[:60] + bytes(8) + content[68:])  # within the pixels
     return f"folder:{root}", str(path)
 
 
-def of_tar(root):
-    images = [BROKEN if number == 7 else encoded(number) for number in range(9)]
+def of_tar(root, damage=BROKEN):
+    images = [damage if number == 7 else encoded(number) for number in range(9)]
     parts = [((f"{n}.png", image), (f"{n}.cls", b"%d" % (n % 2))) for n, image in enumerate(images)]
     tar = write_tar(root / "train.tar", [member for pair in parts for member in pair])
     return f"webdataset:{tar}", f"{tar}/7.png"
 
 
-def of_parquet(root):
-    images = [*structs(range(7)), {"bytes": BROKEN, "path": "7.png"}, *structs(range(8, 12))]
+def of_parquet(root, damage=BROKEN):
+    images = [*structs(range(7)), {"bytes": damage, "path": "7.png"}, *structs(range(8, 12))]
     file = write_parquet(root / "train.parquet", {"image": images, "label": [n % 2 for n in range(12)]})
     return f"parquet:{file}", f"{file}, row 3 of row group 1"
 
@@ -42,6 +46,16 @@ def test_a_damaged_image_is_found_and_named_where_it_is_read(write, tmp_path):
         [*computed(lambda images: np.zeros((len(images), 2)), samples, Preprocessing(8), 4)]
     words = f"1 image(s) cannot be read: {place} ({reason}); restore them and run the same command again"
     assert str(error.value) == words
+
+
+@pytest.mark.parametrize("write", [of_folder, of_tar, of_parquet])
+def test_an_image_of_too_many_pixels_is_named(write, tmp_path):
+    file = io.BytesIO()
+    Image.new("1", (12_000, 12_000)).save(file, "PNG")
+    name, place = write(tmp_path, file.getvalue())
+    splits = load_dataset(name, on_bad_image="keep").splits  # Others are refused by the headers of a folder.
+    [(found, reason)] = [found for samples in splits.values() for found in damaged(samples)]
+    assert found == place and re.search(r"more than \d+ pixels", reason)
 
 
 def test_records_are_all_decoded(tmp_path):

@@ -124,8 +124,12 @@ def with_channels(image, channels):
 
 def decode_and_prepare(encoded, preprocessing, exif=True):
     """An encoded image as model input: float32 (height, width, channels)."""
-    image = with_channels(decode(encoded, exif), preprocessing.channels)
-    return preprocessing.normalize(preprocessing.resized(image))
+    return prepared(decode(encoded, exif), preprocessing)
+
+
+def prepared(image, preprocessing):
+    """A decoded image, uint8 (height, width, 3), as model input: float32 (height, width, channels)."""
+    return preprocessing.normalize(preprocessing.resized(with_channels(image, preprocessing.channels)))
 
 
 def check_image(content):

@@ -26,6 +26,7 @@ def load_digits_scenes(argument=None, *, seed, **options):
     """
     from PIL import Image
 
+    seed = seed or 0
     digits, splits = load_digits(seed=seed), {}
     for number, (split, samples) in enumerate(digits["splits"].items()):
         opened = [Image.open(io.BytesIO(content)) for content in samples.images]

@@ -103,6 +103,8 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
         >>> found["class_names"], len(found["splits"]["train"])
         (('0', '1'), 7)
     """
+    if on_bad_image == "keep":
+        raise ValueError("on_bad_image='keep' is for images without masks, which are all read")
     paths = _read_pairs(root, [folder / name for folder, names in files.items() for name in names])
     classes = read_classes(root)
     pairs = _check_pairs(paths, classes.colors)

@@ -11,6 +11,7 @@ from keras_vit.data.files import read_text
 from keras_vit.data.fingerprint import files_summary, fingerprint
 from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.pairs import Texts
+from keras_vit.data.samples import SPLITS
 from keras_vit.labels import label_kind
 from keras_vit.messages import did_you_mean, listed
 
@@ -63,15 +64,18 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
     else:
         names, tables = _shared_classes(parts, task, labels)
     splits = {}
-    for split in parts[0].splits:
+    for split in SPLITS:
         own, before = [], 0
         for part, weight, table in zip(parts, weights, tables):
+            if split not in part.splits:  # Without a seed, none is held out.
+                continue
             samples = part.split(split)
             if part.captions(split) is not None:
                 table = range(before, before + len(samples))
             own.append(Part(part.name, samples, weight if split == "train" else None, table))
             before += len(samples)
-        splits[split] = MixedSamples(tuple(own))
+        if own:
+            splits[split] = MixedSamples(tuple(own))
     return {
         "class_names": names,
         "splits": splits,
@@ -144,10 +148,13 @@ def _shared_classes(parts, task, labels):
 
 def _texts(parts):
     """The texts of the classes, or of the images of all sources."""
-    first = parts[0]
-    if first.captions("train") is None:
-        return first.texts
-    joined = {split: sum((tuple(part.captions(split)) for part in parts), ()) for split in first.splits}
+    if parts[0].texts is None or parts[0].class_names:
+        return parts[0].texts
+    joined = {
+        split: sum((tuple(part.captions(split)) for part in parts if split in part.splits), ())
+        for split in SPLITS
+        if any(split in part.splits for part in parts)
+    }
     return Texts(joined)
 
 

@@ -77,7 +77,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
             of_split[0].append(np.column_stack(place))
             of_split[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
     rows = {split: (np.concatenate(own), values) for split, (own, values) in rows.items() if values}
-    if "train" not in rows:
+    if not rows or seed is not None and "train" not in rows:
         raise ValueError(f"no rows to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
     root, masks, names, label_of = folder_beside(paths[0], CLASSES), {}, (), lambda value: 0
     if purpose == "segmentation":

@@ -1,0 +1,65 @@
+"""`keras-vit embed`: vectors of all images of a data set, in Parquet files."""
+
+import argparse
+import json
+import os
+
+from keras_vit.cli import options
+from keras_vit.cli.report import introduce, print_now, text_table
+from keras_vit.names import EMBEDDING_DTYPES, EMBEDDING_OUTPUTS
+
+HELP = "compute vectors of all images of a data set, in parts that can be split, interrupted and continued"
+
+
+def add_arguments(add):
+    options.model(add, exported=False)
+    options.dataset(add, "--data")
+    options.task(add)
+    add("--output", required=True, metavar="DIR", help="new folder, or that of a command that was stopped")
+    add("--partitions", type=options.positive_int, help="Parquet files (default: 1 per 10,000 images)")
+    add("--shard", type=shard, default=(0, 1), metavar="I/N", help="only each N-th file, from file I, from 0")
+    claim = "leave out files that other processes on this file system are writing"
+    add("--claim", action="store_true", help=claim)
+    outputs = f"several of {options.either(EMBEDDING_OUTPUTS)}, separated by commas (default: pooled)"
+    add("--outputs", type=options.words, default=EMBEDDING_OUTPUTS[:1], help=outputs)
+    dtype = f"of stored numbers: {options.either(EMBEDDING_DTYPES)} (default: {EMBEDDING_DTYPES[0]})"
+    add("--dtype", default=EMBEDDING_DTYPES[0], help=dtype)
+    options.batch_size(add)
+    options.json(add)
+
+
+def shard(text):
+    """Parse `3/8` to (3, 8).
+
+    >>> shard("0/4")
+    (0, 4)
+    """
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise argparse.ArgumentTypeError(f"expected I/N with I from 0 to N - 1, such as 0/4; got {text!r}")
+    return int(number), int(count)
+
+
+def run(args):
+    from keras_vit.cli.source import open_live, trained_file
+    from keras_vit.embeddings.computing import embed, plan_embeddings
+
+    source = trained_file(args.model)
+    model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
+    needs_labels = bool(args.task or args.field or args.classes)
+    embedder = plan_embeddings(
+        args.output,
+        os.path.abspath(source) if os.path.exists(source) else source,
+        model,
+        {
+            **{"name": args.dataset, "data_dir": args.data_dir, "task": args.task or "single_label"},
+            **{"labels": needs_labels, "fields": args.field, "classes": args.classes},
+        },
+        partitions=args.partitions,
+        outputs=args.outputs,
+        dtype=args.dtype,
+        batch_size=args.batch_size,
+    )
+    introduce(args, embedder.dataset)
+    found = {"output": args.output, **embed(embedder, args.shard, args.claim)}
+    print_now(json.dumps(found, indent=2) if args.json else text_table([*found.items()]))

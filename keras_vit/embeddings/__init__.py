@@ -1,0 +1,10 @@
+"""Vectors of all images of a data set, in Parquet files."""
+
+from keras_vit.embeddings.computing import Embedder as Embedder
+from keras_vit.embeddings.computing import embed as embed
+from keras_vit.embeddings.computing import embed_part as embed_part
+from keras_vit.embeddings.computing import plan_embeddings as plan_embeddings
+from keras_vit.embeddings.parts import read_embeddings as read_embeddings
+from keras_vit.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

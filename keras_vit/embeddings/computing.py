@@ -1,0 +1,312 @@
+"""Compute embeddings of a data set, part by part."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import filelock
+import keras
+import numpy as np
+import pyarrow
+from tqdm import tqdm
+
+from keras_vit.data.datasets import Dataset, absolute_name, folder_of, load_dataset, title_of
+from keras_vit.data.fingerprint import files_summary, fingerprint
+from keras_vit.data.readable import readable_batches, why_unreadable
+from keras_vit.embeddings import parts
+from keras_vit.embeddings.encoder import OUTPUTS, Encoder
+from keras_vit.embeddings.model_digest import model_digest
+from keras_vit.embeddings.plan import IMAGES_PER_PART, Plan, begin, read_plan
+from keras_vit.labels import label_kind
+from keras_vit.models.backbones import backbone
+from keras_vit.rules import integer, one_of, optional
+from keras_vit.types import Path
+from keras_vit.weights.load import from_pretrained
+
+DTYPES = ("float16", "float32")
+_PACKAGES = ("keras", "tensorflow", "pyarrow")
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedder:
+    """A model and a data set, and the folder of their embeddings.
+
+    Args:
+        folder: The path of the folder.
+        plan: Its `Plan`.
+        dataset: `Dataset`.
+        encoder: `Encoder`.
+        class_names: Those of the model, or None.
+    """
+
+    folder: str
+    plan: Plan
+    dataset: Dataset
+    encoder: Encoder
+    class_names: tuple[str, ...] | None = None
+
+    def write(self, part: int, bar: tqdm | None = None) -> tuple[int, int] | None:
+        """Compute a part and write its file, unless it exists.
+
+        Args:
+            part: Its number.
+            bar: Of tqdm, or None.
+
+        Returns:
+            (the number of images, of those that cannot be read); None if the part exists.
+
+        Raises:
+            OSError: if a shard cannot be read, or the file cannot be written.
+            ValueError: if the file is of another plan, or a number is not finite.
+        """
+        if parts.is_written(self.folder, self.plan, part):
+            return None
+        schema = parts.schema_of(self.plan, self.encoder.shapes, self._label_type(), self._metadata(part))
+        errors = images = 0
+        path = pathlib.Path(self.folder).expanduser() / self.plan.name(part)
+        with parts.writing(path, schema) as write:
+            for split, first, stop in self.plan.ranges(part):
+                missing = np.ones(stop - first, bool)
+                samples = self.dataset.split(split)
+                batches = readable_batches(
+                    samples, first, stop, self.encoder.preprocessing, self.plan.batch_size
+                )
+                for batch in batches:
+                    heights, widths = batch.sizes.T
+                    columns = {"width": widths, "height": heights, "label": list(batch.labels)}
+                    columns |= self._places(split, batch.numbers) | self._status(parts.OK, len(widths))
+                    write(parts.rows_of(schema, self.plan, columns, self.encoder(batch.inputs)))
+                    missing[batch.numbers - first] = False
+                    if bar is not None:
+                        bar.update(len(widths))
+                for number in np.flatnonzero(missing) + first:
+                    columns = self._places(split, [number])
+                    columns |= self._status(why_unreadable(samples, int(number)), 1)
+                    write(parts.rows_of(schema, self.plan, columns, None))
+                errors += np.count_nonzero(missing)
+                images += stop - first
+                if bar is not None:
+                    bar.update(np.count_nonzero(missing))
+        return images, int(errors)
+
+    def _places(self, split, numbers):
+        samples = self.dataset.split(split)
+        return {
+            "key": [f"{split}/{number:09}" for number in numbers],
+            "path": [samples.place(int(number)) for number in numbers],
+        }
+
+    @staticmethod
+    def _status(text, count):
+        return {"status": [text] * count}
+
+    def _label_type(self):
+        kind = label_kind(self.dataset.task)
+        if not self.dataset.class_names or kind.is_map or self.dataset.texts is not None:
+            return None
+        return pyarrow.int64() if kind.is_class_id else pyarrow.list_(pyarrow.float32())
+
+    def _metadata(self, part):
+        from keras_vit import __version__
+
+        return {
+            "plan": self.plan.digest,
+            "part": part,
+            "model": self.plan.model,
+            "model_digest": self.plan.model_digest,
+            "model_classes": self.class_names and list(self.class_names),
+            "outputs": {name: list(shape) for name, shape in self.encoder.shapes.items()},
+            "preprocessing": self.encoder.preprocessing.get_config(),
+            "dataset": title_of(self.dataset.name),
+            "class_names": list(self.dataset.class_names),
+            "versions": {
+                "keras_vit": __version__,
+                **{name: importlib.metadata.version(name) for name in _PACKAGES},
+                "backend": keras.backend.backend(),
+            },
+        }
+
+
+def plan_embeddings(
+    folder: Path,
+    source: str,
+    model: keras.Model,
+    options: dict[str, Any],
+    *,
+    partitions: int | None = None,
+    outputs: Sequence[str] = ("pooled",),
+    dtype: str = "float16",
+    batch_size: int = 64,
+) -> Embedder:
+    """Begin a folder of embeddings, or continue one.
+
+    Args:
+        folder: The path of the folder, which is created.
+        source: The path of the model, or another source of `from_pretrained`, which `embed_part` loads.
+        model: The model there.
+        options: Arguments of `load_dataset`, with the name. Unless they say otherwise, images that cannot
+            be read are kept, and no images are held out.
+        partitions: The number of parts; None: one for each 10,000 images.
+        outputs: Names among `OUTPUTS`: "pooled" (the representation; of an `ImageTextModel` the vector that
+            it compares with texts), "tokens" (the grid of patch tokens), "logits" and "classes" (the
+            probability of each class; of a segmenter the fraction of the pixels).
+        dtype: Of the numbers that are stored, "float16" or "float32".
+        batch_size: Images that are computed at a time; the numbers depend on it within rounding errors.
+
+    Returns:
+        Embedder.
+
+    Raises:
+        ValueError: if the folder was begun with something else, the model lacks an output, or the data set
+            cannot be loaded.
+
+    Example:
+        >>> from keras_vit.embeddings import plan_embeddings
+        >>> embedder = plan_embeddings(tmp / "out", "", model, {"name": "digits"}, partitions=4)
+        >>> embedder.plan.splits, embedder.encoder.shapes
+        ({'train': 1797}, {'pooled': (24,)})
+    """
+    backbone(model)  # Others are refused.
+    outputs = tuple(outputs)
+    for name in outputs:
+        one_of(OUTPUTS).check("outputs", name)
+    if not outputs or len({*outputs}) < len(outputs):
+        raise ValueError(
+            f"expected outputs among {', '.join(OUTPUTS)}, each once; got {', '.join(outputs) or 'none'}"
+        )
+    one_of(DTYPES).check("dtype", dtype)
+    integer(at_least=1).check("batch_size", batch_size)
+    optional(integer(at_least=1)).check("partitions", partitions)
+    options = {"seed": None, "on_bad_image": _on_bad_image(options), **options}
+    options = json.loads(json.dumps({**options, "name": absolute_name(options["name"])}, default=os.fspath))
+    dataset = load_dataset(**options)
+    splits = {split: len(samples) for split, samples in dataset.splits.items()}
+    images = sum(splits.values())
+    partitions = partitions or math.ceil(images / IMAGES_PER_PART)
+    if partitions > images:
+        raise ValueError(f"expected at most {images} parts, one for each image; got {partitions}")
+    digests = model_digest(model), options, _data_digest(dataset)
+    plan = Plan(source, *digests, splits, partitions, outputs, dtype, batch_size)
+    encoder = _encoder(model, plan)
+    begin(folder, plan)
+    return Embedder(os.fspath(folder), plan, dataset, encoder, getattr(model, "class_names", None))
+
+
+def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = False) -> dict[str, int]:
+    """Compute the parts that are missing, with a progress bar.
+
+    Args:
+        embedder: An `Embedder`.
+        shard: (i, n): those parts whose number modulo n is i.
+        claim: Whether to leave out parts that other processes compute at the moment, by file locks.
+
+    Returns:
+        dict of `parts`, `written`, the number of parts that other processes compute (`elsewhere`), and the
+        numbers of `images` and of `errors` that were written.
+
+    Example:
+        >>> from keras_vit.embeddings.computing import embed, plan_embeddings
+        >>> embedder = plan_embeddings(tmp / "out", "", model, {"name": "digits"}, partitions=3)
+        >>> embed(embedder)
+        {'parts': 3, 'written': 3, 'elsewhere': 0, 'images': 1797, 'errors': 0}
+        >>> embed(embedder)["written"]
+        0
+    """
+    plan, found = embedder.plan, {"parts": 0, "written": 0, "elsewhere": 0, "images": 0, "errors": 0}
+    own = range(shard[0], plan.partitions, shard[1])
+    missing = [part for part in own if not parts.is_written(embedder.folder, plan, part)]
+    total = sum(stop - first for part in missing for _, first, stop in plan.ranges(part))
+    found["parts"] = len(own)
+    with tqdm(total=total, desc="embedding", unit="image", delay=2, disable=None) as bar:
+        for part in missing:
+            with _claimed(embedder, part) if claim else contextlib.nullcontext(True) as is_own:
+                if not is_own:
+                    found["elsewhere"] += 1
+                    continue
+                if counts := embedder.write(part, bar):
+                    found["written"] += 1
+                    found["images"] += counts[0]
+                    found["errors"] += counts[1]
+    return found
+
+
+def embed_part(folder: Path, part: int) -> str:
+    """Compute one part of embeddings that were begun, in any process and in any order.
+
+    The model and the data set of the last folder stay open, so that engines of distributed computing can call
+    this function for each part.
+
+    Args:
+        folder: The path of the folder.
+        part: The number of the part.
+
+    Returns:
+        The path of the file, a str.
+
+    Raises:
+        ValueError: if the folder has no plan, the model or the data have changed, or there is no such part.
+
+    Example:
+        >>> from keras_vit.embeddings import embed_part, plan_embeddings
+        >>> model.save(tmp / "model.keras")
+        >>> _ = plan_embeddings(tmp / "out", f"{tmp}/model.keras", model, {"name": "digits"}, partitions=4)
+        >>> embed_part(tmp / "out", 3).rpartition("/")[2]
+        'part-00003-of-00004.parquet'
+    """
+    plan = read_plan(folder)
+    if not 0 <= part < plan.partitions:
+        raise ValueError(f"expected a part from 0 to {plan.partitions - 1}; got {part}")
+    embedder = _opened(os.path.abspath(folder), plan.digest)
+    embedder.write(part)
+    return os.path.join(folder, plan.name(part))
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(folder, digest):
+    plan = read_plan(folder)
+    model, dataset = from_pretrained(plan.model, kind="stored"), load_dataset(**plan.dataset)
+    for name, before, now in (
+        ("model", plan.model_digest, model_digest(model)),
+        ("data set", plan.data_digest, _data_digest(dataset)),
+    ):
+        if before != now:
+            raise ValueError(f"the {name} has changed since {folder!r} was begun: choose a new folder")
+    return Embedder(folder, plan, dataset, _encoder(model, plan), getattr(model, "class_names", None))
+
+
+def _encoder(model, plan):
+    return Encoder(model, plan.outputs, plan.batch_size, getattr(model, "task", None) or "single_label")
+
+
+def _on_bad_image(options):
+    """Masks of a folder are read with their images, so that all are checked."""
+    is_map = label_kind(options.get("task", "single_label")).is_map
+    return "fail" if is_map and folder_of(options["name"]) else "keep"
+
+
+def _data_digest(dataset):
+    found = fingerprint(dataset)
+    found["files"] = files_summary(found["files"].drop_columns(["time"]))
+    return hashlib.sha256(json.dumps(found, default=str).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _claimed(embedder, part):
+    """Whether no other process computes a part, which none begins meanwhile."""
+    lock = pathlib.Path(embedder.folder).expanduser() / f".{embedder.plan.name(part)}.lock"
+    try:
+        with filelock.FileLock(lock, timeout=0):
+            yield True
+            lock.unlink(missing_ok=True)  # The part exists then, and is not computed again.
+    except filelock.Timeout:
+        yield False

@@ -1,0 +1,99 @@
+"""What a model computes of images, by name: the columns of embeddings."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.engine.distributed_model import DistributedModel
+from keras_vit.labels import label_kind
+from keras_vit.models.backbones import backbone
+from keras_vit.models.classifying import check_finite, check_head
+
+
+class Encoder:
+    """A function from model input to the outputs of a model, which computes them together.
+
+    Batches are filled up to one size, so that one graph is compiled.
+
+    Args:
+        model: A `VisionTransformer` or a model with one.
+        outputs: Names among `OUTPUTS`.
+        batch_size: The largest number of images in a batch.
+        task: Whose probabilities "classes" are.
+
+    Attributes:
+        shapes: dict from the name of each output to its shape for one image.
+
+    Raises:
+        ValueError: for an output that the model does not have.
+
+    Example:
+        >>> from keras_vit.embeddings.encoder import Encoder
+        >>> encoder = Encoder(model, ("pooled", "classes"), batch_size=8)
+        >>> encoder.shapes
+        {'pooled': (24,), 'classes': (10,)}
+        >>> {name: values.shape for name, values in encoder(images).items()}
+        {'pooled': (4, 24), 'classes': (4, 10)}
+    """
+
+    def __init__(self, model, outputs, batch_size, task="single_label"):
+        tensors = {name: OUTPUTS[name](model, task) for name in outputs}
+        self.shapes = {name: tuple(x.shape[1:]) for name, x in tensors.items()}
+        self.preprocessing = backbone(model).preprocessing
+        self._batch_size = batch_size if self.preprocessing.has_fixed_shape else 1
+        self._model = DistributedModel(backbone(model).input, tensors)
+
+    def __call__(self, inputs):
+        """The outputs for a batch: dict of float32 arrays (batch, …).
+
+        Raises:
+            ValueError: if the model computes NaN or infinity.
+        """
+        count = len(keras.tree.flatten(inputs)[0])
+
+        def fill(x):
+            return np.concatenate([x, np.zeros((self._batch_size - count, *x.shape[1:]), x.dtype)])
+
+        inputs = inputs if count == self._batch_size else keras.tree.map_structure(fill, inputs)
+        found = self._model.predict_on_batch(inputs)
+        return {name: check_finite(np.asarray(x[:count], "float32")) for name, x in found.items()}
+
+
+def _pooled(model, task):
+    model, pair_encoder = backbone(model), model.image_encoder
+    if pair_encoder is not None:
+        return pair_encoder(model.input)
+    extractor = model.feature_extractor("representation", grid=model.pooling is None)
+    x = extractor.output["representation"]
+    return ops.mean(ops.cast(x, "float32"), axis=(1, 2)) if len(x.shape) == 4 else x
+
+
+def _tokens(model, task):
+    model = backbone(model)
+    x = model.feature_extractor("tokens", grid=True).output["tokens"]
+    if None in x.shape[1:]:
+        raise ValueError("the tokens of images of any size have no fixed shape; give the model an image_size")
+    return x
+
+
+def _logits(model, task):
+    check_head(model)
+    return model.output
+
+
+def _classes(model, task):
+    """Probabilities, or the fractions of the pixels of a class map at the model's size."""
+    if getattr(model, "task", None) == "segmentation" and not model.is_classifier:
+        logits = model.output
+        classes = ops.argmax(logits, axis=-1)
+        return ops.mean(ops.one_hot(classes, logits.shape[-1], dtype="float32"), axis=(1, 2))
+    check_head(model)
+    kind = label_kind(task)
+    if not kind.has_classes:
+        raise ValueError(f"a model of task {kind.name!r} has no classes; its values are the output logits")
+    activation = ops.softmax if kind.is_class_id else ops.sigmoid
+    return activation(ops.cast(model.output, "float32"))
+
+
+# By name, a function from a model and the task to a symbolic tensor of the input of the model's backbone.
+OUTPUTS = {"pooled": _pooled, "tokens": _tokens, "logits": _logits, "classes": _classes}

@@ -1,0 +1,44 @@
+"""A digest of what a model's vectors depend on."""
+
+import hashlib
+import json
+
+import numpy as np
+
+from keras_vit.export.description import NOT_ARCHITECTURE
+from keras_vit.layers.dense import STATE
+from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS
+
+# Entries of models' configurations on which no vector depends.
+NO_OPTIONS = {
+    *("name", "trainable", "dtype", "build_config", "compile_config", *STATE, *NOT_ARCHITECTURE[1:]),
+    *("num_classes", "dropout_rate", "stochastic_depth_rate", "attention_dropout_rate"),
+    "text_preprocessing",
+}
+
+
+def model_digest(model):
+    """A digest of what determines a model's vectors, in hexadecimal: weights, options and tokenizer.
+
+    >>> from keras_vit.embeddings.model_digest import model_digest
+    >>> model_digest(model) == model_digest(type(model).from_config(model.get_config()))
+    False
+    """
+    config = model.get_config()
+    encoder = config[model.backbone_argument] if model.backbone_argument else config
+    for name in FRONT_ENDS:  # Indexes of earlier versions have digests of the options of all classes.
+        encoder.setdefault(name, DEFAULTS[name])
+    digest = hashlib.sha256(json.dumps(_options(config), sort_keys=True, default=str).encode())
+    if tokenizer := model.text_preprocessing:
+        digest.update(tokenizer.digest.encode())
+    for weight in model.weights:
+        if "float" in weight.dtype:
+            digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
+    return digest.hexdigest()
+
+
+def _options(config):
+    """A configuration without the entries on which no vector depends, at any depth."""
+    if isinstance(config, dict):
+        return {name: _options(value) for name, value in config.items() if name not in NO_OPTIONS}
+    return [*map(_options, config)] if isinstance(config, (list, tuple)) else config
