@@ -154,8 +154,8 @@ def plan_embeddings(
         folder: The path of the folder, which is created.
         source: The path of the model, or another source of `from_pretrained`, which `embed_part` loads.
         model: The model there.
-        options: Arguments of `load_dataset`, with the name. Unless they say otherwise, images that cannot
-            be read are kept, and no images are held out.
+        options: Arguments of `load_dataset`, with the name. Unless they say otherwise, labels are not
+            necessary, images that cannot be read are kept, and no images are held out.
         partitions: The number of parts; None: one for each 10,000 images.
         outputs: Names among `OUTPUTS`: "pooled" (the representation; of an `ImageTextModel` the vector that
             it compares with texts), "tokens" (the grid of patch tokens), "logits" and "classes" (the
@@ -187,7 +187,7 @@ def plan_embeddings(
     one_of(DTYPES).check("dtype", dtype)
     integer(at_least=1).check("batch_size", batch_size)
     optional(integer(at_least=1)).check("partitions", partitions)
-    options = {"seed": None, "on_bad_image": _on_bad_image(options), **options}
+    options = {"seed": None, "labels": False, "on_bad_image": _on_bad_image(options), **options}
     options = json.loads(json.dumps({**options, "name": absolute_name(options["name"])}, default=os.fspath))
     dataset = load_dataset(**options)
     splits = {split: len(samples) for split, samples in dataset.splits.items()}
