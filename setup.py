@@ -61,6 +61,7 @@ setup(
         "openvino": ["openvino", "nncf"],
         "text": ["tokenizers", "sentencepiece"],  # for the text towers of image-text models
         "search": ["usearch"],  # for keras-vit search
+        "search-large": ["usearch", "faiss-cpu"],  # for its engine ivf_pq
         "keras-cv": ["keras-cv"],  # augmentation layers
         # For keras-vit plan: libtpu is the compiler, and each version is made for one of JAX.
         "tpu": ["jax==0.10.2", "libtpu==0.0.52"],

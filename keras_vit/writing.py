@@ -60,14 +60,14 @@ def atomic_path(path, overwrite=True):
         check_writable(path)
         final = pathlib.Path(path).expanduser().resolve()
         if _is_device(final):
-            with _named_errors(path):
+            with named_errors(path):
                 yield final
             return
     else:
         final = pathlib.Path(os.path.abspath(pathlib.Path(path).expanduser()))
         _check_new(final)
         final.parent.mkdir(parents=True, exist_ok=True)
-    with _named_errors(path), temporary_folder(final.parent) as folder:
+    with named_errors(path), temporary_folder(final.parent) as folder:
         temporary = folder / final.name
         yield temporary
         flush(temporary)
@@ -138,7 +138,7 @@ def _check_new(path):
 
 
 @contextlib.contextmanager
-def _named_errors(path):
+def named_errors(path):
     """Name `path` in OSErrors about a temporary path or none; errors about other files pass unchanged."""
     try:
         yield

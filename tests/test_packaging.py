@@ -89,7 +89,7 @@ def test_the_wheel_requires_what_the_package_imports(wheel):
     # Needed by Keras's TensorBoard callback, TensorFlow Datasets, users' layers, files of ONNX and OpenVINO,
     # tokenizers, indices of pictures and plans, without an import statement of ours.
     by_name = {"tensorboard", "importlib-resources", "keras-cv", "onnx", "onnxruntime", "tf2onnx"}
-    by_name |= {"openvino", "nncf", "tokenizers", "sentencepiece", "usearch", "libtpu"}
+    by_name |= {"openvino", "nncf", "tokenizers", "sentencepiece", "usearch", "faiss-cpu", "libtpu"}
     assert outside | by_name == asked
 
 

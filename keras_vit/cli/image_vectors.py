@@ -11,13 +11,12 @@ from tqdm import tqdm
 
 from keras_vit.evaluation.representations import encoder_of
 from keras_vit.models.classifying import check_finite
-from keras_vit.search import MANIFEST
 
 BATCH = 32  # images read and computed at a time
 SAVE_SECONDS = 60  # between two saves, from which an interrupted run continues
 
 
-def add_images(index, model, states, on_bad_image="fail", save=False):
+def add_images(index, model, states, on_bad_image="fail", engine=None):
     """Add the vectors of image files to an index, and save it every minute and at the end.
 
     Whatever ends the run, what was computed before is saved, so another run continues from there.
@@ -27,7 +26,7 @@ def add_images(index, model, states, on_bad_image="fail", save=False):
         model: A VisionTransformer or ImageTextModel.
         states: As `ImageIndex.changed` returns it.
         on_bad_image: "fail", or "skip" unreadable images.
-        save: Whether to save if nothing is added.
+        engine: As of `ImageIndex.build`.
 
     Returns:
         List of the paths of skipped images.
@@ -63,16 +62,15 @@ def add_images(index, model, states, on_bad_image="fail", save=False):
                     batch = keras.tree.map_structure(lambda *each: np.concatenate(each), *images.values())
                     vectors = check_finite(encode(batch))
                     index.add({path: states[path] for path in images}, vectors)
-                    save = True
                 if time.monotonic() - saved > SAVE_SECONDS:
                     index.save()
-                    saved, save = time.monotonic(), False
+                    saved = time.monotonic()
+            index.build(engine)
+        except BaseException:
+            index.save()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
-            if save:
-                index.save()
-    if not (index.folder / MANIFEST).exists():
-        index.save()
     return skipped
 
 

@@ -16,9 +16,9 @@ SIZE = "side in pixels, or HEIGHTxWIDTH"
 LITERT_PRECISIONS = ("float32", "float16", "dynamic_int8")  # unless --precisions is given
 
 
-def model(add, exported=True, also=""):
+def model(add, exported=True, also="", required=True):
     export = f"{EXPORT}, " if exported else ""
-    add("--model", required=True, help=f"workdir of a run, .keras file, {also}{export}or {CHECKPOINT}")
+    add("--model", required=required, help=f"workdir of a run, .keras file, {also}{export}or {CHECKPOINT}")
     trust(add, program=exported)
 
 

@@ -1,4 +1,4 @@
-"""`keras-vit search index|query`: find pictures by a picture, or by words with an image-text model."""
+"""`keras-vit search`: find pictures by a picture, or by words with an image-text model."""
 
 import os
 import sys
@@ -6,15 +6,22 @@ import sys
 from keras_vit.cli import options
 from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.messages import listed
+from keras_vit.names import SEARCH_ENGINES
+from keras_vit.rules import one_of, optional
 
 HELP = "find pictures by a picture, or by words"
 
 
 def _add_index_arguments(add):
-    options.model(add, exported=False)
-    add("images", nargs="+", help=options.PATHS)
+    options.model(add, exported=False, required=False)
+    add("images", nargs="*", help=options.PATHS)
+    text = "folder of keras-vit embed, in place of --model and images; can be repeated"
+    add("--embeddings", action="append", default=[], metavar="DIR", help=text)
     folder = "folder of the index; one that exists is brought up to date"
     add("--index", required=True, metavar="DIR", help=folder)
+    engines = options.either(SEARCH_ENGINES)
+    text = f"{engines} (default: the index's, or for more than 100,000 images hnsw)"
+    add("--engine", help=text)
     options.on_bad_image(add)
     options.output(add)
 
@@ -23,23 +30,65 @@ def _add_query_arguments(add):
     add("query", nargs="+", help="an image file; or words, for an image-text model")
     add("--index", required=True, metavar="DIR", help="folder that keras-vit search index has written")
     add("--top", type=options.positive_int, default=10, help="images listed (default: 10)")
+    _add_conditions(add)
     add("--model", help="the index's model, if its path or URL has changed")
     options.trust(add)
     options.output(add)
 
 
+def _add_duplicates_arguments(add):
+    add("--index", required=True, metavar="DIR", help="folder that keras-vit search index has written")
+    text = "cosine from which on two images are nearly equal (default: 0.95)"
+    add("--threshold", type=float, default=0.95, help=text)
+    _add_conditions(add)
+    options.output(add)
+
+
+def _add_conditions(add):
+    text = "only images of which this holds, such as label=3, width>=640 or path~2024; can be repeated"
+    add("--where", action="append", default=[], metavar="CONDITION", help=text)
+
+
 ACTIONS = {
     "index": (_add_index_arguments, "make or update an index of pictures: new, changed and removed ones"),
     "query": (_add_query_arguments, "list the pictures of an index that are most like a picture or words"),
+    "duplicates": (_add_duplicates_arguments, "list groups of pictures of an index that are nearly equal"),
 }
 
 
 def run(args):
     check_output(args)
-    return {"index": _index, "query": _query}[args.action](args)
+    if args.action == "index":
+        optional(one_of(SEARCH_ENGINES)).check("--engine", args.engine)
+        if args.embeddings:
+            return _index_embeddings(args)
+    return {"index": _index, "query": _query, "duplicates": _duplicates}[args.action](args)
+
+
+def _index_embeddings(args):
+    if args.images or args.model:
+        raise ValueError("--embeddings has its images and model; got --model or images, too")
+    from keras_vit.embeddings.indexing import open_for_embeddings, update_index
+    from keras_vit.search import locked
+
+    with locked(args.index):
+        index = open_for_embeddings(args.index, args.embeddings)
+        found = update_index(index, args.embeddings)
+        index.build(args.engine)
+    _report_index(args, index, found)
+
+
+def _report_index(args, index, found, skipped=()):
+    recall = {} if index.recall is None else {"recall_at_10": index.recall}
+    value = {"index": args.index, "model": index.model, "images": len(index), "engine": index.engine}
+    value |= {**recall, **found}
+    rows = [*value.items(), *(("unreadable image", path) for path in skipped)]
+    report(args, {**value, "bad_images": skipped} if "unreadable" not in value else value, text_table(rows))
 
 
 def _index(args):
+    if not args.model or not args.images:
+        raise ValueError("expected --model and images, or --embeddings")
     from keras_vit.cli.image_vectors import add_images
     from keras_vit.cli.images import images_of
     from keras_vit.cli.source import open_live
@@ -54,17 +103,12 @@ def _index(args):
     with locked(args.index):
         index = ImageIndex(args.index, source, digest, size)
         new = index.changed(paths)
-        gone = [path for path in index.files if not os.path.exists(path)]
+        gone = [path for path in index.files if index.is_stale(path) and not os.path.exists(path)]
         index.remove(gone)
         # Without their new vectors, changed files are not found.
         index.remove(path for path in new if path in index.files)
-        skipped = add_images(index, model, new, args.on_bad_image, save=bool(gone or new))
-    value = {
-        **{"index": args.index, "model": args.model, "images": len(index)},
-        **{"added": len(new) - len(skipped), "removed": len(gone), "bad_images": skipped},
-    }
-    rows = [(name, number) for name, number in value.items() if name != "bad_images"]
-    report(args, value, text_table(rows + [("unreadable image", path) for path in skipped]))
+        skipped = add_images(index, model, new, args.on_bad_image, args.engine)
+    _report_index(args, index, {"added": len(new) - len(skipped), "removed": len(gone)}, skipped)
 
 
 def _query(args):
@@ -91,8 +135,8 @@ def _query(args):
         raise ValueError(f"{source} has no text tower, so it searches by an image file only; got {words!r}")
     else:
         (vector,) = model.encode_text([words])
-    nearest = index.query(vector, args.top)
-    if changed := [path for path, _ in nearest if not os.path.exists(path) or index.changed([path])]:
+    nearest = index.query(vector, args.top, args.where)
+    if changed := [path for path, _ in nearest if index.is_stale(path)]:
         nearest = [pair for pair in nearest if pair[0] not in changed]
         print(f"left out, since they have changed: {listed(changed)}; index them again", file=sys.stderr)
     value = {
@@ -101,3 +145,20 @@ def _query(args):
     }
     rows = [(row["image"], f"{row['similarity']:.4f}") for row in value["images"]]
     report(args, value, text_table(rows, ("image", "similarity")) if rows else "no images")
+
+
+def _duplicates(args):
+    from keras_vit.search import near_duplicates, open_index
+
+    groups = near_duplicates(open_index(args.index), args.threshold, args.where)
+    value = {
+        **{"index": args.index, "threshold": args.threshold},
+        "groups": [[{"image": path, "similarity": score} for path, score in group] for group in groups],
+    }
+    rows = [
+        ("" if place else number, path, f"{score:.4f}")
+        for number, group in enumerate(groups, 1)
+        for place, (path, score) in enumerate(group)
+    ]
+    columns = ("group", "image", "similarity")
+    report(args, value, text_table(rows, columns) if rows else "no images that are nearly equal")

@@ -159,6 +159,11 @@ def read_embeddings(folder: Path, columns: Sequence[str] | None = None) -> pyarr
         >>> table.num_rows, table["status"][0].as_py(), len(table["embedding"][0])
         (1797, 'ok', 24)
     """
+    return pyarrow.concat_tables(part_tables(folder, columns))
+
+
+def part_tables(folder, columns=None):
+    """As `read_embeddings`, the table of one part after another."""
     plan = read_plan(folder)
     missing = [plan.name(part) for part in range(plan.partitions) if not is_written(folder, plan, part)]
     if missing:
@@ -170,7 +175,8 @@ def read_embeddings(folder: Path, columns: Sequence[str] | None = None) -> pyarr
     known = pyarrow.parquet.read_schema(paths[0]).names
     if unknown := [name for name in columns or () if name not in known]:
         raise ValueError(f"{os.fspath(folder)!r} has no column {unknown[0]!r}; it has {', '.join(known)}")
-    try:
-        return pyarrow.parquet.read_table(paths, columns=columns)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{os.fspath(folder)!r} is damaged: {one_line(error)}") from None
+    for path in paths:
+        try:
+            yield pyarrow.parquet.read_table(path, columns=columns).replace_schema_metadata()
+        except (OSError, pyarrow.ArrowException) as error:
+            raise ValueError(f"{os.fspath(path)!r} is damaged: {one_line(error)}") from None

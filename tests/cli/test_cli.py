@@ -19,6 +19,7 @@ from keras_vit.engine.strategy import STRATEGIES
 from keras_vit.export import openvino
 from keras_vit.export.formats import FORMATS
 from keras_vit.models.pretraining.masked_patch_predictor import TARGETS
+from keras_vit.search.approximate import ENGINES
 from keras_vit.startup_logs import quiet_startup_logs
 from keras_vit.tasks import TASKS
 from keras_vit.training.recipes import DTYPES, Recipe
@@ -79,6 +80,7 @@ def test_the_names_in_help_texts_are_those_of_the_registries():
     assert ON_BAD_IMAGE.choices == names.ON_BAD_IMAGE and {*names.STORED_DTYPES} == {*FLOATS}
     assert {*names.LAYOUTS} == {*LAYOUTS} and names.PUSHED_LAYOUTS == PUSHED
     assert tuple(OUTPUTS) == names.EMBEDDING_OUTPUTS and names.EMBEDDING_DTYPES == EMBEDDING_DTYPES
+    assert tuple(ENGINES) == names.SEARCH_ENGINES
     sources = {name.partition(":")[0]: ":" in name for name in names.DATA_SETS}
     assert sources == {name: bool(source.placeholder) for name, source in SOURCES.items()}
     assert tuple(name.split()[0] for name in names.STRATEGIES) == STRATEGIES["tensorflow"]

@@ -44,7 +44,7 @@ def query_of(json_of, folder, query):
 def test_pictures_are_found_by_a_picture(indexed, weights, json_of):
     folder, done = indexed
     rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
-    counts = {"images": "3", "added": "3", "removed": "0"}
+    counts = {"images": "3", "engine": "exact", "added": "3", "removed": "0"}
     assert rows == {"index": str(folder.parent / "index"), "model": str(weights), **counts}
     assert query_of(json_of, folder, folder / "red.png") == ["red.png", "dark red.png", "green.png"]
 
@@ -104,3 +104,81 @@ def test_an_index_of_another_model_is_refused(indexed, weights, refused, monkeyp
     monkeypatch.setattr("keras_vit.embeddings.model_digest.model_digest", lambda model: "another")
     refused(command(weights, folder), "expected an index of this model")
     refused(("search", "query", folder / "red.png", "--index", folder.parent / "index"), "got another model")
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory, weights, keras_vit):
+    """Embeddings of pictures, two of them equal and one that cannot be read."""
+    folder = pictures(tmp_path_factory.mktemp("embedded") / "pictures")
+    shutil.copy(folder / "red.png", folder / "red again.png")
+    (folder / "zero.png").write_bytes(b"no image")
+    keras_vit(
+        "embed", "--model", weights, "--data", f"folder:{folder}", "--output", folder.parent / "vectors"
+    )
+    return folder
+
+
+def test_an_index_of_embeddings_is_as_one_of_pictures(embedded, indexed, json_of):
+    folder, index = embedded, embedded.parent / "index"
+    command = ("search", "index", "--embeddings", folder.parent / "vectors", "--index", index)
+    counts = [json_of(*command) for _ in range(2)]
+    assert [(of["images"], of["added"], of["removed"], of["unreadable"]) for of in counts] == [
+        *((4, 4, 0, 1), (4, 0, 0, 1))
+    ]
+    query = indexed[0] / "dark red.png"
+    found = json_of("search", "query", query, "--index", index, "--where", "path~again|dark|green")
+    names = [row["image"].rpartition("/")[2] for row in found["images"]]
+    assert names == ["dark red.png", "red again.png", "green.png"]
+    expected = json_of("search", "query", query, "--index", indexed[0].parent / "index")["images"]
+    scores = {row["image"].rpartition("/")[2]: row["similarity"] for row in expected}
+    assert [row["similarity"] for row in found["images"][::2]] == pytest.approx(
+        [scores["dark red.png"], scores["green.png"]], abs=2e-3
+    )
+
+
+def test_embeddings_of_a_later_state_replace_those_before(embedded, weights, tmp_path, keras_vit, json_of):
+    index, later = tmp_path / "index", tmp_path / "later"
+    json_of("search", "index", "--embeddings", embedded.parent / "vectors", "--index", index)
+    shutil.copytree(embedded, tmp_path / "pictures")
+    keras_vit("embed", "--model", weights, "--data", f"folder:{tmp_path}/pictures", "--output", later)
+    found = json_of("search", "index", "--embeddings", later, "--index", index)
+    assert (found["images"], found["added"], found["removed"]) == (4, 4, 4), "their paths are others"
+    assert all(path.startswith(str(tmp_path / "pictures")) for path in open_index(index).files)
+
+
+def test_duplicates_are_listed(embedded, tmp_path, keras_vit, json_of):
+    index = tmp_path / "index"
+    json_of("search", "index", "--embeddings", embedded.parent / "vectors", "--index", index)
+    groups = json_of("search", "duplicates", "--index", index, "--threshold", "0.9999")["groups"]
+    assert [sorted(row["image"].rpartition("/")[2] for row in group) for group in groups] == [
+        ["red again.png", "red.png"]
+    ]
+    done = keras_vit("search", "duplicates", "--index", index, "--where", "path~green")
+    assert done.stdout == "no images that are nearly equal\n"
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ((), "expected --model and images, or --embeddings"),
+        (
+            ("--embeddings", "VECTORS", "--model", "x"),
+            "--embeddings has its images and model",
+        ),
+        (("--embeddings", "none"), "'none' holds no plan.json; make it with keras-vit embed"),
+        (("--embeddings", "VECTORS", "--embeddings", "VECTORS"), "has an image that was there before"),
+        (("--embeddings", "VECTORS", "--engine", "ivf"), "--engine must be one of 'exact', 'hnsw', 'ivf_pq'"),
+        (("--embeddings", "VECTORS", "--engine", "ivf_pq"), "ivf_pq needs 9,984 images or more; got 4"),
+    ],
+)
+def test_an_index_that_is_not_possible_is_refused(options, message, embedded, refused, tmp_path):
+    options = [embedded.parent / "vectors" if option == "VECTORS" else option for option in options]
+    refused(("search", "index", "--index", tmp_path / "index", *options), message)
+    with pytest.raises(ValueError, match="holds no index.json"):
+        open_index(tmp_path / "index")
+
+
+def test_a_condition_on_no_column_is_refused(indexed, refused):
+    folder, _ = indexed
+    command = ("search", "query", folder / "red.png", "--index", folder.parent / "index")
+    refused((*command, "--where", "size=3"), "no column 'size'; the index has path, bytes, time")

@@ -29,11 +29,11 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "weights": ("models", "messages", "lazy", "writing"),
     "inspection": ("models", "messages", "lazy"),
     "evaluation": ("weights", "tasks"),
-    "search": ("lazy", "writing"),
+    "search": ("lazy", "rules", "writing"),
     "training": ("evaluation", "inspection", "lazy"),
     "export": ("evaluation", "inspection", "lazy", "startup_logs"),
     "reports": ("training", "export"),
-    "embeddings": ("export",),
+    "embeddings": ("export", "search"),
     "cli": ("reports", "search", "names", "embeddings"),
     "": ("cli",),  # the package's own __init__, and the console script
 }

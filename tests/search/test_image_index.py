@@ -12,6 +12,7 @@ from made.damage import damaged
 pytest.importorskip("usearch")  # requirements-dev.txt
 
 from keras_vit.search import ImageIndex, locked, open_index
+from keras_vit.search.vector_file import exact_nearest, normalized
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_new_changed_and_removed_files(index, files, tmp_path):
     found = open_index(tmp_path / "index").query(replaced[0], top=9)
     assert found[0] == (str(files[2]), pytest.approx(1, abs=1e-3))
     assert sorted(path for path, _ in found) == [str(path) for path in files[1:]]
-    assert len([*(tmp_path / "index").iterdir()]) == 2, "the earlier vectors are removed"
+    assert len([*(tmp_path / "index").iterdir()]) == 3, "the earlier rows are removed"
 
 
 def test_an_empty_index_finds_nothing(tmp_path):
@@ -65,9 +66,9 @@ def test_an_empty_index_finds_nothing(tmp_path):
     assert open_index(tmp_path / "index").query(np.ones(4)) == []
 
 
-@pytest.mark.parametrize("stage", ["vectors", "manifest"])
+@pytest.mark.parametrize("stage", ["rows", "manifest"])
 def test_a_write_that_fails_leaves_the_index_as_it_was(stage, index, files, tmp_path, monkeypatch):
-    """After the vectors, too, the index that `index.json` names is whole."""
+    """After the rows, too, the index that `index.json` names is whole."""
     real, folder = os.replace, tmp_path / "index"
 
     def replace(source, target):
@@ -78,12 +79,16 @@ def test_a_write_that_fails_leaves_the_index_as_it_was(stage, index, files, tmp_
     before = open_index(folder).query(np.ones(16))
     monkeypatch.setattr(os, "replace", replace)
     index.remove([str(files[0])])
+    index.add({"new": (1, 1)}, np.ones((1, 16)))
     with pytest.raises(OSError, match="cannot be written: No space left"):
         index.save()
     monkeypatch.undo()
     assert open_index(folder).query(np.ones(16)) == before and len(before) == 6
-    ImageIndex(folder, "model", "digest", 16).save()
-    assert len([*folder.iterdir()]) == 2, "what the failed write left is removed"
+    again = ImageIndex(folder, "model", "digest", 16)
+    again.add({"other": (1, 1)}, -np.ones((1, 16)))
+    again.save()
+    assert len([*folder.iterdir()]) == 3, "what the failed write left is removed"
+    assert open_index(folder).query(-np.ones(16), 1) == [("other", pytest.approx(1, abs=1e-3))]
 
 
 def change(folder, **changes):
@@ -100,12 +105,13 @@ def write(text):
     [
         (lambda folder: (folder / "index.json").unlink(), "holds no index.json; make it with"),
         *((write(text), "is no whole index") for text in ("{", "[]", "[" * 100_000)),
-        (lambda folder: change(folder, format="keras_vit search 1"), "search 1'; expected .* make it again"),
+        (lambda folder: change(folder, format="keras_vit search 2"), "search 2'; expected .* make it again"),
         (lambda folder: change(folder, size=3), "the sha256 of index.json is another"),
         (lambda folder: next(folder.glob("vectors*")).unlink(), "there is no vectors-"),
-        (lambda folder: os.truncate(next(folder.glob("vectors*")), 100), "sha256 of vectors-.* is another"),
+        (lambda folder: os.truncate(next(folder.glob("vectors*")), 100), "has 100 bytes; expected 192"),
+        (lambda folder: os.truncate(next(folder.glob("rows*")), 100), "sha256 of rows-.* is another"),
     ],
-    ids=["none", "json", "list", "deep", "format", "size", "no vectors", "cut off"],
+    ids=["none", "json", "list", "deep", "format", "size", "no vectors", "cut off", "rows"],
 )
 def test_what_is_no_whole_index_is_refused(damage, message, index, tmp_path):
     damage(tmp_path / "index")
@@ -144,7 +150,9 @@ def test_the_rows_of_removed_files_are_not_kept(tmp_path):
     again = ImageIndex(tmp_path / "index", "model", "digest", 16)
     for number in (3, 999, 2997):
         assert again.query(vectors[number], top=1) == [(f"/{number}", pytest.approx(1, abs=1e-3))]
-    assert again.query(-vectors[0], top=1)[0][0] == "/0" and len(again) == len(again._vectors) == 1000
+    assert again.query(-vectors[0], top=1)[0][0] == "/0" and len(again) == 1000
+    again.build()
+    assert len(again.vectors) == 1000 and open_index(again.folder).query(vectors[999], top=1)[0][0] == "/999"
     again.remove([*again.files])
     again.add({"/new": (1, 1)}, vectors[:1])
     assert again.query(vectors[0]) == [("/new", pytest.approx(1, abs=1e-3))]
@@ -171,7 +179,7 @@ def test_wrong_vectors_models_and_folders_are_refused(index, files, tmp_path):
 
 
 @pytest.mark.slow
-def test_100_000_vectors_of_768_answer_in_20_ms(tmp_path):
+def test_a_query_of_100_000_vectors_costs_no_more_than_their_comparison_in_memory(tmp_path):
     vectors = vectors_of(100_000, 768)
     index = ImageIndex(tmp_path / "index", "model", "digest", 768)
     index.add({f"/{i}.png": (1, 1) for i in range(len(vectors))}, vectors)
@@ -179,14 +187,17 @@ def test_100_000_vectors_of_768_answer_in_20_ms(tmp_path):
     opened = open_index(tmp_path / "index")
     queries = vectors[::1000] + 0.3 * vectors_of(100, 768, seed=1)
     opened.query(queries[0])
-    times, best = [], []
+    times, comparisons, best, array = [], [], [], normalized(vectors)
     for query in queries:
         start = time.process_time()
         best.append(opened.query(query, top=10)[0][0])
         times.append(time.process_time() - start)
-    print(f"{np.median(times) * 1e3:.1f} ms, {np.max(times) * 1e3:.1f} at most")
+        start = time.process_time()
+        exact_nearest(array, normalized(query[np.newaxis]), 10)
+        comparisons.append(time.process_time() - start)
+    print(f"{np.median(times) * 1e3:.1f} ms, of which {np.median(comparisons) * 1e3:.1f} ms compare")
     assert best == [f"/{i}.png" for i in range(0, 100_000, 1000)]
-    assert np.percentile(times, 25) < 0.02  # Other programs on the machine lengthen the others.
+    assert np.median(times) < 1.25 * np.median(comparisons)
 
 
 WRITER = """

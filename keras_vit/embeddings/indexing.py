@@ -1,0 +1,110 @@
+"""Bring an index of images up to date from folders of embeddings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow
+import pyarrow.compute
+from tqdm import tqdm
+
+from keras_vit.embeddings.parts import COLUMN, OK, part_tables
+from keras_vit.embeddings.plan import read_plan
+from keras_vit.search.image_index import ImageIndex
+from keras_vit.search.vector_file import normalized
+from keras_vit.types import Path
+
+VECTOR = COLUMN["pooled"]
+
+
+def open_for_embeddings(index: Path, folders: Sequence[Path]) -> ImageIndex:
+    """The `ImageIndex` in a folder, perhaps a new one, for the vectors of embeddings.
+
+    Args:
+        index: The path of its folder.
+        folders: Those of `keras-vit embed`, of one model.
+
+    Raises:
+        ValueError: if they are of several models, or lack the output "pooled", or as `ImageIndex`.
+    """
+    plans = [read_plan(folder) for folder in folders]
+    for folder, plan in zip(folders, plans):
+        if "pooled" not in plan.outputs:
+            raise ValueError(f"{os.fspath(folder)!r} has no vectors; compute them with --outputs pooled")
+        if plan.model_digest != plans[0].model_digest:
+            raise ValueError(
+                f"{os.fspath(folder)!r} has vectors of {plan.model}; expected those of {plans[0].model}"
+            )
+    size = next(part_tables(folders[0], [VECTOR])).schema.field(VECTOR).type.list_size
+    return ImageIndex(index, plans[0].model, plans[0].model_digest, size)
+
+
+def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
+    """Add what is new in embeddings to an index, and remove what is not in them.
+
+    An image is known by its path; one with another vector than before is replaced. Images that could not be
+    read are left out. The caller saves the index.
+
+    Args:
+        index: That of `open_for_embeddings`.
+        folders: Those of `keras-vit embed`.
+
+    Returns:
+        dict of the numbers of images that were `added`, `removed` and `unreadable`.
+
+    Raises:
+        ValueError: if parts are missing or damaged, or two images have one path.
+
+    Example:
+        >>> from keras_vit.embeddings import embed, open_for_embeddings, plan_embeddings, update_index
+        >>> _ = embed(plan_embeddings(tmp / "out", "", model, {"name": "digits"}))
+        >>> index = open_for_embeddings(tmp / "index", [tmp / "out"])
+        >>> update_index(index, [tmp / "out"])
+        {'added': 1797, 'removed': 0, 'unreadable': 0}
+        >>> index.build()
+    """
+    found, seen = {"added": 0, "removed": 0, "unreadable": 0}, set()
+    with tqdm(desc="indexing", unit="image", delay=2, disable=None) as bar:
+        for folder in folders:
+            for table in part_tables(folder):
+                is_read = pyarrow.compute.equal(table["status"], OK)
+                found["unreadable"] += table.num_rows - pyarrow.compute.sum(is_read).as_py()
+                table = table.filter(is_read).drop_columns(["status"])
+                paths = table["path"].to_pylist()
+                if len(twice := seen.intersection(paths)) or len({*paths}) < len(paths):
+                    raise ValueError(
+                        f"{os.fspath(folder)!r} has an image that was there before, {min(twice or paths)!r}"
+                    )
+                seen.update(paths)
+                vectors = vectors_of(table)
+                positions = np.flatnonzero(_is_new(index, paths, vectors))
+                columns = [
+                    name
+                    for name in table.column_names
+                    if name != "path" and not pyarrow.types.is_fixed_size_list(table[name].type)
+                ]
+                columns = {name: table[name].take(positions) for name in columns}
+                index.add(
+                    {paths[position]: (None, None) for position in positions}, vectors[positions], columns
+                )
+                found["added"] += len(positions)
+                bar.update(len(paths))
+    gone = [path for path in index.files if path not in seen]
+    index.remove(gone)
+    return {**found, "removed": len(gone)}
+
+
+def vectors_of(table):
+    """The vectors of a table of images that could be read, float32 (images, size)."""
+    column = table[VECTOR].combine_chunks()
+    return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1).astype("float32")
+
+
+def _is_new(index, paths, vectors):
+    rows = np.array([index.files[path][0] if path in index.files else -1 for path in paths], int)
+    known = rows >= 0
+    is_new = ~known
+    is_new[known] = (np.asarray(index.vectors[rows[known]]) != normalized(vectors[known])).any(axis=1)
+    return is_new

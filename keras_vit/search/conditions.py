@@ -1,0 +1,64 @@
+"""Conditions on the columns of a table, such as `label=3`."""
+
+import re
+
+import numpy as np
+import pyarrow
+from pyarrow import compute, types
+
+from keras_vit.messages import one_line
+
+OPERATORS = {
+    **{"<=": compute.less_equal, ">=": compute.greater_equal, "!=": compute.not_equal},
+    **{"=": compute.equal, "<": compute.less, ">": compute.greater},
+    "~": compute.match_substring_regex,
+}
+
+
+def matching(table, conditions):
+    """The rows of a table that meet all conditions.
+
+    Args:
+        table: A `pyarrow.Table`.
+        conditions: Texts of a column's name, an operator and a value. The operators are `=`, `!=`, `<`, `<=`,
+            `>`, `>=`, and for texts `~`, whose value is a regular expression for a part of the text. A row
+            without a value does not meet a condition.
+
+    Returns:
+        bool (rows,).
+
+    Raises:
+        ValueError: for no such column, or a value that cannot be compared with it.
+
+    Example:
+        >>> import pyarrow
+        >>> from keras_vit.search.conditions import matching
+        >>> table = pyarrow.table({"path": ["a/1.png", "b/2.png"], "width": [640, 480]})
+        >>> matching(table, ["width>=500", "path~^a/"]).tolist()
+        [True, False]
+    """
+    found = np.ones(table.num_rows, bool)
+    for condition in conditions:
+        found &= _matching(table, condition)
+    return found
+
+
+def _matching(table, condition):
+    match = re.fullmatch(r"\s*(\w+)\s*(<=|>=|!=|=|<|>|~)\s*(.*?)\s*", condition, re.DOTALL)
+    if match is None:
+        raise ValueError(f"expected a condition such as label=3 or path~2024; got {condition!r}")
+    name, operator, value = match.groups()
+    if name not in table.column_names:
+        raise ValueError(f"no column {name!r}; the index has {', '.join(table.column_names)}")
+    column = table[name]
+    is_text = types.is_string(column.type)
+    if not (is_text or types.is_integer(column.type) or types.is_floating(column.type)):
+        raise ValueError(f"the column {name!r} has values of type {column.type}, which are not compared")
+    if operator == "~" and not is_text:
+        raise ValueError(f"the operator ~ is for texts; the column {name!r} has numbers")
+    try:
+        found = OPERATORS[operator](column, value if is_text else float(value))
+    except ValueError as error:  # which ArrowInvalid is
+        expected = "a regular expression" if operator == "~" else "a number"
+        raise ValueError(f"expected {expected} in {condition!r}: {one_line(error)}") from None
+    return np.asarray(compute.fill_null(found, pyarrow.scalar(False)))

@@ -1,0 +1,103 @@
+"""Images that are nearly equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from tqdm import tqdm
+
+from keras_vit.rules import number
+
+if TYPE_CHECKING:
+    from keras_vit.search.image_index import ImageIndex
+
+BLOCK = 4096  # vectors that are compared with as many others at a time
+NEIGHBORS = 20  # of each image that an approximate engine finds
+MOST_PAIRS = 10**7  # in memory
+
+
+def near_duplicates(
+    index: ImageIndex, threshold: float = 0.95, conditions: Sequence[str] = ()
+) -> list[list[tuple[str, float]]]:
+    """Groups of images whose vectors are nearly equal.
+
+    Two images are in one group if their cosine, or each on a chain of images between them, reaches the
+    threshold. Without an engine of approximate search all pairs are compared; with one each image is compared
+    with the 20 nearest that it finds.
+
+    Args:
+        index: `ImageIndex`.
+        threshold: A cosine, above 0 and at most 1.
+        conditions: As of `ImageIndex.query`.
+
+    Returns:
+        List of groups of two images or more: (path, cosine to the first image of the group), in the order in
+        which the images were added.
+
+    Raises:
+        ValueError: for another threshold, or as `ImageIndex.query`.
+
+    Example:
+        >>> index = keras_vit.search.ImageIndex(tmp / "index", "model.keras", digest="", size=2)
+        >>> vectors = np.array([[1, 0], [0, 1], [0.1, 1]])
+        >>> index.add(dict.fromkeys(["a.png", "b.png", "c.png"], (None, None)), vectors)
+        >>> [[path for path, cosine in group] for group in near_duplicates(index)]
+        [['b.png', 'c.png']]
+    """
+    number(high=1, above=0).check("threshold", threshold)
+    rows = index.used_rows(conditions)
+    group = np.arange(len(rows))
+    pairs = _exact_pairs if index.engine == "exact" else _nearest_pairs
+    waiting, size = [], 0
+    for found in pairs(index, rows, threshold - 1e-3):  # float16 rounds
+        waiting.append(found)
+        size += len(found[0])
+        if size > MOST_PAIRS:
+            group, waiting, size = _joined(group, waiting), [], 0
+    group = _joined(group, waiting)
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    groups = [rows[members] for members in np.split(order, starts[1:]) if len(members) > 1]
+    vectors, paths = index.vectors, index.rows["path"]
+    found = []
+    for members in sorted(groups, key=lambda members: members[0]):
+        own = vectors[members].astype("float32")
+        cosines = np.minimum(own @ own[0], 1).round(4).tolist()
+        found.append([*zip(paths.take(members).to_pylist(), cosines)])
+    return found
+
+
+def _exact_pairs(index, rows, threshold):
+    """Pairs of positions in `rows` whose cosine reaches the threshold, block by block."""
+
+    def block(start):
+        return index.vectors[rows[start : start + BLOCK]].astype("float32")
+
+    starts = range(0, len(rows), BLOCK)
+    for first in tqdm(starts, "comparing", unit="block", delay=2, disable=None):
+        own = block(first)
+        for second in range(first, len(rows), BLOCK):
+            a, b = np.nonzero(own @ block(second).T >= threshold)
+            a, b = a + first, b + second
+            yield a[a < b], b[a < b]
+
+
+def _nearest_pairs(index, rows, threshold):
+    position = np.full(len(index.vectors), -1)
+    position[rows] = np.arange(len(rows))
+    for start in tqdm(range(0, len(rows), BLOCK), "comparing", unit="block", delay=2, disable=None):
+        found, cosines = index.nearest(index.vectors[rows[start : start + BLOCK]], NEIGHBORS + 1)
+        a, column = np.nonzero((cosines >= threshold) & (position[found] >= 0))
+        yield a + start, position[found[a, column]]
+
+
+def _joined(group, pairs):
+    """The number of the group of each image, after the images of pairs were joined."""
+    _, first = np.unique(group, return_index=True)
+    a, b = (np.concatenate([np.zeros(0, int), *of]) for of in zip(*pairs)) if pairs else (group[:0],) * 2
+    a, b = np.concatenate([a, np.arange(len(group))]), np.concatenate([b, first[group]])
+    return connected_components(coo_matrix((np.ones(len(a), bool), (a, b)), 2 * (len(group),)), False)[1]
