@@ -9,8 +9,7 @@ HELP = "accuracy of a simple classifier of the features of a few images per clas
 
 
 def add_arguments(add):
-    options.model(add, exported=False)
-    options.dataset(add)
+    options.features(add)
     add("--shots", type=options.ints, default=(1, 5, 10, 25), help="images per class (default: 1,5,10,25)")
     add("--seeds", type=options.ints, default=(0, 1, 2), help="seeds that select the images (default: 0,1,2)")
     add("--l2", type=float, default=1024.0, help="weight of the L2 penalty (default: 1024)")
@@ -22,16 +21,17 @@ def add_arguments(add):
 def run(args):
     import numpy as np
 
-    from keras_vit.cli.source import open_for_features
+    from keras_vit.cli.source import features_source, open_embeddings, open_for_features
 
     check_output(args)
-    model, dataset = open_for_features(args)
-    result = keras_vit.evaluation.few_shot(
-        model, dataset, args.shots, args.seeds, args.l2, args.batch_size, args.k
-    )
-    value = {
-        "model": args.model,
-        "dataset": args.dataset,
+    value = features_source(args)
+    if args.embeddings:
+        choices = args.shots, args.seeds, args.l2, args.k
+        result = keras_vit.evaluation.few_shot_of_vectors(*open_embeddings(args), *choices)
+    else:
+        choices = args.shots, args.seeds, args.l2, args.batch_size, args.k
+        result = keras_vit.evaluation.few_shot(*open_for_features(args), *choices)
+    value |= {
         **({"l2": args.l2} if args.k is None else {"k": args.k}),
         "seeds": list(args.seeds),
         "accuracy": {str(shots): accuracies for shots, accuracies in result.items()},

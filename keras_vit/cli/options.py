@@ -28,6 +28,13 @@ def trust(add, program=False):
     add("--sha256", metavar="DIGEST", help="expected SHA-256 of the file")
 
 
+def features(add):
+    """A model and a data set, or embeddings that were computed before."""
+    model(add, exported=False, required=False)
+    dataset(add, required=False)
+    add("--embeddings", metavar="DIR", help="folder of keras-vit embed, in place of --model and --dataset")
+
+
 def dataset(add, *aliases, required=True):
     several = "; or several in proportion to numbers: A*0.7 + B*0.3"
     add(*aliases, "--dataset", dest="dataset", required=required, help=either(names.DATA_SETS) + several)

@@ -1,18 +1,18 @@
-"""`keras-vit probe`: accuracy of a linear classifier on the mean token of each block."""
+"""`keras-vit probe`: accuracy of a linear classifier on the mean token of each block, or on embeddings."""
 
 import keras_vit
 from keras_vit.cli import options
 from keras_vit.cli.report import check_output, check_png, report, text_table
 from keras_vit.writing import atomic_write
 
-HELP = "accuracy of a linear classifier on the features of each block"
+HELP = "accuracy of a linear classifier on the features of each block, or on embeddings"
 
 
 def add_arguments(add):
-    options.model(add, exported=False)
-    options.dataset(add)
+    options.features(add)
     add("--shots", type=options.positive_int, help="training images per class (default: all)")
     add("--seeds", type=options.ints, default=(0,), help="seeds that select the images (default: 0)")
+    add("--k", type=options.positive_int, help="number of nearest images that vote, instead of a classifier")
     add("--figure", metavar="FILE.png", help="draw the accuracy of each block")
     options.batch_size(add)
     options.output(add)
@@ -21,29 +21,37 @@ def add_arguments(add):
 def run(args):
     import numpy as np
 
-    from keras_vit.cli.source import open_for_features
+    from keras_vit.cli.source import features_source, open_embeddings, open_for_features
     from keras_vit.inspection.figures import block_accuracy_figure
     from keras_vit.reports.page import png_of
 
     check_output(args)
     check_png("--figure", args.figure)
-    model, dataset = open_for_features(args)
-    result = keras_vit.evaluation.probe_blocks(model, dataset, args.shots, args.seeds, args.batch_size)
-    value = {
-        "model": args.model,
-        "dataset": args.dataset,
+    value = features_source(args)
+    if args.embeddings:
+        if args.figure:
+            raise ValueError("--figure draws the blocks of a model; got --embeddings")
+        accuracies = keras_vit.evaluation.probe_vectors(
+            *open_embeddings(args), args.shots, args.seeds, args.k
+        )
+        result = {"embedding": accuracies}
+    else:
+        choices = args.shots, args.seeds, args.batch_size, args.k
+        result = dict(enumerate(keras_vit.evaluation.probe_blocks(*open_for_features(args), *choices)))
+    value |= {
+        **({} if args.k is None else {"k": args.k}),
         "shots": args.shots,
         "seeds": list(args.seeds),
-        "accuracy": result,
-        "mean_accuracy": np.mean(result, axis=1).tolist(),
+        "accuracy": [*result.values()],
+        "mean_accuracy": [float(np.mean(of)) for of in result.values()],
         **({"figure": args.figure} if args.figure else {}),
     }
     columns = ("block", "mean", *(f"seed {seed}" for seed in args.seeds))
-    rows = [[block, *(f"{number:.4f}" for number in (np.mean(of), *of))] for block, of in enumerate(result)]
+    rows = [[block, *(f"{number:.4f}" for number in (np.mean(of), *of))] for block, of in result.items()]
     try:
         report(args, value, text_table(rows, columns))
     finally:
         if args.figure:
             shots = "all training images" if args.shots is None else f"{args.shots} images per class"
             title = f"Linear probes of {args.model}, {args.dataset}, {shots}"
-            atomic_write(args.figure, png_of(block_accuracy_figure(result, title)))
+            atomic_write(args.figure, png_of(block_accuracy_figure([*result.values()], title)))

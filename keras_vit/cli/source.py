@@ -212,6 +212,31 @@ def open_dataset(args, model, task, texts=False):
     return dataset
 
 
+def features_source(args):
+    """What a command computes features of, as its result names it: --model and --dataset, or --embeddings.
+
+    Raises:
+        ValueError: unless one of both is given.
+    """
+    named = {name: getattr(args, name) for name in ("model", "dataset") if getattr(args, name)}
+    if args.embeddings and not named:
+        return {"embeddings": args.embeddings}
+    if args.embeddings or len(named) < 2:
+        given = ", ".join(f"--{name}" for name in (*named, *(["embeddings"] * bool(args.embeddings))))
+        raise ValueError(f"expected --model and --dataset, or --embeddings alone; got {given or 'none'}")
+    return named
+
+
+def open_embeddings(args):
+    """Read --embeddings: features and labels for training, those for testing, and the class names."""
+    from keras_vit.embeddings.labelled import read_labelled
+
+    dataset = read_labelled(args.embeddings)
+    introduce(args, dataset)
+    train, test = dataset.split("train"), dataset.split("test")
+    return train.vectors, train.labels, test.vectors, test.labels, dataset.class_names
+
+
 def open_for_features(args):
     """Open the model of --model and the data set of --dataset, in the model's split, and print its sizes."""
     model = open_live(args.model, trust=args.trust, sha256=args.sha256)

@@ -162,8 +162,12 @@ def read_embeddings(folder: Path, columns: Sequence[str] | None = None) -> pyarr
     return pyarrow.concat_tables(part_tables(folder, columns))
 
 
-def part_tables(folder, columns=None):
-    """As `read_embeddings`, the table of one part after another."""
+def part_paths(folder):
+    """The paths of all parts.
+
+    Raises:
+        ValueError: if the folder has no plan, or a part is missing or of another plan.
+    """
     plan = read_plan(folder)
     missing = [plan.name(part) for part in range(plan.partitions) if not is_written(folder, plan, part)]
     if missing:
@@ -171,7 +175,12 @@ def part_tables(folder, columns=None):
             f"{os.fspath(folder)!r} lacks {len(missing)} of {plan.partitions} parts, such as {missing[0]}; "
             "run keras-vit embed to its end"
         )
-    paths = [pathlib.Path(folder).expanduser() / plan.name(part) for part in range(plan.partitions)]
+    return [pathlib.Path(folder).expanduser() / plan.name(part) for part in range(plan.partitions)]
+
+
+def part_tables(folder, columns=None):
+    """As `read_embeddings`, the table of one part after another."""
+    paths = part_paths(folder)
     known = pyarrow.parquet.read_schema(paths[0]).names
     if unknown := [name for name in columns or () if name not in known]:
         raise ValueError(f"{os.fspath(folder)!r} has no column {unknown[0]!r}; it has {', '.join(known)}")

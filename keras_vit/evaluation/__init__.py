@@ -1,7 +1,9 @@
 """Scores of a model on a data set."""
 
 from keras_vit.evaluation.few_shot import few_shot as few_shot
+from keras_vit.evaluation.few_shot import few_shot_of_vectors as few_shot_of_vectors
 from keras_vit.evaluation.few_shot import probe_blocks as probe_blocks
+from keras_vit.evaluation.few_shot import probe_vectors as probe_vectors
 from keras_vit.evaluation.nearest import knn as knn
 from keras_vit.evaluation.nearest import knn_accuracy as knn_accuracy
 from keras_vit.evaluation.panoptic import panoptic_counts as panoptic_counts

@@ -14,7 +14,7 @@ from keras_vit.evaluation.representations import computed_features, representati
 from keras_vit.labels import label_kind
 from keras_vit.models.backbones import backbone
 from keras_vit.models.features import grids_of_blocks
-from keras_vit.rules import integer
+from keras_vit.rules import integer, optional
 
 if TYPE_CHECKING:
     from keras_vit.data.datasets import Dataset
@@ -59,19 +59,50 @@ def few_shot(
 
     Source: `big_vision/evaluators/fewshot_lsr.py`.
     """
-    if not shots:
-        raise ValueError("expected at least one number of shots; got none")
-    if k is not None:
-        integer(at_least=1).check("k", k)
-    splits, names = _checked_splits(dataset, shots, seeds), dataset.class_names
+    _check_choices(shots, seeds, k)
+    splits = _checked_splits(dataset, shots, seeds)
     train, test = representations_of_splits(model, splits, batch_size)
+    return few_shot_of_vectors(*train, *test, dataset.class_names, shots, seeds, l2, k)
+
+
+def few_shot_of_vectors(
+    features: np.ndarray,
+    labels: np.ndarray,
+    test_features: np.ndarray,
+    test_labels: np.ndarray,
+    class_names: Sequence[str],
+    shots: Sequence[int] = (1, 5, 10, 25),
+    seeds: Sequence[int] = (0, 1, 2),
+    l2: float = 1024.0,
+    k: int | None = None,
+) -> dict[int, list[float]]:
+    """As `few_shot`, of representations that were computed before.
+
+    Args:
+        features, test_features: (samples, width).
+        labels, test_labels: Class indices.
+        class_names: One name per class.
+        shots, seeds, l2, k: As for `few_shot`.
+
+    Returns:
+        dict: for each number of shots a list of accuracies, one per seed.
+
+    Raises:
+        ValueError: as `few_shot`.
+
+    Example:
+        >>> features, labels = np.array([[0.0], [1.0], [0.1], [0.9]]), np.array([0, 1, 0, 1])
+        >>> few_shot_of_vectors(features, labels, features, labels, ["cat", "dog"], (1, 2), (0,), l2=1.0)
+        {1: [1.0], 2: [1.0]}
+    """
+    _check_choices(shots, seeds, k)
 
     def accuracy(count, seed):
-        chosen = choose_shots(train[1], count, seed, names)
-        few = [values[chosen] for values in train]
+        chosen = choose_shots(labels, count, seed, class_names)
+        few = features[chosen], labels[chosen]
         if k is None:
-            return few_shot_accuracy(*few, *test, len(names), l2)
-        return knn_accuracy(*few, *test, min(k, len(chosen)))
+            return few_shot_accuracy(*few, test_features, test_labels, len(class_names), l2)
+        return knn_accuracy(*few, test_features, test_labels, min(k, len(chosen)))
 
     return {count: [accuracy(count, seed) for seed in seeds] for count in shots}
 
@@ -82,8 +113,9 @@ def probe_blocks(
     shots: Sequence[int] | None = None,
     seeds: Sequence[int] = (0,),
     batch_size: int = 64,
+    k: int | None = None,
 ) -> list[list[float]]:
-    """Test accuracy of a linear classifier on the mean token of each block.
+    """Test accuracy of a linear classifier or of the nearest neighbors on the mean token of each block.
 
     A logistic regression is fitted to the standardized means of the patch tokens after the model's last norm,
     if it has one before the pooling. Standardization makes its scale and shift irrelevant: it is the norm of
@@ -95,13 +127,14 @@ def probe_blocks(
         shots: Number of training images per class; None: all training images.
         seeds: Seeds of their random choice; without shots one seed is enough.
         batch_size: Images per batch.
+        k: Number of nearest training images that vote, as for `few_shot`. None: a logistic regression.
 
     Returns:
         list: for each block a list of accuracies, one per seed.
 
     Raises:
         ValueError: for another task, a model without blocks, no seeds, a class with fewer training images
-            than shots, or shots below 1.
+            than shots, or shots or a k below 1.
 
     Example:
         >>> accuracies = probe_blocks(model, load_dataset("digits"), shots=10, seeds=(0, 1))
@@ -110,11 +143,9 @@ def probe_blocks(
 
     Source: Chen et al. 2020 (iGPT), sections 2.4 and 4.1.
     """
-    from sklearn.linear_model import LogisticRegression  # Its import takes long.
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    splits = _checked_splits(dataset, () if shots is None else (shots,), seeds)
+    counts = () if shots is None else (shots,)
+    _check_choices(counts or (1,), seeds, k)
+    splits = _checked_splits(dataset, counts, seeds)
     model = backbone(model)
     if model.num_layers is None:
         raise ValueError("expected a model with blocks; got num_layers=None")
@@ -127,17 +158,61 @@ def probe_blocks(
     (train, train_labels), (test, test_labels) = (
         computed_features(means, samples, model.preprocessing, batch_size) for samples in splits
     )
-    chosen = [
-        slice(None) if shots is None else choose_shots(train_labels, shots, seed, dataset.class_names)
-        for seed in seeds
+    return [
+        probe_vectors(
+            *(train[:, block], train_labels, test[:, block], test_labels),
+            *(dataset.class_names, shots, seeds, k),
+        )
+        for block in range(model.num_layers)
     ]
 
-    def accuracy(block, images):
-        probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
-        probe.fit(train[images, block], train_labels[images])
-        return float(probe.score(test[:, block], test_labels))
 
-    return [[accuracy(block, images) for images in chosen] for block in range(model.num_layers)]
+def probe_vectors(
+    features: np.ndarray,
+    labels: np.ndarray,
+    test_features: np.ndarray,
+    test_labels: np.ndarray,
+    class_names: Sequence[str],
+    shots: int | None = None,
+    seeds: Sequence[int] = (0,),
+    k: int | None = None,
+) -> list[float]:
+    """Test accuracy of a linear classifier or of the nearest neighbors on vectors.
+
+    A logistic regression is fitted to the standardized vectors.
+
+    Args:
+        features, test_features: (samples, width).
+        labels, test_labels: Class indices.
+        class_names: One name per class.
+        shots, seeds, k: As for `probe_blocks`.
+
+    Returns:
+        list of accuracies, one per seed.
+
+    Raises:
+        ValueError: as `probe_blocks`.
+
+    Example:
+        >>> features, labels = np.array([[0.0], [1.0], [0.1], [0.9]]), np.array([0, 1, 0, 1])
+        >>> probe_vectors(features, labels, features, labels, ["cat", "dog"])
+        [1.0]
+    """
+    from sklearn.linear_model import LogisticRegression  # Its import takes long.
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    _check_choices((1,) if shots is None else (shots,), seeds, k)
+
+    def accuracy(seed):
+        chosen = slice(None) if shots is None else choose_shots(labels, shots, seed, class_names)
+        few = features[chosen], labels[chosen]
+        if k is not None:
+            return knn_accuracy(*few, test_features, test_labels, min(k, len(few[1])))
+        probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000)).fit(*few)
+        return float(probe.score(test_features, test_labels))
+
+    return [accuracy(seed) for seed in seeds]
 
 
 def choose_shots(labels, shots, seed, class_names):
@@ -222,18 +297,24 @@ def _checked_splits(dataset, shots, seeds):
         seeds: Seeds.
 
     Raises:
-        ValueError: as `few_shot`.
+        ValueError: for another task, or too few images.
     """
     if not label_kind(dataset.task).is_class_id:
         raise ValueError(f"expected single labels; got {dataset.name!r} of the task {dataset.task!r}")
-    if not seeds:
-        raise ValueError("expected at least one seed; got none")
-    for count in shots:
-        integer(at_least=1).check("shots", count)
     train, test = dataset.split("train"), dataset.split("test")
     if shots and train.labels:  # Some data sets know their labels before they read the images.
         choose_shots(train.labels, max(shots), seeds[0], dataset.class_names)
     return train, test
+
+
+def _check_choices(shots, seeds, k):
+    if not shots:
+        raise ValueError("expected at least one number of shots; got none")
+    if not seeds:
+        raise ValueError("expected at least one seed; got none")
+    for count in shots:
+        integer(at_least=1).check("shots", count)
+    optional(integer(at_least=1)).check("k", k)
 
 
 def _check_labels(labels, num_classes):

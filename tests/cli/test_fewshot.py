@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 from keras_vit import evaluation
 
 FOUND = {1: [0.25, 0.5], 4: [0.5, 1.0]}  # accuracy by shots, for two seeds
@@ -30,3 +32,33 @@ def test_a_row_per_number_of_shots_is_printed_and_all_is_written(
         "accuracy": {"1": [0.25, 0.5], "4": [0.5, 1.0]},
         "mean_accuracy": {"1": 0.375, "4": 0.75},
     }
+
+
+@pytest.mark.parametrize("options", [(), ("--k", 3)], ids=["linear", "nearest"])
+def test_embeddings_stand_for_the_model_and_its_images(options, weights, images, keras_vit, tmp_path):
+    source = ("--model", weights, "--dataset", f"folder:{images}")
+    keras_vit("embed", *source, "--output", tmp_path / "vectors", "--dtype", "float32")
+    for command in (("fewshot", "--shots", "1,4"), ("probe", "--shots", "4")):
+        found, expected = (
+            json.loads(keras_vit(*command, *of, *options, "--json").stdout)
+            for of in (("--embeddings", tmp_path / "vectors"), source)
+        )
+        assert found.pop("embeddings") == str(tmp_path / "vectors")
+        assert expected.pop("model") == str(weights) and expected.pop("dataset") == f"folder:{images}"
+        if command[0] == "fewshot":
+            assert found == expected
+        else:
+            assert len(found["accuracy"]) == 1 and 0 <= found["accuracy"][0][0] <= 1
+
+
+@pytest.mark.parametrize("command", ["fewshot", "probe"])
+@pytest.mark.parametrize(
+    "options, given",
+    [((), "none"), (("--model", "m.npz"), "--model"), (("--dataset", "digits"), "--dataset")],
+)
+def test_a_source_of_features_is_whole_and_the_only_one(command, options, given, keras_vit):
+    words = f"expected --model and --dataset, or --embeddings alone; got {given}"
+    assert words in keras_vit(command, *options, status=2).stderr
+    if options:
+        more = keras_vit(command, *options, "--embeddings", "vectors", status=2).stderr
+        assert f"{words}, --embeddings" in more
