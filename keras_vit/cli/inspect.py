@@ -50,6 +50,7 @@ def run(args):
 
 def _inspect(args, paths):
     """Return the values of result.json, the contents of the files by name, and (path, prediction) as text."""
+    from keras_vit.cli.image_batches import predicted
     from keras_vit.cli.images import names_of
     from keras_vit.cli.source import finished_run, open_dataset, open_live, open_model, task_of
     from keras_vit.data.datasets import folder_of, title_of
@@ -85,7 +86,7 @@ def _inspect(args, paths):
     names, source = names_of(paths), f"{len(paths)} given"
     inputs = [model.preprocessing([path])[0] for path in paths[:MAX_INSPECTED]]
     if paths and has_scores:
-        value["images"] = [*task.rows(model, paths, TOP)]
+        value["images"] = [*predicted(task, model, paths, TOP)]
         report.add("Predictions", _prediction_table(model, names, value["images"]))
         task.draw_predictions(report, model, inputs, names[:MAX_INSPECTED])
         predictions = [(found["image"], _words(model, found, 1)) for found in value["images"]]

@@ -13,6 +13,7 @@ EXPORT = "export of keras-vit (SavedModel folder, .tar.gz, .tflite, .onnx, folde
 PATHS = "image files, their URLs, folders of files, or - for a list of them on standard input, one per line"
 LABELS = "a .json file of the texts of each class, a text file with one class a line, or imagenet_1k"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
+ON_BAD_FILE = names.ON_BAD_IMAGE[:2]  # of commands that read image files, not a data set
 LITERT_PRECISIONS = ("float32", "float16", "dynamic_int8")  # unless --precisions is given
 
 
@@ -55,9 +56,9 @@ def batch_size(add):
     add("--batch_size", type=positive_int, default=64, help="images computed at a time")
 
 
-def on_bad_image(add):
-    choices = either(names.ON_BAD_IMAGE)
-    add("--on_bad_image", default="fail", help=f"unreadable images of a folder: {choices} (default: fail)")
+def on_bad_image(add, choices=names.ON_BAD_IMAGE):
+    text = f"unreadable images of a folder: {either(choices)} (default: fail)"
+    add("--on_bad_image", default="fail", help=text)
 
 
 def task(add):

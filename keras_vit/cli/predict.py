@@ -1,19 +1,23 @@
 """`keras-vit predict`: what a model, live or exported, predicts for images."""
 
 import contextlib
-import itertools
+import hashlib
 import os
 import pathlib
 import sys
+import tempfile
 
 from keras_vit.cli import options
+from keras_vit.cli.journal import Journal, content_digest, only_process
 from keras_vit.cli.report import print_now
-from keras_vit.cli.rows import FORMATS
+from keras_vit.cli.rows import FILES, FORMATS, write_rows
+from keras_vit.messages import listed
 from keras_vit.rules import one_of
-from keras_vit.writing import atomic_open, atomic_path, check_writable
+from keras_vit.writing import atomic_path, check_writable
 
 HELP = "classify or segment images or folders of images"
 FEW = 32  # images that TensorFlow computes without a graph in less time than it traces one
+PARTIAL = ".partial"  # ends the name of the file with the rows of a command that was interrupted
 
 
 def add_arguments(add):
@@ -25,7 +29,9 @@ def add_arguments(add):
     formats = options.either(FORMATS)
     add("--format", default="table", help=f"what to print: {formats} (default: table)")
     add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
-    add("--output", metavar="FILE", help="also write a file, in the format of its suffix")
+    suffixes = options.either([f".{suffix}" for suffix in FILES])
+    add("--output", metavar="FILE", help=f"also write a file, {suffixes}; the same command continues it")
+    options.on_bad_image(add, options.ON_BAD_FILE)
     masks = "segmentation: folder to write, with masks as palette PNGs and overlays"
     add("--masks", metavar="DIR", help=masks)
     windows = "segmentation: at the images' own scale, in overlapping windows (default: resized as a whole)"
@@ -42,6 +48,7 @@ def needs_keras(args):
 
 
 def run(args):
+    from keras_vit.cli.image_batches import predicted
     from keras_vit.cli.images import images_of
     from keras_vit.cli.labels import with_labels
     from keras_vit.cli.source import open_model, task_of, with_class_names
@@ -49,9 +56,11 @@ def run(args):
 
     suffix = args.output and pathlib.Path(args.output).suffix[1:].lower()
     one_of(FORMATS).check("--format", args.format)
+    one_of(options.ON_BAD_FILE).check("--on_bad_image", args.on_bad_image)
     if args.output is not None:
-        if suffix not in FORMATS or suffix == "table":
-            raise ValueError(f"expected --output to end in .csv, .jsonl or .json; got {args.output!r}")
+        if suffix not in FILES:
+            known = options.either([f".{name}" for name in FILES])
+            raise ValueError(f"expected --output to end in {known}; got {args.output!r}")
         check_writable(args.output)
     paths = [path for argument in args.images for path in images_of(argument, urls=True)]
     if args.masks:
@@ -83,11 +92,46 @@ def run(args):
         if args.masks:
             folder = at_end.enter_context(atomic_path(args.masks, overwrite=False))
             maps["write"] = mask_writer(folder, model, files)
-        results = task.rows(model, paths, args.top, progress, **maps)
-        if args.output is not None:
-            results, copy = itertools.tee(results)
-        for text in FORMATS[args.format](results, names):
+        journal = args.output and at_end.enter_context(_journal(args, paths, model))
+        first, skip = journal.count if journal else 0, args.on_bad_image == "skip"
+        rows = predicted(task, model, paths, args.top, first, progress, skip, **maps)
+        skipped = []
+        readable = _readable(journal.recorded(rows) if journal else rows, skipped)
+        for text in FORMATS[args.format](readable, names):
             print_now(text, end="")
-        if args.output is not None:
-            with atomic_open(args.output) as file:
-                file.writelines(FORMATS[suffix](copy, names))
+        if len(skipped) == len(paths):
+            raise ValueError(f"none of these images can be read: {listed(skipped)}")
+        if journal:
+            write_rows(args.output, suffix, _readable(journal.rows(), []), names)
+            journal.path.unlink()
+    if skipped:
+        print(f"left out, since they cannot be read: {listed(skipped)}", file=sys.stderr)
+
+
+def _readable(rows, skipped):
+    """The rows of images that can be read; the paths of others are added to a list."""
+    for row in rows:
+        if "error" in row:
+            skipped.append(row["image"])
+        else:
+            yield row
+
+
+@contextlib.contextmanager
+def _journal(args, paths, model):
+    """The journal of --output, from which the same command continues if there are many images."""
+    file = pathlib.Path(args.output).expanduser()
+    is_device = file.exists() and not file.is_file()
+    if len(paths) <= FEW or args.masks or is_device:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Journal(pathlib.Path(folder, "rows"), {})
+        return
+    images = "\n".join(paths).encode(errors="surrogateescape")
+    names = model.class_names and [*model.class_names]
+    origin = {
+        **{"model": content_digest(args.model), "list of images": hashlib.sha256(images).hexdigest()},
+        **{"--labels": content_digest(args.labels), "--prompts": content_digest(args.prompts)},
+        **{"--top": args.top, "--windows": args.windows, "--class_names": names},
+    }
+    with only_process(file):
+        yield Journal(file.with_name(file.name + PARTIAL), origin)

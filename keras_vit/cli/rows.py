@@ -1,38 +1,48 @@
-"""Predictions as text, image by image: a table, CSV, JSON lines or JSON."""
+"""Predictions, image by image: a table, CSV, JSON lines, JSON or Parquet."""
 
+import contextlib
 import csv
 import io
+import itertools
 import json
 import textwrap
 
 from keras_vit.cli.report import text_table
+from keras_vit.writing import atomic_open, atomic_path
+
+TABLE_IMAGES = 1000  # whose rows are aligned with each other
+PARQUET_IMAGES = 10_000  # in a row group
 
 
 def _table(results, names):
-    """Yield all rows at the end, since the widths of the columns depend on all of them."""
-    rows = []
-    for found in results:
-        if names:
-            rows.append((found["image"], *(f"{value:.4f}" for value in found["values"])))
-        else:
-            score = _score(found)
-            best = [(row["name"], f"{row[score]:7.2%}") for row in found["classes"]]
-            rows += [(found["image"] if rank == 0 else "", *row) for rank, row in enumerate(best)]
-        yield ""
-    yield text_table(rows, ("image", *(names or ("class", score)))) + "\n"
+    """Yield all rows of 1,000 images together, since the widths of the columns depend on all of them."""
+    results = iter(results)
+    while first := next(results, None):
+        score, rows = None if names else _score(first), []
+        for found in itertools.chain([first], itertools.islice(results, TABLE_IMAGES - 1)):
+            if names:
+                rows.append((found["image"], *(f"{value:.4f}" for value in found["values"])))
+            else:
+                best = [(row["name"], f"{row[score]:7.2%}") for row in found["classes"]]
+                rows += [(found["image"] if rank == 0 else "", *row) for rank, row in enumerate(best)]
+            yield ""
+        yield text_table(rows, ("image", *(names or ("class", score)))) + "\n"
+
+
+def _columns(found, names):
+    """The names of the columns of CSV and Parquet, and the rows of an image."""
+    if names:
+        return ("image", *names), [(found["image"], *found["values"])]
+    best = enumerate(found["classes"], 1)
+    rows = [(found["image"], rank, *row.values()) for rank, row in best]
+    return ("image", "rank", "class", _score(found)), rows
 
 
 def _csv(results, names):
     for number, found in enumerate(results):
-        columns = ("image", *(names or ("rank", "class", _score(found))))
+        columns, rows = _columns(found, names)
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerows([] if number else [columns])
-        if names:
-            writer.writerow((found["image"], *found["values"]))
-        else:
-            best = enumerate(found["classes"], 1)
-            writer.writerows((found["image"], rank, *row.values()) for rank, row in best)
+        csv.writer(text, lineterminator="\n").writerows(rows if number else [columns, *rows])
         yield text.getvalue()
 
 
@@ -42,10 +52,11 @@ def _json_lines(results, names):
 
 
 def _json(results, names):
-    for number, found in enumerate(results):
-        text = textwrap.indent(json.dumps(found, indent=2, allow_nan=False), "  ")
-        yield (",\n" if number else "[\n") + text
-    yield "\n]\n"
+    before = "[\n"
+    for found in results:
+        yield before + textwrap.indent(json.dumps(found, indent=2, allow_nan=False), "  ")
+        before = ",\n"
+    yield "\n]\n" if before == ",\n" else "[]\n"
 
 
 def _score(found):
@@ -56,3 +67,35 @@ def _score(found):
 # Each is a generator of text, as early as possible, from an iterator of what `predicted` yields and the names
 # of a regression's values, otherwise None.
 FORMATS = {"table": _table, "csv": _csv, "jsonl": _json_lines, "json": _json}
+FILES = ("csv", "jsonl", "json", "parquet")  # the suffixes of files
+
+
+def write_rows(path, suffix, results, names):
+    """Write a file of predictions atomically.
+
+    Args:
+        path: Of the file.
+        suffix: One of `FILES`.
+        results, names: As for the functions of `FORMATS`.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    if suffix == "parquet":
+        return _write_parquet(path, results, names)
+    with atomic_open(path) as file:
+        file.writelines(FORMATS[suffix](results, names))
+
+
+def _write_parquet(path, results, names):
+    import pyarrow
+    import pyarrow.parquet
+
+    results = iter(results)
+    with contextlib.ExitStack() as at_end:
+        temporary, writer = at_end.enter_context(atomic_path(path)), None
+        while of_group := [_columns(found, names) for found in itertools.islice(results, PARQUET_IMAGES)]:
+            rows = [row for _, rows in of_group for row in rows]
+            table = pyarrow.table([*map(pyarrow.array, zip(*rows))], names=[*of_group[0][0]])
+            writer = writer or at_end.enter_context(pyarrow.parquet.ParquetWriter(temporary, table.schema))
+            writer.write_table(table)

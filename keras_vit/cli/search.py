@@ -22,7 +22,7 @@ def _add_index_arguments(add):
     engines = options.either(SEARCH_ENGINES)
     text = f"{engines} (default: the index's, or for more than 100,000 images hnsw)"
     add("--engine", help=text)
-    options.on_bad_image(add)
+    options.on_bad_image(add, options.ON_BAD_FILE)
     options.output(add)
 
 

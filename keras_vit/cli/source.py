@@ -229,9 +229,9 @@ def features_source(args):
 
 def open_embeddings(args):
     """Read --embeddings: features and labels for training, those for testing, and the class names."""
-    from keras_vit.embeddings.labelled import read_labelled
+    from keras_vit.embeddings.labeled import read_labeled
 
-    dataset = read_labelled(args.embeddings)
+    dataset = read_labeled(args.embeddings)
     introduce(args, dataset)
     train, test = dataset.split("train"), dataset.split("test")
     return train.vectors, train.labels, test.vectors, test.labels, dataset.class_names

@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decoding.model_input import check_image, decode, prepared
-from keras_vit.data.samples import not_converted
+from keras_vit.data.samples import Samples, not_converted
 from keras_vit.labels import kind_of_records
 from keras_vit.messages import one_line
+from keras_vit.preprocessing.file_batches import FileBatch
 
 
 class Readable(NamedTuple):
@@ -68,6 +69,40 @@ def readable_batches(samples, start, stop, preprocessing, batch_size):
     while batch := [*itertools.islice(stream, size)]:
         numbers, inputs, sizes, labels = zip(*batch)
         yield Readable(np.array(numbers), preprocessing(list(inputs)), np.array(sizes), np.array(labels))
+
+
+def readable_files(paths, preprocessing, batch_size, first=0):
+    """As `keras_vit.preprocessing.file_batches.file_batches`, by TensorFlow, in parallel.
+
+    Args:
+        paths: Of image files.
+        preprocessing, batch_size: As of `readable_batches`.
+        first: The number of the first file.
+
+    Yields:
+        `FileBatch`.
+
+    Example:
+        >>> from keras_vit.data.readable import readable_files
+        >>> keras.utils.save_img(tmp / "a.png", np.zeros((8, 8, 3)))
+        >>> (batch,) = readable_files([f"{tmp}/none.png", f"{tmp}/a.png"], Preprocessing(16), 32)
+        >>> batch.numbers, batch.errors
+        ... # doctest: +ELLIPSIS
+        ([1], {0: 'not a readable image: .../none.png (No such file or directory)'})
+    """
+    samples = Samples(tuple(paths), (0,) * len(paths))
+
+    def errors(numbers):
+        reasons = ((number, why_unreadable(samples, number)) for number in numbers)
+        return {number: f"not a readable image: {paths[number]} ({reason})" for number, reason in reasons}
+
+    for batch in readable_batches(samples, first, len(paths), preprocessing, batch_size):
+        numbers = batch.numbers.tolist()
+        missing = sorted({*range(first, numbers[-1])} - {*numbers})
+        yield FileBatch(numbers, batch.inputs, errors(missing))
+        first = numbers[-1] + 1
+    if first < len(paths):
+        yield FileBatch([], None, errors(range(first, len(paths))))
 
 
 def why_unreadable(samples, number):

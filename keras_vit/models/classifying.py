@@ -73,18 +73,27 @@ def classify(
         >>> [len(best) for best in model.classify(np.zeros((2, 40, 50, 3), "uint8"), top=3)]
         [3, 3]
     """
+    _class_kind(model, task)
+    batches = model.preprocessing.batches(images, batch_size, value_range)
+    return [best for batch in batches for best in classified(model, batch, top, task)]
+
+
+def classified(model, inputs, top, task="single_label"):
+    """As `classify`, of a batch of model input."""
+    kind = _class_kind(model, task)
+    names = model.class_names or [str(i) for i in range(model.num_classes)]
+    # This is also checked in the model, but Keras adds lines to the messages of errors in a call.
+    check_size(model, inputs)
+    logits = check_finite(np.asarray(model.predict_on_batch(inputs), "float64"))
+    return most_probable(kind.probabilities(logits), names, top)
+
+
+def _class_kind(model, task):
     check_head(model)
     kind = label_kind(task)
     if not kind.has_classes or kind.is_map:
         raise ValueError(f"classify needs a task with classes of whole images; got {kind.name!r}")
-    names = model.class_names or [str(i) for i in range(model.num_classes)]
-    results = []
-    for batch in model.preprocessing.batches(images, batch_size, value_range):
-        # This is also checked in the model, but Keras adds lines to the messages of errors in a call.
-        check_size(model, batch)
-        logits = check_finite(np.asarray(model.predict_on_batch(batch), "float64"))
-        results += most_probable(kind.probabilities(logits), names, top)
-    return results
+    return kind
 
 
 def most_probable(probabilities, names, top):

@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit.labels import LABEL_KINDS
 from keras_vit.lazy import LazyModule
 from keras_vit.models.classifying import check_finite
-from keras_vit.tasks.task import LabelTask, batches_of_paths, check_shapes
+from keras_vit.tasks.task import LabelTask, check_shapes
 
 keras, losses = LazyModule("keras"), LazyModule("keras_vit.losses")
 
@@ -61,10 +61,8 @@ class Regression(LabelTask):
     def metrics(self, outputs):
         return [keras.metrics.MeanAbsoluteError(name="absolute_error")]
 
-    def rows(self, model, paths, top, progress=True):
-        for batch in batches_of_paths(model, paths, "computing", progress):
-            outputs = check_finite(model.predict_on_batch(model.preprocessing(batch)))
-            yield from ({"image": path, "values": row.tolist()} for path, row in zip(batch, outputs))
+    def rows(self, model, paths, inputs, top):
+        return [{"values": row.tolist()} for row in check_finite(model.predict_on_batch(inputs))]
 
     def value_names(self, model):
         return model.class_names or [f"value {i}" for i in range(model.num_classes)]

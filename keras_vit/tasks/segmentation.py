@@ -8,9 +8,8 @@ from keras_vit.labels import LABEL_KINDS
 from keras_vit.lazy import LazyModule
 from keras_vit.messages import listed
 from keras_vit.models.backbones import backbone
-from keras_vit.preprocessing.image_files import read_image
 from keras_vit.tasks import segmentation_scores as scoring
-from keras_vit.tasks.task import LabelTask, batches_of_paths, check_arguments, names_or_indices
+from keras_vit.tasks.task import LabelTask, check_arguments, names_or_indices
 
 MAX_VALUES = 2**28  # of the logits of all pixels that an export is compared on: 1 GiB
 # Two classes of a pixel whose live logits differ by this fraction of the largest are equal in float32.
@@ -97,27 +96,25 @@ class Segmentation(LabelTask):
 
         return computed_maps(model, samples, batch_size)
 
-    def rows(self, model, paths, top, progress=True, windows=False, write=None):
+    reads_images = True
+
+    def rows(self, model, paths, inputs, top, windows=False, write=None):
         """As of `LabelTask`, with the `fraction` of the pixels of each of the most frequent classes.
 
         Args:
-            model, paths, top, progress: As of `LabelTask`.
+            model, paths, inputs, top: As of `LabelTask`.
             windows: Whether to compute images in windows at their own scale; otherwise each is resized to the
                 model's size, if it has one.
             write: A function of a path, the image and its class map, or None.
         """
         names = names_or_indices(model.class_names, model.num_classes)
         whole = model.preprocessing.image_size is not None and not windows
-        size = 8 if whole else 1  # Logits are of the images' size.
-        for batch in batches_of_paths(model, paths, "segmenting", progress, size):
-            images = [read_image(path) for path in batch]
-            for path, image, classes in zip(batch, images, model.segment(images, whole=whole)):
-                if write:
-                    write(path, image, classes)
-                counts = np.bincount(classes.ravel(), minlength=len(names))
-                best = [i for i in np.argsort(-counts, kind="stable")[:top] if counts[i]]
-                rows = [{"name": names[i], "fraction": int(counts[i]) / classes.size} for i in best]
-                yield {"image": path, "classes": rows}
+        for path, image, classes in zip(paths, inputs, model.segment(inputs, whole=whole)):
+            if write:
+                write(path, image, classes)
+            counts = np.bincount(classes.ravel(), minlength=len(names))
+            best = [i for i in np.argsort(-counts, kind="stable")[:top] if counts[i]]
+            yield {"classes": [{"name": names[i], "fraction": int(counts[i]) / classes.size} for i in best]}
 
     def draw_predictions(self, report, model, inputs, names):
         from keras_vit.inspection.class_map_figures import segmentation_figure  # needs matplotlib

@@ -5,10 +5,9 @@ import inspect
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from keras_vit.messages import did_you_mean
-from keras_vit.models.classifying import check_head, classify
+from keras_vit.models.classifying import check_head, classified
 
 # Arguments of a model around an encoder that a run sets itself.
 _OF_RUN = ("self", "encoder", "num_classes", "class_names", "split_seed", "dtype", "name", "trainable")
@@ -130,6 +129,7 @@ class LabelTask(Task):
         primary_metric_title: Its name in a report.
         per_class: A method from predictions and names to a dict for each class, or None.
         confusion: A method from predictions to the confusion matrix of images or pixels, or None.
+        reads_images: Whether `rows` takes images, uint8 (height, width, 3), in place of model input.
         title: The task in words, such as "image classification".
         slug: The same on Kaggle.
     """
@@ -138,6 +138,7 @@ class LabelTask(Task):
     recipe_fields = ("class_weights",)
     primary_metric = primary_metric_title = title = slug = None
     per_class = confusion = None
+    reads_images = False
 
     @property
     def name(self):
@@ -169,23 +170,23 @@ class LabelTask(Task):
     def test(self, model, finished, dataset, recipe):
         return self.scores(self.checked_predictions(finished, dataset.split("test"), recipe.batch_size))
 
-    def rows(self, model, paths, top, progress=True):
-        """Predict image files.
+    def rows(self, model, paths, inputs, top):
+        """Predict a batch.
 
         Args:
             model: A model of this task, or an `ExportedModel`.
-            paths: Of images.
+            paths: Of the images.
+            inputs: The model input, or with `reads_images` a list of images.
             top: The number of classes in a row.
-            progress: Whether to show a progress bar on a terminal.
 
-        Yields:
-            For each image a dict of `image`, its path, and `classes`: dicts of `name` and `probability`, by
-            decreasing probability; or of a regression `values`. It follows as soon as its batch is computed.
+        Returns:
+            For each image a dict of `classes`: dicts of `name` and `probability`, by decreasing probability;
+            or of a regression `values`.
         """
-        for batch in batches_of_paths(model, paths, "classifying", progress):
-            for path, best in zip(batch, classify(model, batch, top, task=self.name)):
-                classes = [{"name": name, "probability": score} for name, score in best]
-                yield {"image": path, "classes": classes}
+        return [
+            {"classes": [{"name": name, "probability": score} for name, score in best]}
+            for best in classified(model, inputs, top, self.name)
+        ]
 
     def value_names(self, model):
         """The name of each of the `values` in `rows`; None where there are classes."""
@@ -307,22 +308,6 @@ class Outputs:
 
     outputs: np.ndarray
     labels: np.ndarray
-
-
-def batches_of_paths(model, paths, doing, progress=True, size=32):
-    """Yield the paths of each batch, of one image where the images of a batch would have several sizes.
-
-    Args:
-        model: The model that computes them.
-        paths: Of images.
-        doing: The label of the progress bar.
-        progress: Whether to show it on a terminal, after two seconds.
-        size: The number of images in a batch.
-    """
-    size = size if model.preprocessing.has_fixed_shape else 1
-    starts, disable = range(0, len(paths), size), None if progress else True
-    for start in tqdm(starts, doing, unit="batch", delay=2, disable=disable):
-        yield paths[start : start + size]
 
 
 def concatenate(predictions: list[Any]):

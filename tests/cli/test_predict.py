@@ -1,16 +1,23 @@
 import csv
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import keras
 import numpy as np
+import pyarrow.parquet
 import pytest
-from made.folders import write_broken
+from made.folders import write_broken, write_classes
 from made.servers import Server, file, serving
 from reference.small import one_block, small
 
 import _keras_vit_cli
 from keras_vit import from_pretrained
+from keras_vit.cli import image_batches, rows
+from keras_vit.cli.journal import only_process
 from keras_vit.cli.source import with_class_names
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import ExportedModel
@@ -53,6 +60,85 @@ def test_an_exported_models_class_names_may_be_given(tmp_path):
     exported = ExportedModel(describe(small(), "single_label"), compute=None)
     (tmp_path / "names.txt").write_text("\n".join("vwxyz"))
     assert with_class_names(exported, tmp_path / "names.txt").class_names == tuple("vwxyz")
+
+
+def test_parquet_has_the_columns_of_csv(keras_vit, model, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "PARQUET_IMAGES", 3)
+    done = keras_vit(
+        "predict", "--model", model, images, "--format", "csv", "--output", tmp_path / "f.parquet"
+    )
+    header, *lines = csv.reader(io.StringIO(done.stdout))
+    table = pyarrow.parquet.read_table(tmp_path / "f.parquet")
+    assert table.column_names == header and table.num_rows == len(lines) == 20 * 2
+    assert [[*map(str, row.values())] for row in table.to_pylist()] == lines
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Forty images, of which the eighth and the last cannot be read."""
+    folder = write_classes(tmp_path / "many", count=20)
+    for broken in ("cat/07.png", "dog/19.png"):
+        write_broken(folder / broken)
+    return folder
+
+
+@pytest.mark.parametrize("option", [(), ("--format", "jsonl")], ids=["table", "jsonl"])
+def test_unreadable_images_are_left_out_or_end_the_command(option, keras_vit, refused, model, many, tmp_path):
+    """Of many images, which TensorFlow reads, and of few."""
+    paths = sorted(map(str, many.rglob("*.png")))
+    for given in (paths, paths[:10]):
+        predict = ("predict", "--model", model, *given, "--top", 1, *option)
+        refused(predict, "not a readable image", "cat/07.png")
+        done = keras_vit(*predict, "--on_bad_image", "skip", "--output", tmp_path / "found.csv")
+        bad = [path for path in given if path.endswith(("cat/07.png", "dog/19.png"))]
+        assert done.stderr == f"left out, since they cannot be read: {', '.join(bad)}\n"
+        written = [*csv.reader(io.StringIO((tmp_path / "found.csv").read_text()))][1:]
+        assert [row[0] for row in written] == [path for path in given if path not in bad]
+    assert {path.name for path in tmp_path.iterdir()} == {"many", "found.csv"}
+    refused(
+        ("predict", "--model", model, bad[0], "--on_bad_image", "skip"), "none of these images can be read"
+    )
+    refused(("predict", "--model", model, bad[0], "--on_bad_image", "keep"), "must be one of 'fail', 'skip'")
+
+
+def test_an_interrupted_command_continues_and_writes_the_same(
+    keras_vit, refused, model, many, tmp_path, monkeypatch
+):
+    paths = sorted(map(str, many.rglob("*.png")))
+    predict = ("predict", "--model", model, *paths, "--on_bad_image", "skip", "--output")
+    monkeypatch.setattr(image_batches, "BATCH", 8)
+    whole = keras_vit(*predict, tmp_path / "whole.csv").stdout
+    real, seen = task.classified, []
+
+    def classified(model, inputs, *options):
+        seen.append(len(inputs))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return real(model, inputs, *options)
+
+    partial = tmp_path / "found.csv.partial"
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "classified", classified)
+        keras_vit(*predict, tmp_path / "found.csv", status=None)
+    assert partial.read_bytes().count(b"\n") == 1 + 17 and not (tmp_path / "found.csv").exists()
+    with open(partial, "ab") as file:
+        file.write(b'{"image": "cut')
+    refused(
+        (*predict, tmp_path / "found.csv", "--top", 3), "partial' was begun with another --top; remove it"
+    )
+    seen.clear()
+    monkeypatch.setattr(task, "classified", lambda model, x, *of: seen.append(len(x)) or real(model, x, *of))
+    done = keras_vit(*predict, tmp_path / "found.csv")
+    assert sum(seen) == 22 and done.stdout == whole
+    assert (tmp_path / "found.csv").read_text().splitlines() == (
+        tmp_path / "whole.csv"
+    ).read_text().splitlines()
+    assert {path.name for path in tmp_path.iterdir()} == {"many", "found.csv", "whole.csv"}
+    partial.write_text("mine\n")
+    refused((*predict, tmp_path / "found.csv"), "partial' holds no rows of an interrupted command; remove it")
+    partial.unlink()
+    with only_process(tmp_path / "found.csv"):
+        refused((*predict, tmp_path / "found.csv"), "another process writes")
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl", "json"])
@@ -99,7 +185,8 @@ def test_the_images_at_urls_are_predicted_like_files(keras_vit, refused, model, 
         rows = keras_vit(*predict, images / "cat/00.png", f"{server.url}/00.png").stdout.splitlines()
         local, remote = map(json.loads, rows)
         assert remote["image"] == f"{server.url}/00.png"
-        assert remote["classes"] == local["classes"]
+        for found, expected in zip(remote["classes"], local["classes"], strict=True):
+            assert found == {**expected, "probability": pytest.approx(expected["probability"], rel=1e-5)}
         refused((*predict, f"{server.url}/01.png"), "not a readable image", "the server answered 404")
 
 
@@ -108,23 +195,23 @@ def test_rows_are_printed_per_batch_and_the_file_appears_at_the_end(
 ):
     file, seen = tmp_path / "found.csv", []
     file.write_text("older")
-    real = task.classify
+    real = task.classified
 
-    def classify(*args, **options):
+    def classified(*args):
         seen.append((capfd.readouterr().out.count("\n"), file.read_text()))
-        return real(*args, **options)
+        return real(*args)
 
     def run(*paths):
         command = ["predict", "--model", model, *paths, "--format", "jsonl", "--output", file, "--top", 1]
         return _keras_vit_cli.main([*map(str, command)])
 
-    monkeypatch.setattr(task.batches_of_paths, "__defaults__", (True, 2))
-    monkeypatch.setattr(task, "classify", classify)
+    monkeypatch.setattr(image_batches, "BATCH", 2)
+    monkeypatch.setattr(task, "classified", classified)
     paths = sorted(images.rglob("*.png"))[:4]
     assert run(*paths, write_broken(tmp_path / "bad.png")) == 2
     assert file.read_text() == "older" and len([*tmp_path.iterdir()]) == 2
     assert run(*paths) == 0
-    assert seen == [(0, "older"), (2, "older"), (2, "older"), (0, "older"), (2, "older")]
+    assert seen == [(0, "older"), (2, "older"), (2, "older"), (2, "older")]
     assert len(file.read_text().splitlines()) == 5
 
 
@@ -163,3 +250,37 @@ def test_everything_is_printed_before_a_full_disk_is_reported(keras_vit, weights
 def test_a_reader_that_stops_early_is_no_error(script, model, images):
     done = script("predict", "--model", model, images, "--format", "csv", pipe_to="true")
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.slow
+def test_killed_commands_continue_until_the_file_is_that_of_one_command(images, model, tmp_path):
+    paths = [images / "cat" / "00.png"]
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(12_000):
+        os.link(paths[0], folder / f"{number:05}.png")
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+
+    def start(output):
+        command = ("predict", "--model", model, folder, "--top", "1", "--format", "csv", "--output", output)
+        program = [sys.executable, "-m", "_keras_vit_cli", *map(str, command)]
+        return subprocess.Popen(program, stdout=subprocess.DEVNULL, env=environment)
+
+    assert start(tmp_path / "whole.csv").wait() == 0
+    partial, counts = tmp_path / "found.csv.partial", [0]
+    while not (tmp_path / "found.csv").exists():
+        process = start(tmp_path / "found.csv")
+        while process.poll() is None and len(counts) < 6:
+            count = partial.read_bytes().count(b"\n") if partial.exists() else 0
+            if count > counts[-1] + 1_000:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                counts.append(count)
+        assert process.wait() in (0, -signal.SIGKILL)
+    assert len(counts) > 3 and not partial.exists()
+    found, expected = (
+        [*csv.reader(io.StringIO((tmp_path / name).read_text()))] for name in ("found.csv", "whole.csv")
+    )
+    assert [row[:3] for row in found] == [row[:3] for row in expected] and len(found) == 12_001
+    of_found, of_expected = ([float(row[3]) for row in rows[1:]] for rows in (found, expected))
+    np.testing.assert_allclose(of_found, of_expected, rtol=1e-5)

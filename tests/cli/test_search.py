@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("usearch")  # requirements-dev.txt
 
-from keras_vit.cli import image_vectors
+from keras_vit.cli import image_batches
 from keras_vit.search import open_index
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -66,7 +66,7 @@ def test_an_index_is_brought_up_to_date(weights, folder, json_of):
 def test_a_run_that_was_stopped_continues(weights, folder, json_of, refused, monkeypatch):
     """By an image that cannot be read, here; what was computed before it is kept."""
     (folder / "zero.png").write_bytes(b"no image")
-    monkeypatch.setattr(image_vectors, "BATCH", 1)
+    monkeypatch.setattr(image_batches, "BATCH", 1)
     refused(command(weights, folder), "not a readable image")
     value = json_of(*command(weights, folder), "--on_bad_image", "skip")
     assert (value["images"], value["added"]) == (3, 0)

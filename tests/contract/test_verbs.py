@@ -22,6 +22,7 @@ from reference.small import DECODER, HEAD, HYBRID, NO_TRANSFORMER, PACKED, PIXEL
 
 import keras_vit
 from keras_vit import evaluation, export, inspection
+from keras_vit.cli import image_batches
 from keras_vit.cli.labels import with_labels
 from keras_vit.data import load_dataset
 from keras_vit.embeddings import embed, plan_embeddings, read_embeddings
@@ -137,7 +138,7 @@ def predicted(model, folder, file):
     model = with_labels(model, None, None, "--labels")
     task = get_task(getattr(model, "task", None) or "single_label")
     task.check_model(model)
-    return [*task.rows(model, [file.with_name("image.png")], 5)]
+    return [*image_batches.predicted(task, model, [str(file.with_name("image.png"))], 5)]
 
 
 def embedded(model, folder, file):

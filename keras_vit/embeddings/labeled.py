@@ -1,4 +1,4 @@
-"""The embeddings of labelled images, split for training and testing classifiers."""
+"""The embeddings of labeled images, split for training and testing classifiers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from keras_vit.types import Path
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledVectors:
+class LabeledVectors:
     """The embeddings of a split.
 
     Attributes:
@@ -33,13 +33,13 @@ class LabelledVectors:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def take(self, rows: Sequence[int]) -> LabelledVectors:
+    def take(self, rows: Sequence[int]) -> LabeledVectors:
         """Those of some images."""
-        return LabelledVectors(self.vectors[rows], self.labels[rows])
+        return LabeledVectors(self.vectors[rows], self.labels[rows])
 
 
-def read_labelled(folder: Path, seed: int = 0) -> Dataset:
-    """Read the embeddings of labelled images, in the splits in which `load_dataset` has the images.
+def read_labeled(folder: Path, seed: int = 0) -> Dataset:
+    """Read the embeddings of labeled images, in the splits in which `load_dataset` has the images.
 
     Images that could not be read are left out.
 
@@ -48,21 +48,21 @@ def read_labelled(folder: Path, seed: int = 0) -> Dataset:
         seed: The seed of the splits that the data set lacks.
 
     Returns:
-        `Dataset` with the classes and `LabelledVectors` by split.
+        `Dataset` with the classes and `LabeledVectors` by split.
 
     Raises:
         ValueError: if there are no vectors or labels, or as `read_embeddings`.
 
     Example:
-        >>> from keras_vit.embeddings import embed, plan_embeddings, read_labelled
+        >>> from keras_vit.embeddings import embed, plan_embeddings, read_labeled
         >>> _ = embed(plan_embeddings(tmp / "out", "", model, {"name": "digits"}))
-        >>> dataset = read_labelled(tmp / "out")
+        >>> dataset = read_labeled(tmp / "out")
         >>> dataset.summary() == load_dataset("digits").summary(), dataset.split("test").vectors.shape
         (True, (355, 24))
     """
     (first, *_) = part_paths(folder)
     schema = pyarrow.parquet.read_schema(first)
-    for column, remedy in ((VECTOR, "--outputs pooled"), ("label", "labelled images")):
+    for column, remedy in ((VECTOR, "--outputs pooled"), ("label", "labeled images")):
         if column not in schema.names:
             raise ValueError(f"{os.fspath(folder)!r} has no column {column!r}; compute it with {remedy}")
     if not pyarrow.types.is_integer(schema.field("label").type):
@@ -70,7 +70,7 @@ def read_labelled(folder: Path, seed: int = 0) -> Dataset:
     table = read_embeddings(folder, ["key", "status", "label", VECTOR])
     table = table.filter(pyarrow.compute.equal(table["status"], OK)).sort_by("key")
     split_of = np.array([key.partition("/")[0] for key in table["key"].to_pylist()])
-    everything = LabelledVectors(vectors_of(table), table["label"].to_numpy())
+    everything = LabeledVectors(vectors_of(table), table["label"].to_numpy())
     splits = {
         name: everything.take(np.flatnonzero(split_of == name)) for name in np.unique(split_of).tolist()
     }

@@ -4,7 +4,7 @@ from made.folders import BROKEN, write_classes
 from reference.small import small
 
 from keras_vit.data.datasets import load_dataset
-from keras_vit.embeddings import embed, plan_embeddings, read_labelled
+from keras_vit.embeddings import embed, plan_embeddings, read_labeled
 from keras_vit.evaluation import few_shot, few_shot_of_vectors, knn, knn_accuracy, representations
 
 
@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 def read(model, folder, out, task="single_label", **options):
     options = {"partitions": 3, "dtype": "float32", **options}
     embed(plan_embeddings(out, "", model, {"name": f"folder:{folder}", "task": task}, **options))
-    return read_labelled(out)
+    return read_labeled(out)
 
 
 def test_the_splits_are_those_of_the_data_set_and_so_are_all_accuracies(model, folder, tmp_path):
@@ -56,8 +56,8 @@ def test_what_has_no_vectors_or_class_ids_is_refused(model, folder, tmp_path):
     with pytest.raises(ValueError, match="no column 'embedding'; compute it with --outputs pooled"):
         read(model, folder, tmp_path / "tokens", outputs=("tokens",))
     flat = write_classes(tmp_path / "flat", names=("",), count=4)
-    with pytest.raises(ValueError, match="no column 'label'; compute it with labelled images"):
-        read(model, flat, tmp_path / "unlabelled")
+    with pytest.raises(ValueError, match="no column 'label'; compute it with labeled images"):
+        read(model, flat, tmp_path / "unlabeled")
     (flat / "labels.csv").write_text("file,cat,dog\n" + "".join(f"0{n}.png,1,0\n" for n in range(4)))
     with pytest.raises(ValueError, match="expected single labels; .* has several numbers for each image"):
         read(model, flat, tmp_path / "several", task="multi_label", partitions=1)

@@ -1,0 +1,73 @@
+"""The image files of a command in batches, and a row of results for each."""
+
+import sys
+
+from tqdm import tqdm
+
+from keras_vit.preprocessing.file_batches import file_batches
+from keras_vit.preprocessing.image_files import read_image
+from keras_vit.preprocessing.web_images import is_url
+
+BATCH = 32  # images computed at a time
+FEW = 32  # images that are read in less time than TensorFlow needs to begin
+
+
+def model_inputs(model, paths, batch_size=None, first=0):
+    """The model input of image files, as `file_batches`.
+
+    Where TensorFlow computes, many files are read by it, in parallel and ahead of the model.
+
+    Args:
+        model: A live or an exported one.
+        paths: Of the files, or their URLs.
+        batch_size: Files per batch; images of any size come one at a time.
+        first: The number of the first file.
+
+    Yields:
+        `FileBatch`.
+    """
+    size = (batch_size or BATCH) if model.preprocessing.has_fixed_shape else 1
+    if "tensorflow" not in sys.modules or len(paths) <= FEW or any(map(is_url, paths)):
+        return file_batches(paths, model.preprocessing, size, first)
+    from keras_vit.data.readable import readable_files
+
+    return readable_files(paths, model.preprocessing, size, first)
+
+
+def predicted(task, model, paths, top, first=0, progress=True, skip=False, **maps):
+    """Predict image files.
+
+    Args:
+        task: The model's `LabelTask`.
+        model: A model of this task, or an `ExportedModel`.
+        paths: Of the files, or their URLs.
+        top: The number of classes of each image.
+        first: The number of the first file.
+        progress: Whether to show a progress bar on a terminal, after two seconds.
+        skip: Whether a file that cannot be read is a row with its `error`; otherwise it ends the rows.
+        **maps: Further arguments of a segmentation's `rows`.
+
+    Yields:
+        For each file a dict of `image`, its path, and the entries of `LabelTask.rows`. It follows as soon as
+        its batch is computed.
+
+    Raises:
+        ValueError: unless `skip`, for a file that cannot be read, after the rows of the batches before it.
+    """
+    if task.reads_images:
+        size = 1 if maps.get("windows") or model.preprocessing.image_size is None else 8
+        batches = file_batches(paths, lambda batch: [*map(read_image, batch)], size, first)
+    else:
+        batches = model_inputs(model, paths, first=first)
+    disable = None if progress else True
+    with tqdm(None, "predicting", len(paths), initial=first, unit="image", delay=2, disable=disable) as bar:
+        for batch in batches:
+            if batch.errors and not skip:
+                raise ValueError(batch.errors[min(batch.errors)])
+            of_batch = [paths[number] for number in batch.numbers]
+            rows = iter(task.rows(model, of_batch, batch.inputs, top, **maps)) if of_batch else None
+            for number in sorted([*batch.numbers, *batch.errors]):
+                bar.update(1)
+                is_bad = number in batch.errors
+                row = {"error": batch.errors[number]} if is_bad else next(rows)
+                yield {"image": paths[number], **row}
