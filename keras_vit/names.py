@@ -13,8 +13,12 @@ DATA_SETS = (
 )
 SPLITS = ("train", "validation", "test")
 SHARD_FORMATS = ("webdataset", "parquet")
-EMBEDDING_OUTPUTS = ("pooled", "tokens", "logits", "classes")
+EMBEDDING_OUTPUTS = ("pooled", "tokens", "logits", "classes", "captions")
 EMBEDDING_DTYPES = ("float16", "float32")
+EMBEDDING_FORMATS = (
+    *("tflite_float32", "tflite_float16", "tflite_dynamic_int8", "onnx", "onnx_int8"),
+    *("openvino_float32", "openvino_bfloat16"),
+)
 SEARCH_ENGINES = ("exact", "hnsw", "ivf_pq")
 ON_BAD_IMAGE = ("fail", "skip", "keep")
 STRATEGIES = ("auto", "single", "mirrored", "multi_worker (reads TF_CONFIG)", "tpu")

@@ -6,7 +6,7 @@ import os
 
 from keras_vit.cli import options
 from keras_vit.cli.report import introduce, print_now, text_table
-from keras_vit.names import EMBEDDING_DTYPES, EMBEDDING_OUTPUTS
+from keras_vit.names import EMBEDDING_DTYPES, EMBEDDING_FORMATS, EMBEDDING_OUTPUTS
 
 HELP = "compute vectors of all images of a data set, in parts that can be split, interrupted and continued"
 
@@ -24,6 +24,8 @@ def add_arguments(add):
     add("--outputs", type=options.words, default=EMBEDDING_OUTPUTS[:1], help=outputs)
     dtype = f"of stored numbers: {options.either(EMBEDDING_DTYPES)} (default: {EMBEDDING_DTYPES[0]})"
     add("--dtype", default=EMBEDDING_DTYPES[0], help=dtype)
+    names = f"{options.either(EMBEDDING_FORMATS)} (default: the model itself)"
+    add("--format", help=f"compute with an exported file: {names}; tflite or openvino: the fastest of these")
     options.batch_size(add)
     options.json(add)
 
@@ -46,19 +48,18 @@ def run(args):
 
     source = trained_file(args.model)
     model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
-    needs_labels = bool(args.task or args.field or args.classes)
+    options = {"task": args.task, "fields": args.field, "classes": args.classes}
+    options = {name: value for name, value in options.items() if value}
     embedder = plan_embeddings(
         args.output,
         os.path.abspath(source) if os.path.exists(source) else source,
         model,
-        {
-            **{"name": args.dataset, "data_dir": args.data_dir, "task": args.task or "single_label"},
-            **{"labels": needs_labels, "fields": args.field, "classes": args.classes},
-        },
+        {"name": args.dataset, "data_dir": args.data_dir, **({"labels": True} if options else {}), **options},
         partitions=args.partitions,
         outputs=args.outputs,
         dtype=args.dtype,
         batch_size=args.batch_size,
+        format=args.format,
     )
     introduce(args, embedder.dataset)
     found = {"output": args.output, **embed(embedder, args.shard, args.claim)}

@@ -7,11 +7,12 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
+import itertools
 import json
 import math
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import filelock
@@ -24,7 +25,8 @@ from keras_vit.data.datasets import Dataset, absolute_name, folder_of, load_data
 from keras_vit.data.fingerprint import files_summary, fingerprint
 from keras_vit.data.readable import readable_batches, why_unreadable
 from keras_vit.embeddings import parts
-from keras_vit.embeddings.encoder import OUTPUTS, Encoder
+from keras_vit.embeddings.encoder import CAPTIONS, OUTPUTS, Encoder, caption_encoder
+from keras_vit.embeddings.exported_encoder import ExportedEncoder, export_format
 from keras_vit.embeddings.model_digest import model_digest
 from keras_vit.embeddings.plan import IMAGES_PER_PART, Plan, begin, read_plan
 from keras_vit.labels import label_kind
@@ -47,6 +49,7 @@ class Embedder:
         dataset: `Dataset`.
         encoder: `Encoder`.
         class_names: Those of the model, or None.
+        captions: A function from a list of texts to their vectors, and the length of these; or None.
     """
 
     folder: str
@@ -54,6 +57,7 @@ class Embedder:
     dataset: Dataset
     encoder: Encoder
     class_names: tuple[str, ...] | None = None
+    captions: tuple[Callable, int] | None = None
 
     def write(self, part: int, bar: tqdm | None = None) -> tuple[int, int] | None:
         """Compute a part and write its file, unless it exists.
@@ -71,7 +75,7 @@ class Embedder:
         """
         if parts.is_written(self.folder, self.plan, part):
             return None
-        schema = parts.schema_of(self.plan, self.encoder.shapes, self._label_type(), self._metadata(part))
+        schema = parts.schema_of(self.plan, self._shapes, self._label_type(), self._metadata(part))
         errors = images = 0
         path = pathlib.Path(self.folder).expanduser() / self.plan.name(part)
         with parts.writing(path, schema) as write:
@@ -85,7 +89,12 @@ class Embedder:
                     heights, widths = batch.sizes.T
                     columns = {"width": widths, "height": heights, "label": list(batch.labels)}
                     columns |= self._places(split, batch.numbers) | self._status(parts.OK, len(widths))
-                    write(parts.rows_of(schema, self.plan, columns, self.encoder(batch.inputs)))
+                    outputs = self.encoder(batch.inputs)
+                    if self.captions:
+                        of_split = self.dataset.captions(split)
+                        columns["texts"] = [[*of_split[number]] for number in batch.numbers]
+                        outputs[CAPTIONS] = self.captions[0]([*itertools.chain(*columns["texts"])])
+                    write(parts.rows_of(schema, self.plan, columns, outputs))
                     missing[batch.numbers - first] = False
                     if bar is not None:
                         bar.update(len(widths))
@@ -98,6 +107,23 @@ class Embedder:
                 if bar is not None:
                     bar.update(np.count_nonzero(missing))
         return images, int(errors)
+
+    def cosine(self, part: int) -> float | None:
+        """The smallest cosine between the first output of an exported file and the model's in float32.
+
+        Args:
+            part: The part whose first batch is computed; None is returned if it cannot be read.
+        """
+        for split, first, stop in self.plan.ranges(part):
+            stop = min(stop, first + self.plan.batch_size)
+            samples, size = self.dataset.split(split), self.plan.batch_size
+            for batch in readable_batches(samples, first, stop, self.encoder.preprocessing, size):
+                return round(float(self.encoder.cosines(batch.inputs).min()), 6)
+        return None
+
+    @property
+    def _shapes(self):
+        return self.encoder.shapes | ({CAPTIONS: (self.captions[1],)} if self.captions else {})
 
     def _places(self, split, numbers):
         samples = self.dataset.split(split)
@@ -125,7 +151,7 @@ class Embedder:
             "model": self.plan.model,
             "model_digest": self.plan.model_digest,
             "model_classes": self.class_names and list(self.class_names),
-            "outputs": {name: list(shape) for name, shape in self.encoder.shapes.items()},
+            "outputs": {name: list(shape) for name, shape in self._shapes.items()},
             "preprocessing": self.encoder.preprocessing.get_config(),
             "dataset": title_of(self.dataset.name),
             "class_names": list(self.dataset.class_names),
@@ -147,6 +173,7 @@ def plan_embeddings(
     outputs: Sequence[str] = ("pooled",),
     dtype: str = "float16",
     batch_size: int = 64,
+    format: str | None = None,
 ) -> Embedder:
     """Begin a folder of embeddings, or continue one.
 
@@ -159,9 +186,12 @@ def plan_embeddings(
         partitions: The number of parts; None: one for each 10,000 images.
         outputs: Names among `OUTPUTS`: "pooled" (the representation; of an `ImageTextModel` the vector that
             it compares with texts), "tokens" (the grid of patch tokens), "logits" and "classes" (the
-            probability of each class; of a segmenter the fraction of the pixels).
+            probability of each class; of a segmenter the fraction of the pixels); and besides these
+            "captions": of an `ImageTextModel` the vectors of the captions of each image.
         dtype: Of the numbers that are stored, "float16" or "float32".
         batch_size: Images that are computed at a time; the numbers depend on it within rounding errors.
+        format: None: the model computes. "tflite", "openvino" or another of `EXPORT_FORMATS`: a file in this
+            format does, in the folder `model` there, which computes either pooled, or logits and classes.
 
     Returns:
         Embedder.
@@ -179,7 +209,9 @@ def plan_embeddings(
     backbone(model)  # Others are refused.
     outputs = tuple(outputs)
     for name in outputs:
-        one_of(OUTPUTS).check("outputs", name)
+        one_of((*OUTPUTS, CAPTIONS)).check("outputs", name)
+    if outputs == (CAPTIONS,):
+        raise ValueError(f"expected {CAPTIONS} besides another output; got {CAPTIONS} alone")
     if not outputs or len({*outputs}) < len(outputs):
         raise ValueError(
             f"expected outputs among {', '.join(OUTPUTS)}, each once; got {', '.join(outputs) or 'none'}"
@@ -187,19 +219,24 @@ def plan_embeddings(
     one_of(DTYPES).check("dtype", dtype)
     integer(at_least=1).check("batch_size", batch_size)
     optional(integer(at_least=1)).check("partitions", partitions)
-    options = {"seed": None, "labels": False, "on_bad_image": _on_bad_image(options), **options}
+    has_captions = CAPTIONS in outputs
+    defaults = {"seed": None, "labels": has_captions, "texts": has_captions}
+    options = {**defaults, "on_bad_image": _on_bad_image(options), **options}
     options = json.loads(json.dumps({**options, "name": absolute_name(options["name"])}, default=os.fspath))
     dataset = load_dataset(**options)
+    if has_captions and dataset.captions(next(iter(dataset.splits))) is None:
+        raise ValueError(f"{dataset.name!r} has no captions for the output {CAPTIONS}")
     splits = {split: len(samples) for split, samples in dataset.splits.items()}
     images = sum(splits.values())
     partitions = partitions or math.ceil(images / IMAGES_PER_PART)
     if partitions > images:
         raise ValueError(f"expected at most {images} parts, one for each image; got {partitions}")
     digests = model_digest(model), options, _data_digest(dataset)
-    plan = Plan(source, *digests, splits, partitions, outputs, dtype, batch_size)
-    encoder = _encoder(model, plan)
+    format = None if format is None else export_format(format)
+    plan = Plan(source, *digests, splits, partitions, outputs, dtype, batch_size, format)
+    embedder = _embedder(folder, plan, dataset, model)
     begin(folder, plan)
-    return Embedder(os.fspath(folder), plan, dataset, encoder, getattr(model, "class_names", None))
+    return embedder
 
 
 def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = False) -> dict[str, int]:
@@ -212,7 +249,8 @@ def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = Fal
 
     Returns:
         dict of `parts`, `written`, the number of parts that other processes compute (`elsewhere`), and the
-        numbers of `images` and of `errors` that were written.
+        numbers of `images` and of `errors` that were written. Of an exported file also `cosine`: the smallest
+        cosine between its output and the model's own in float32, of the first batch of the first part.
 
     Example:
         >>> from keras_vit.embeddings.computing import embed, plan_embeddings
@@ -233,6 +271,8 @@ def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = Fal
                 if not is_own:
                     found["elsewhere"] += 1
                     continue
+                if embedder.plan.export_format and "cosine" not in found:
+                    found["cosine"] = embedder.cosine(part)
                 if counts := embedder.write(part, bar):
                     found["written"] += 1
                     found["images"] += counts[0]
@@ -281,11 +321,18 @@ def _opened(folder, digest):
     ):
         if before != now:
             raise ValueError(f"the {name} has changed since {folder!r} was begun: choose a new folder")
-    return Embedder(folder, plan, dataset, _encoder(model, plan), getattr(model, "class_names", None))
+    return _embedder(folder, plan, dataset, model)
 
 
-def _encoder(model, plan):
-    return Encoder(model, plan.outputs, plan.batch_size, getattr(model, "task", None) or "single_label")
+def _embedder(folder, plan, dataset, model):
+    outputs = tuple(name for name in plan.outputs if name != CAPTIONS)
+    options = model, outputs, plan.batch_size, getattr(model, "task", None) or "single_label"
+    encoder = Encoder(*options)
+    if plan.export_format is not None:
+        encoder = ExportedEncoder(encoder, *options, folder, plan.export_format)
+    captions = caption_encoder(model, plan.batch_size) if CAPTIONS in plan.outputs else None
+    class_names = getattr(model, "class_names", None)
+    return Embedder(os.fspath(folder), plan, dataset, encoder, class_names, captions)
 
 
 def _on_bad_image(options):

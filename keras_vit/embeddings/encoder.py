@@ -9,6 +9,8 @@ from keras_vit.labels import label_kind
 from keras_vit.models.backbones import backbone
 from keras_vit.models.classifying import check_finite, check_head
 
+CAPTIONS = "captions"  # an output of texts: the vectors of an image's captions
+
 
 class Encoder:
     """A function from model input to the outputs of a model, which computes them together.
@@ -50,13 +52,46 @@ class Encoder:
             ValueError: if the model computes NaN or infinity.
         """
         count = len(keras.tree.flatten(inputs)[0])
-
-        def fill(x):
-            return np.concatenate([x, np.zeros((self._batch_size - count, *x.shape[1:]), x.dtype)])
-
-        inputs = inputs if count == self._batch_size else keras.tree.map_structure(fill, inputs)
-        found = self._model.predict_on_batch(inputs)
+        found = self._model.predict_on_batch(filled(inputs, self._batch_size))
         return {name: check_finite(np.asarray(x[:count], "float32")) for name, x in found.items()}
+
+
+def filled(inputs, batch_size):
+    """Model input with as many further rows of 0 as a batch has.
+
+    >>> from keras_vit.embeddings.encoder import filled
+    >>> filled(np.ones((2, 3)), 5).shape
+    (5, 3)
+    """
+
+    def fill(x):
+        return np.concatenate([x, np.zeros((batch_size - len(x), *x.shape[1:]), x.dtype)])
+
+    is_full = len(keras.tree.flatten(inputs)[0]) == batch_size
+    return inputs if is_full else keras.tree.map_structure(fill, inputs)
+
+
+def caption_encoder(model, batch_size):
+    """A function from a list of texts to their vectors, which computes batches of one size.
+
+    Args:
+        model: An `ImageTextModel`.
+        batch_size: The number of texts in a batch.
+
+    Returns:
+        (function, length of a vector).
+
+    Raises:
+        ValueError: for another model, or one without `text_preprocessing`.
+    """
+    if getattr(model, "text_preprocessing", None) is None:
+        raise ValueError(f"expected an ImageTextModel with text_preprocessing for the output {CAPTIONS}")
+
+    def encode(texts):
+        missing = -len(texts) % batch_size
+        return model.encode_text([*texts, *[""] * missing], batch_size)[: len(texts)]
+
+    return encode, model.text_encoder.output.shape[-1]
 
 
 def _pooled(model, task):

@@ -83,7 +83,7 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
                 columns = [
                     name
                     for name in table.column_names
-                    if name != "path" and not pyarrow.types.is_fixed_size_list(table[name].type)
+                    if name != "path" and not pyarrow.types.is_nested(table[name].type)
                 ]
                 columns = {name: table[name].take(positions) for name in columns}
                 index.add(

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
+from keras_vit.embeddings.encoder import CAPTIONS
 from keras_vit.embeddings.plan import read_plan
 from keras_vit.messages import one_line
 from keras_vit.types import Path
@@ -39,6 +40,9 @@ def schema_of(plan, shapes, label, metadata):
     ]
     for name in plan.outputs:
         values = pyarrow.list_(pyarrow.type_for_alias(plan.dtype), int(np.prod(shapes[name])))
+        if name == CAPTIONS:
+            fields.append(("texts", pyarrow.list_(pyarrow.string())))
+            values = pyarrow.list_(values)
         fields.append((COLUMN.get(name, name), values))
     if "pooled" in plan.outputs:
         fields.append(("norm", pyarrow.float32()))
@@ -76,8 +80,9 @@ def rows_of(schema, plan, columns, outputs):
     Args:
         schema: That of `schema_of`.
         plan: A `Plan`.
-        columns: dict of the values of the columns before the outputs.
-        outputs: dict of float32 arrays (rows, …), or None for images that were not computed.
+        columns: dict of the values of the columns that are no outputs.
+        outputs: dict of float32 arrays (rows, …), of captions (texts, …), one image after another; or None
+            for images that were not computed.
 
     Raises:
         ValueError: for a number that is too large for float16.
@@ -89,7 +94,7 @@ def rows_of(schema, plan, columns, outputs):
         if outputs is None:
             columns[column] = pyarrow.nulls(count, schema.field(column).type)
             continue
-        values = outputs[name].reshape(count, -1)
+        values = outputs[name].reshape(len(outputs[name]), -1)
         with np.errstate(over="ignore"):
             stored = values.astype(plan.dtype)
         if not np.isfinite(stored).all():
@@ -98,6 +103,9 @@ def rows_of(schema, plan, columns, outputs):
             )
         flat = pyarrow.array(stored.ravel())
         columns[column] = pyarrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        if name == CAPTIONS:
+            ends = np.cumsum([0, *map(len, columns["texts"])], dtype="int32")
+            columns[column] = pyarrow.ListArray.from_arrays(ends, columns[column])
         if name == "pooled":
             columns["norm"] = np.linalg.norm(values, axis=1).astype("float32")
     arrays = [

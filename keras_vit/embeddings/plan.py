@@ -15,6 +15,7 @@ IMAGES_PER_PART = 10_000
 WORDS = {
     **{"model_digest": "model", "data_digest": "state of the data", "partitions": "number of parts"},
     **{"splits": "number of images", "outputs": "choice of outputs"},
+    "export_format": "format",
 }
 
 

@@ -14,7 +14,8 @@ from keras_vit.cli import options, parser
 from keras_vit.data.datasets import ON_BAD_IMAGE, SOURCES
 from keras_vit.data.samples import SPLITS
 from keras_vit.embeddings.computing import DTYPES as EMBEDDING_DTYPES
-from keras_vit.embeddings.encoder import OUTPUTS
+from keras_vit.embeddings.encoder import CAPTIONS, OUTPUTS
+from keras_vit.embeddings.exported_encoder import EXPORT_FORMATS
 from keras_vit.engine.strategy import STRATEGIES
 from keras_vit.export import openvino
 from keras_vit.export.formats import FORMATS
@@ -79,7 +80,8 @@ def test_the_names_in_help_texts_are_those_of_the_registries():
     assert names.TARGETS == TARGETS and names.SPLITS == SPLITS and names.COMPUTE_DTYPES == DTYPES
     assert ON_BAD_IMAGE.choices == names.ON_BAD_IMAGE and {*names.STORED_DTYPES} == {*FLOATS}
     assert {*names.LAYOUTS} == {*LAYOUTS} and names.PUSHED_LAYOUTS == PUSHED
-    assert tuple(OUTPUTS) == names.EMBEDDING_OUTPUTS and names.EMBEDDING_DTYPES == EMBEDDING_DTYPES
+    assert (*OUTPUTS, CAPTIONS) == names.EMBEDDING_OUTPUTS and names.EMBEDDING_DTYPES == EMBEDDING_DTYPES
+    assert tuple(EXPORT_FORMATS) == names.EMBEDDING_FORMATS
     assert tuple(ENGINES) == names.SEARCH_ENGINES
     sources = {name.partition(":")[0]: ":" in name for name in names.DATA_SETS}
     assert sources == {name: bool(source.placeholder) for name, source in SOURCES.items()}
