@@ -43,6 +43,15 @@ help:
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --requirement requirements-peers.txt
 	@touch $@
 
+# Environments of their own, in which tests/peers/test_engines.py runs the examples of embeddings.
+ENGINES := build/beam/run build/ray/run
+$(ENGINES): build/%/run: requirements.txt requirements-%.txt setup.py
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --requirement requirements.txt
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --requirement requirements-$*.txt
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
 quickstart: .venv/run
 	$(BIN)/keras-vit quickstart
 

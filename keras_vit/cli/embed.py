@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 
 from keras_vit.cli import options
 from keras_vit.cli.report import introduce, print_now, text_table
@@ -46,15 +45,14 @@ def run(args):
     from keras_vit.cli.source import open_live, trained_file
     from keras_vit.embeddings.computing import embed, plan_embeddings
 
-    source = trained_file(args.model)
     model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
-    options = {"task": args.task, "fields": args.field, "classes": args.classes}
-    options = {name: value for name, value in options.items() if value}
+    labels = {"task": args.task, "fields": args.field, "classes": args.classes}
+    asked = {name: value for name, value in {**labels, "data_dir": args.data_dir}.items() if value}
     embedder = plan_embeddings(
         args.output,
-        os.path.abspath(source) if os.path.exists(source) else source,
+        trained_file(args.model),
         model,
-        {"name": args.dataset, "data_dir": args.data_dir, **({"labels": True} if options else {}), **options},
+        {"name": args.dataset, **({"labels": True} if {*labels} & {*asked} else {}), **asked},
         partitions=args.partitions,
         outputs=args.outputs,
         dtype=args.dtype,

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import pathlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ from keras_vit.weights.load import from_pretrained
 
 DTYPES = ("float16", "float32")
 _PACKAGES = ("keras", "tensorflow", "pyarrow")
+_OPENING = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,6 +233,7 @@ def plan_embeddings(
     partitions = partitions or math.ceil(images / IMAGES_PER_PART)
     if partitions > images:
         raise ValueError(f"expected at most {images} parts, one for each image; got {partitions}")
+    source = os.path.abspath(source) if os.path.exists(source) else source
     digests = model_digest(model), options, _data_digest(dataset)
     format = None if format is None else export_format(format)
     plan = Plan(source, *digests, splits, partitions, outputs, dtype, batch_size, format)
@@ -281,7 +284,7 @@ def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = Fal
 
 
 def embed_part(folder: Path, part: int) -> str:
-    """Compute one part of embeddings that were begun, in any process and in any order.
+    """Compute one part of embeddings that were begun, in any process or thread and in any order.
 
     The model and the data set of the last folder stay open, so that engines of distributed computing can call
     this function for each part.
@@ -306,7 +309,8 @@ def embed_part(folder: Path, part: int) -> str:
     plan = read_plan(folder)
     if not 0 <= part < plan.partitions:
         raise ValueError(f"expected a part from 0 to {plan.partitions - 1}; got {part}")
-    embedder = _opened(os.path.abspath(folder), plan.digest)
+    with _OPENING:
+        embedder = _opened(os.path.abspath(folder), plan.digest)
     embedder.write(part)
     return os.path.join(folder, plan.name(part))
 

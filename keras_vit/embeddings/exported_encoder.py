@@ -70,7 +70,7 @@ class ExportedEncoder:
             raise ValueError(
                 f"an exported file computes either pooled, or logits and classes; got {', '.join(outputs)}"
             )
-        if is_pair := backbone(model).image_encoder is not None:
+        if is_pair := model.image_encoder is not None:
             model = model.vision_transformer()
         if backbone(model) is not model:
             raise ValueError(

@@ -1,10 +1,12 @@
 import json
+import os
 
 import pytest
 from made.folders import write_broken
 from reference.small import one_block
 
-from keras_vit.embeddings import read_embeddings
+from keras_vit import from_pretrained
+from keras_vit.embeddings import embed, plan_embeddings, read_embeddings
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +30,15 @@ def test_the_command_writes_parts_and_says_what_it_wrote(model, images, keras_vi
     assert (found["written"], found["images"]) == (2, 13)
     table = read_embeddings(tmp_path / "out")
     assert table.num_rows == 20 and table["label"].to_pylist().count(0) == 10
+
+
+def test_functions_continue_what_the_command_began(model, images, keras_vit, tmp_path, monkeypatch):
+    monkeypatch.chdir(model.parent)
+    words = ("embed", "--model", model.name, "--data", f"folder:{images}", "--output", tmp_path / "out")
+    keras_vit(*words, "--partitions", "3", "--shard", "1/2")
+    data = {"name": f"folder:{os.path.relpath(images)}"}
+    embedder = plan_embeddings(tmp_path / "out", model.name, from_pretrained(model), data, partitions=3)
+    assert embed(embedder)["written"] == 2 and embedder.plan.model == str(model)
 
 
 def test_folders_of_photographs_need_no_classes(model, tmp_path, keras_vit, images):

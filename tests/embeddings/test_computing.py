@@ -1,3 +1,4 @@
+import concurrent.futures
 import json
 import os
 import signal
@@ -80,6 +81,18 @@ def test_parts_have_the_same_bytes_in_any_process_and_order(model, folder, tmp_p
         assert os.path.basename(embed_part(tmp_path / "engine", part)) in whole
     plans = [(tmp_path / name / "plan.json").read_bytes() for name in ("whole", "shards", "engine")]
     assert bytes_of(tmp_path / "shards") == bytes_of(tmp_path / "engine") == whole and len({*plans}) == 1
+
+
+def test_threads_share_one_open_model(model, folder, tmp_path, monkeypatch):
+    begun(model, folder, tmp_path / "out", partitions=4)
+    computing._opened.cache_clear()
+    opened, load = [], computing.from_pretrained
+    monkeypatch.setattr(computing, "from_pretrained", lambda *a, **k: opened.append(a) or load(*a, **k))
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        paths = [*threads.map(lambda part: embed_part(tmp_path / "out", part), range(4))]
+    assert len(opened) == 1
+    embed(begun(model, folder, tmp_path / "whole", partitions=4))
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole") and len({*paths}) == 4
 
 
 def test_what_is_written_is_kept_and_the_rest_is_computed_after_an_error(
