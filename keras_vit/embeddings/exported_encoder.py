@@ -71,7 +71,7 @@ class ExportedEncoder:
                 f"an exported file computes either pooled, or logits and classes; got {', '.join(outputs)}"
             )
         if is_pair := model.image_encoder is not None:
-            model = model.vision_transformer()
+            model, task = model.vision_transformer(), None
         if backbone(model) is not model:
             raise ValueError(
                 f"expected a VisionTransformer or an ImageTextModel for {name}; got {type(model).__name__}"
