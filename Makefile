@@ -78,6 +78,8 @@ benchmark: .venv/dev
 	$(BIN)/python benchmarks/input_pipeline.py
 	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/paths.py
+	$(BIN)/python benchmarks/search.py
+	$(BIN)/python benchmarks/embeddings.py
 	$(BIN)/python benchmarks/pretraining.py
 	$(BIN)/python benchmarks/export.py
 	test ! -e .venv/peers || $(BIN)/python benchmarks/servers.py

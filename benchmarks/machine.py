@@ -6,6 +6,7 @@ import importlib.util
 import os
 import pathlib
 import platform
+import re
 import shlex
 import statistics
 import subprocess
@@ -18,7 +19,8 @@ SIDES = (2048, 3072, 4096)  # of the square matrices; four times as large on an 
 REPEATS = 5
 PACKAGES = ("keras_vit", "keras", "tensorflow", "jax", "ai-edge-litert", "onnxruntime", "keras-hub", "torch")
 PACKAGES += ("transformers", "timm")
-DISTRIBUTIONS = {"keras_vit": "keras-vision-transformer"}  # by the names of packages, where they differ
+# By the names of packages, where they differ.
+DISTRIBUTIONS = {"keras_vit": "keras-vision-transformer", "faiss": "faiss-cpu"}
 
 
 def processor():
@@ -42,6 +44,12 @@ def accelerator():
 
 def installed(*modules):
     return all(importlib.util.find_spec(module.partition(".")[0]) for module in modules)
+
+
+def peak_memory(process="self"):
+    """The peak memory of a process so far, in MiB."""
+    status = pathlib.Path(f"/proc/{process}/status").read_text()
+    return int(re.search(r"VmHWM:\s*(\d+)", status)[1]) // 1024
 
 
 def versions(packages=PACKAGES):

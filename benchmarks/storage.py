@@ -5,7 +5,6 @@ import importlib.util
 import io
 import os
 import pathlib
-import re
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 from input_pipeline import BATCH_SIZE, HEIGHT, ROUNDS, WIDTH, batches_of, speed, write_photographs
-from machine import processor, versions
+from machine import peak_memory, processor, versions
 from PIL import Image
 from report import table
 
@@ -131,7 +130,7 @@ def start(folder, count):
     command += [*options, "--workdir", str(folder / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     line = next(line for line in process.stdout if line.startswith("first step after"))
-    peak = _peak(process.pid)
+    peak = peak_memory(process.pid)
     process.kill()
     usage = os.wait4(process.pid, 0)[2]
     return f"{usage.ru_utime + usage.ru_stime:.0f}", peak, line.partition(": ")[2].strip()
@@ -146,14 +145,8 @@ def read_once(name):
     peaks = []
     for step, _ in enumerate(samples.training_records(0, 0, steps, BATCH_SIZE).batch(BATCH_SIZE), 1):
         if step in (steps // 10, steps):
-            peaks.append(_peak("self"))
+            peaks.append(peak_memory("self"))
     print(*peaks)
-
-
-def _peak(process):
-    """The peak memory of a process so far, in MiB."""
-    status = pathlib.Path(f"/proc/{process}/status").read_text()
-    return int(re.search(r"VmHWM:\s*(\d+)", status)[1]) // 1024
 
 
 def write(folder, rows, sources=SOURCES):

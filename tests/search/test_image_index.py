@@ -225,3 +225,38 @@ def test_ten_kills_leave_a_whole_index_each_time(tmp_path):
         assert len(index.query(np.ones(64), top=len(index))) == len(index) and len(index) % 50 == 0
         counts.append(len(index))
     assert max(counts) > 0
+
+
+BUILDER = """
+import sys
+from keras_vit.search import open_index
+index = open_index(sys.argv[1])
+print("ready", flush=True)
+index.build("hnsw")
+"""
+
+
+@pytest.mark.slow
+def test_an_index_stays_as_it_was_when_the_build_of_an_engine_is_killed(tmp_path):
+    folder, vectors = tmp_path / "index", vectors_of(30_000, 128)
+    index = ImageIndex(folder, "model", "digest", 128)
+    index.add({f"/{i}.png": (1, 1) for i in range(len(vectors))}, vectors)
+    index.save()
+    expected, killed = index.query(vectors[7]), 0
+    manifest = (folder / "index.json").read_bytes()
+    for delay in (0.2, 0.6, 1.2):
+        with subprocess.Popen([sys.executable, "-c", BUILDER, folder], stdout=subprocess.PIPE) as builder:
+            builder.stdout.readline()
+            time.sleep(delay)
+            killed += builder.poll() is None
+            builder.send_signal(signal.SIGKILL)
+        if (folder / "index.json").read_bytes() == manifest:
+            opened = open_index(folder)
+            assert opened.engine == "exact" and opened.query(vectors[7]) == expected
+    assert killed >= 2
+    (folder / "nearest-left").write_bytes(b"of a process that was killed")
+    index = open_index(folder)
+    index.build("hnsw")
+    names = {path.name.partition("-")[0] for path in folder.iterdir()}
+    assert names == {"index.json", "vectors", "rows", "nearest"} and len([*folder.iterdir()]) == 4
+    assert open_index(folder).engine == "hnsw" and index.query(vectors[7]) == expected
