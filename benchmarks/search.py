@@ -38,7 +38,7 @@ def main():
 
 
 def vectors(count, first=0):
-    """Vectors in chunks that lie close to a subspace, as those of images do."""
+    """Vectors in chunks, close to a subspace."""
     directions = np.random.default_rng(0).standard_normal((LATENT, SIZE)).astype("float32")
     for start in range(first, first + count, CHUNK):
         rng = np.random.default_rng(start + 1)

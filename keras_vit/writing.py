@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 import pathlib
@@ -120,6 +121,17 @@ def check_writable(path):
     else:
         return
     raise ValueError(f"{text!r} cannot be written: {problem}")
+
+
+def file_sha256(path):
+    """The SHA-256 of a file in hexadecimal digits.
+
+    >>> pathlib.Path("empty").touch()
+    >>> file_sha256("empty")[:8]
+    'e3b0c442'
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def free_path(path):

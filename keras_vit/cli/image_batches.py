@@ -12,21 +12,21 @@ BATCH = 32  # images computed at a time
 FEW = 32  # images that are read in less time than TensorFlow needs to begin
 
 
-def model_inputs(model, paths, batch_size=None, first=0):
+def model_inputs(model, paths, first=0):
     """The model input of image files, as `file_batches`.
 
-    Where TensorFlow computes, many files are read by it, in parallel and ahead of the model.
+    Where TensorFlow is imported, it reads many files in parallel and ahead of the model. Images of any size
+    come one at a time.
 
     Args:
         model: A live or an exported one.
         paths: Of the files, or their URLs.
-        batch_size: Files per batch; images of any size come one at a time.
         first: The number of the first file.
 
     Yields:
         `FileBatch`.
     """
-    size = (batch_size or BATCH) if model.preprocessing.has_fixed_shape else 1
+    size = BATCH if model.preprocessing.has_fixed_shape else 1
     if "tensorflow" not in sys.modules or len(paths) <= FEW or any(map(is_url, paths)):
         return file_batches(paths, model.preprocessing, size, first)
     from keras_vit.data.readable import readable_files
@@ -58,7 +58,7 @@ def predicted(task, model, paths, top, first=0, progress=True, skip=False, **map
         size = 1 if maps.get("windows") or model.preprocessing.image_size is None else 8
         batches = file_batches(paths, lambda batch: [*map(read_image, batch)], size, first)
     else:
-        batches = model_inputs(model, paths, first=first)
+        batches = model_inputs(model, paths, first)
     disable = None if progress else True
     with tqdm(None, "predicting", len(paths), initial=first, unit="image", delay=2, disable=disable) as bar:
         for batch in batches:

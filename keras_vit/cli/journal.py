@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 
-from keras_vit.writing import named_errors
+from keras_vit.writing import file_sha256, named_errors
 
 FORMAT = "keras_vit rows 1"
 
@@ -120,6 +120,5 @@ def content_digest(source):
     root, digest = pathlib.Path(source), hashlib.sha256()
     for path in sorted(root.rglob("*")) if root.is_dir() else [root]:
         if path.is_file():
-            with open(path, "rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            digest.update(file_sha256(path).encode())
     return digest.hexdigest()

@@ -49,9 +49,9 @@ class Hnsw:
 
         def rows(queries, count):
             matches = graph.search(queries, min(count, len(graph)), exact=False)
-            found = np.asarray(matches.keys, "int64").reshape(len(queries), -1)
+            keys = np.asarray(matches.keys, "int64").reshape(len(queries), -1)
             counts = np.asarray(getattr(matches, "counts", len(matches.keys))).reshape(-1, 1)
-            return np.where(np.arange(found.shape[1]) < counts, found, -1)
+            return np.where(np.arange(keys.shape[1]) < counts, keys, -1)
 
         return rows
 
@@ -83,7 +83,7 @@ class IvfPq:
         return lambda queries, count: file.search(queries.astype("float32"), min(count, file.ntotal))[1]
 
 
-# Names of engines; those of None compare all vectors.
+# Engines by name; None: all vectors are compared.
 ENGINES = {"exact": None, "hnsw": Hnsw, "ivf_pq": IvfPq}
 
 

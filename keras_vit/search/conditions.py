@@ -37,10 +37,10 @@ def matching(table, conditions):
         >>> matching(table, ["width>=500", "path~^a/"]).tolist()
         [True, False]
     """
-    found = np.ones(table.num_rows, bool)
+    is_match = np.ones(table.num_rows, bool)
     for condition in conditions:
-        found &= _matching(table, condition)
-    return found
+        is_match &= _matching(table, condition)
+    return is_match
 
 
 def _matching(table, condition):
@@ -57,8 +57,8 @@ def _matching(table, condition):
     if operator == "~" and not is_text:
         raise ValueError(f"the operator ~ is for texts; the column {name!r} has numbers")
     try:
-        found = OPERATORS[operator](column, value if is_text else float(value))
+        is_match = OPERATORS[operator](column, value if is_text else float(value))
     except ValueError as error:  # which ArrowInvalid is
         expected = "a regular expression" if operator == "~" else "a number"
         raise ValueError(f"expected {expected} in {condition!r}: {one_line(error)}") from None
-    return np.asarray(compute.fill_null(found, pyarrow.scalar(False)))
+    return np.asarray(compute.fill_null(is_match, pyarrow.scalar(False)))

@@ -53,9 +53,9 @@ def near_duplicates(
     group = np.arange(len(rows))
     pairs = _exact_pairs if index.engine == "exact" else _nearest_pairs
     waiting, size = [], 0
-    for found in pairs(index, rows, threshold - 1e-3):  # float16 rounds
-        waiting.append(found)
-        size += len(found[0])
+    for pair in pairs(index, rows, threshold - 1e-3):  # float16 rounds
+        waiting.append(pair)
+        size += len(pair[0])
         if size > MOST_PAIRS:
             group, waiting, size = _joined(group, waiting), [], 0
     group = _joined(group, waiting)
@@ -63,12 +63,12 @@ def near_duplicates(
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     groups = [rows[members] for members in np.split(order, starts[1:]) if len(members) > 1]
     vectors, paths = index.vectors, index.rows["path"]
-    found = []
+    described = []
     for members in sorted(groups, key=lambda members: members[0]):
         own = vectors[members].astype("float32")
         cosines = np.minimum(own @ own[0], 1).round(4).tolist()
-        found.append([*zip(paths.take(members).to_pylist(), cosines)])
-    return found
+        described.append([*zip(paths.take(members).to_pylist(), cosines)])
+    return described
 
 
 def _exact_pairs(index, rows, threshold):
@@ -90,9 +90,9 @@ def _nearest_pairs(index, rows, threshold):
     position = np.full(len(index.vectors), -1)
     position[rows] = np.arange(len(rows))
     for start in tqdm(range(0, len(rows), BLOCK), "comparing", unit="block", delay=2, disable=None):
-        found, cosines = index.nearest(index.vectors[rows[start : start + BLOCK]], NEIGHBORS + 1)
-        a, column = np.nonzero((cosines >= threshold) & (position[found] >= 0))
-        yield a + start, position[found[a, column]]
+        near, cosines = index.nearest(index.vectors[rows[start : start + BLOCK]], NEIGHBORS + 1)
+        a, column = np.nonzero((cosines >= threshold) & (position[near] >= 0))
+        yield a + start, position[near[a, column]]
 
 
 def _joined(group, pairs):

@@ -21,7 +21,7 @@ from keras_vit.search.approximate import ENGINES, EXACT_ROWS
 from keras_vit.search.conditions import matching
 from keras_vit.search.vector_file import VectorFile, best, exact_nearest, normalized
 from keras_vit.types import Path
-from keras_vit.writing import atomic_path, atomic_write, named_errors
+from keras_vit.writing import atomic_path, atomic_write, file_sha256, named_errors
 
 FORMAT = "keras_vit search 3"
 MANIFEST, LOCK = "index.json", "index.lock"
@@ -220,10 +220,10 @@ class ImageIndex:
             return exact_nearest(vectors, queries, count, None if len(used) == len(vectors) else used)
         is_used = np.zeros(len(vectors), bool)
         is_used[used] = True
-        found = self._approximate(queries, count, is_used)
+        first = self._approximate(queries, count, is_used)
         tail = used[np.searchsorted(used, covered) :]
         more = exact_nearest(vectors, queries, count, tail)
-        return best(np.hstack([found[0], more[0]]), [found[1], more[1]], count)
+        return best(np.hstack([first[0], more[0]]), [first[1], more[1]], count)
 
     def _approximate(self, queries, count, is_used):
         """As `nearest`, of the rows that the engine has."""
@@ -288,9 +288,9 @@ class ImageIndex:
         rows = np.random.default_rng(0).choice(used, min(RECALL_QUERIES, len(used)), replace=False)
         queries, count = np.asarray(self.vectors[rows]), RECALL_AT + 1  # with the query itself
         exact, _ = exact_nearest(self.vectors, queries, count, used)
-        found, _ = self._approximate(queries, count, ~self._removed)
+        approximate, _ = self._approximate(queries, count, ~self._removed)
         shares = []
-        for row, *of in zip(rows, exact, found):
+        for row, *of in zip(rows, exact, approximate):
             expected, got = ({*each.tolist()} - {int(row)} for each in of)
             shares.append(len(expected & got) / max(len(expected), 1))
         return round(float(np.mean(shares)), 4)
@@ -308,7 +308,7 @@ class ImageIndex:
         manifest = {
             "format": FORMAT,
             **{"model": self.model, "digest": self.digest, "size": self.size},
-            **{"images": len(self), "rows": rows.name, "rows_sha256": _file_sha256(rows)},
+            **{"images": len(self), "rows": rows.name, "rows_sha256": file_sha256(rows)},
             **{"vectors": self._vectors.path.name, "count": self._vectors.count},
             **{"vectors_crc32": self._vectors.checksum, "engine": self.engine, "nearest": self._nearest},
         }
@@ -365,7 +365,7 @@ def _open(path, check):
     if manifest.pop("sha256", None) != _sha256(manifest):
         raise ValueError(f"the sha256 of {MANIFEST} is another")
     rows = path / os.path.basename(manifest["rows"])
-    if _file_sha256(rows) != manifest["rows_sha256"]:
+    if file_sha256(rows) != manifest["rows_sha256"]:
         raise ValueError(f"the sha256 of {rows.name} is another")
     table = pyarrow.parquet.read_table(rows)
     index = object.__new__(ImageIndex)
@@ -383,11 +383,6 @@ def _open(path, check):
 
 def _sha256(manifest):
     return hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
-
-
-def _file_sha256(path):
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

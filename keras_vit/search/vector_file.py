@@ -106,7 +106,7 @@ def exact_nearest(vectors, queries, count, rows=None):
     """
     usearch = optional_package("usearch.index", "an image index", ("usearch",))
     total = len(vectors) if rows is None else len(rows)
-    found = np.zeros((len(queries), 0), "int64"), np.zeros((len(queries), 0), "float32")
+    nearest = np.zeros((len(queries), 0), "int64"), np.zeros((len(queries), 0), "float32")
     for start in range(0, total, CHUNK):
         chunk = slice(start, min(start + CHUNK, total))
         of_chunk = vectors[chunk if rows is None else rows[chunk]]
@@ -115,8 +115,10 @@ def exact_nearest(vectors, queries, count, rows=None):
         )
         keys = np.asarray(matches.keys, "int64").reshape(len(queries), -1) + start
         cosines = (1 - np.asarray(matches.distances).reshape(keys.shape)).round(6)
-        found = best(np.hstack([found[0], keys if rows is None else rows[keys]]), [found[1], cosines], count)
-    return found
+        nearest = best(
+            np.hstack([nearest[0], keys if rows is None else rows[keys]]), [nearest[1], cosines], count
+        )
+    return nearest
 
 
 def best(rows, cosines, count):

@@ -8,6 +8,7 @@ import re
 import urllib.parse
 
 from keras_vit.writing import cache_folder as cache_folder
+from keras_vit.writing import file_sha256 as file_sha256
 
 LARGEST_SIDECAR = 1 << 24  # bytes
 
@@ -31,14 +32,3 @@ def check_file(path, sha256, size, name, advice=""):
         actual = file_sha256(path)
         if actual != sha256.lower():
             raise ValueError(f"{name} has SHA-256 {actual}; expected {sha256.lower()}{advice}")
-
-
-def file_sha256(path):
-    """The SHA-256 of a file in hexadecimal digits.
-
-    >>> (tmp / "empty").touch()
-    >>> file_sha256(tmp / "empty")[:8]
-    'e3b0c442'
-    """
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
