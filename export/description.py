@@ -29,7 +29,10 @@ RESIZING = ("resize", "crop_fraction", "interpolation", "antialias")  # as in `P
 # The options that are not in `Description.architecture`.
 NOT_ARCHITECTURE = ("preprocessing", "class_names", "task", "split_seed")
 # The classes of exported models around a `VisionTransformer`, by kind, and their tasks.
-AROUND = {"segmenter": ("ImageSegmenter", "segmentation")}
+AROUND = {
+    "segmenter": ("ImageSegmenter", "segmentation"),
+    "detector": ("ObjectDetector", "detection"),
+}
 _INVALID = (TypeError, LookupError, AttributeError, ArithmeticError, ValueError, RecursionError)
 # The part of the architecture that opened exports read, which every version writes. The rest, of which other
 # versions have more or less, is checked where a model is built from it.
@@ -49,10 +52,11 @@ class Description:
     """The description of an exported model.
 
     Args:
-        task: "single_label", "multi_label", "regression" or "segmentation".
+        task: "single_label", "multi_label", "regression", "segmentation" or "detection".
         image_size: (height, width) of its images; (None, None) for any.
         channels: The number of channels of its images.
-        num_outputs: Outputs per image, of a segmenter per pixel: classes, or channels of the representation.
+        num_outputs: Outputs per image, of a segmenter per pixel, of a detector per patch: classes, or
+            channels of the representation.
         class_names: One name per class, or None.
         resize, crop_fraction, interpolation, antialias: How images are resized, as in `Preprocessing`.
         parameters: The number of its parameters.
@@ -95,7 +99,7 @@ class Description:
     @property
     def is_classifier(self) -> bool:
         """Whether the output is one row of class scores for each image."""
-        has_rows = not self.is_map and self.architecture["pooling"] is not None
+        has_rows = self.kind not in AROUND and self.architecture["pooling"] is not None
         return has_rows and self.num_classes is not None
 
     patch_size = property(lambda self: tuple(self.architecture["patch_size"]))
@@ -184,7 +188,7 @@ def describe(model, task=None, seed=0):
     """The Description of a model to export.
 
     Args:
-        model: A `VisionTransformer` or an `ImageSegmenter`.
+        model: A `VisionTransformer`, an `ImageSegmenter` or an `ObjectDetector`.
         task: The task of its head; None for that of its class, "single_label" of a `VisionTransformer`.
         seed: The seed of the split that it was trained on.
 
@@ -211,7 +215,7 @@ def describe(model, task=None, seed=0):
         task=task.name,
         image_size=tuple(model.image_size),
         channels=model.in_channels,
-        num_outputs=model.output.shape[-1],
+        num_outputs=model.output.shape[-1] if model.num_classes is None else model.num_classes,
         class_names=model.class_names,
         parameters=model.count_params(),
         architecture={name: config[name] for name in _architecture(encoder)},
@@ -228,7 +232,7 @@ def _check_task(kind, label):
     """Raise ValueError unless models of a kind have outputs for the labels of a task."""
     if kind in AROUND:
         one_of([AROUND[kind][1]]).check("task", label.name)
-    elif label.is_map:
+    elif label.moves:
         raise ValueError(f"expected a task with one output per image; got {label.name!r}")
 
 

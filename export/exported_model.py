@@ -15,6 +15,7 @@ from keras_vit.export.description import Description
 from keras_vit.export.formats import ARCHIVES, SAVED_MODEL, format_of, suffix_of, suffixes
 from keras_vit.export.outputs import outputs_of
 from keras_vit.models.classifying import classify
+from keras_vit.models.detection.detecting import Detections, detect
 from keras_vit.models.windows import segment
 from keras_vit.rules import integer, optional
 from keras_vit.types import Images, Path
@@ -109,6 +110,12 @@ class ExportedModel:
         if not (self.description.is_map and self.description.labels):
             raise ValueError("this export classifies images; use its `classify` method")
         return segment(_TakesPreprocessedImages(**vars(self)), images, **options)
+
+    def detect(self, images: Images, **options: Any) -> list[Detections]:
+        """As `ObjectDetector.detect`."""
+        if self.description.kind != "detector":
+            raise ValueError(f"expected an export of an ObjectDetector; got a {self.description.kind}")
+        return detect(self, images, **options)
 
     def classify(self, images: Images, top: int = 5, batch_size: int = 32) -> list[list[tuple[str, float]]]:
         """As `VisionTransformer.classify`, with the probabilities of the task that it was exported for."""

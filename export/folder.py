@@ -132,7 +132,7 @@ def export_folder(
     live = model if is_same else float32_copy(model, representation)
     description = describe(live, task).with_size(image_size)
     task = description.task
-    if dataset and (description.is_map or description.is_classifier):
+    if dataset and description.labels:
         check_classes(live, dataset)
     if dataset and dataset.task != task:
         raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")

@@ -1,9 +1,11 @@
 """The kind of outputs of each task's exports."""
 
 from keras_vit.export.class_map_outputs import ClassMapOutputs
+from keras_vit.export.detection_outputs import DetectionOutputs
 from keras_vit.export.row_outputs import RowOutputs
 
-OUTPUTS = {"segmentation": ClassMapOutputs}  # by task; rows for the others
+# By task; rows for the others.
+OUTPUTS = {"segmentation": ClassMapOutputs, "detection": DetectionOutputs}
 
 
 def outputs_of(description):

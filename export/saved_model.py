@@ -62,13 +62,22 @@ def export_saved_model(
     * `serving_bytes`: `image_bytes` to `mask_bytes`, PNG files of the images' sizes whose gray values are the
       classes.
 
+    Of an `ObjectDetector` the object returns what the model does, and the signatures are
+
+    * `serving_default`: `images` to `boxes` (batch, patches, 4): left, top, right and bottom, as fractions of
+      the image's sides; `logits` and `scores` (batch, patches, classes);
+    * `serving_uint8`: uint8 `images` of any height and width, resized, to the same;
+    * `serving_bytes`: `image_bytes` to the 100 objects with the highest scores: `boxes` in pixels of the
+      image, `scores`, `class_ids` and `classes`.
+
     A model of any size, `image_size=(None, None)`, computes each image at its own size.
 
     Args:
-        model: A `VisionTransformer` or `ImageSegmenter` on the TensorFlow backend. It is not changed.
+        model: A `VisionTransformer`, `ImageSegmenter` or `ObjectDetector` on the TensorFlow backend. It is
+            not changed.
         path: Folder to write; it must not exist. For TF Serving its name must be a number.
-        task: "single_label" (the probabilities are a softmax), "multi_label" (sigmoids), "regression" or, of
-            a segmenter, "segmentation"; None: that of a segmenter, "single_label" of others.
+        task: "single_label" (the probabilities are a softmax), "multi_label" (sigmoids) or "regression" of a
+            `VisionTransformer`; None: "single_label". Of others the task of their class.
         representation: Whether to drop the head, so that the feature vector is the output.
         warmup: Batch sizes of the requests that TF Serving sends itself before it serves; () for none.
         seed: The seed of the split of the data that the model was trained on; stored in the `Description`.
@@ -188,7 +197,7 @@ def open_signature(path, name, threads=None):
 def check_exportable(model):
     """Raise ValueError unless this is a model of a class that is exported."""
     if not isinstance(model, ConfiguredModel) or model.exported_stages is None:
-        expected = "a VisionTransformer or an ImageSegmenter"
+        expected = "a VisionTransformer, an ImageSegmenter or an ObjectDetector"
         raise ValueError(f"expected {expected} to export; got {type(model).__name__}")
 
 

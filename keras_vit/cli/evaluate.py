@@ -64,7 +64,8 @@ def run(args):
     finally:
         if args.confusion:
             matrix = task.confusion(predictions)
-            _draw(args.confusion, matrix, names, f"{args.dataset}, {args.split}")
+            rows = task.confusion_names(names or [str(i) for i in range(model.num_classes)])
+            _draw(args.confusion, matrix, rows, f"{args.dataset}, {args.split}")
 
 
 def _retrieval(args):
@@ -109,7 +110,6 @@ def _draw(file, matrix, names, title):
     from keras_vit.inspection.figures import confusion_figure
     from keras_vit.reports.page import png_of
 
-    names = names or [str(i) for i in range(len(matrix))]
     atomic_write(file, png_of(confusion_figure(matrix, names, title)))
 
 

@@ -69,12 +69,12 @@ def _inspect(args, paths):
     else:
         model = open_model(args.model, **trust)
     task = get_task(args.task or task_of(args.model, model))
-    if task.label.is_map and model.preprocessing.image_size is None:
-        raise ValueError("this model segments images of any size; give --image_size, a size for the figures")
+    if task.label.moves and model.preprocessing.image_size is None:
+        raise ValueError("this model takes images of any size; give --image_size, a size for the figures")
     encoder = None if isinstance(model, ExportedModel) else backbone(model)
     if encoder:
         encoder.check_one_size("inspection")
-    has_scores = model.is_classifier or task.label.is_map
+    has_scores = model.is_classifier or task.label.moves
     if has_scores:
         task.check_model(model)
     blocks = encoder.num_layers or 0 if encoder else 0
@@ -138,8 +138,9 @@ def _words(model, found, top):
 
     if "values" in found:
         return REGRESSION.label.format(found["values"], model.class_names or range(model.num_classes))
-    scores = (row.values() for row in found["classes"][:top])
-    return "; ".join(f"{name} {score:.1%}" for name, score in scores)
+    best = found["objects"] if "objects" in found else found["classes"]
+    scores = ([*row.values()][:2] for row in best[:top])
+    return "; ".join(f"{name} {score:.1%}" for name, score in scores) or "none"
 
 
 def _summary(value, predictions):

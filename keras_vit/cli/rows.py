@@ -12,30 +12,30 @@ from keras_vit.writing import atomic_open, atomic_path
 
 TABLE_IMAGES = 1000  # whose rows are aligned with each other
 PARQUET_IMAGES = 10_000  # in a row group
+OF_OBJECTS = ("score", "left", "top", "right", "bottom")
 
 
 def _table(results, names):
     """Yield all rows of 1,000 images together, since the widths of the columns depend on all of them."""
     results = iter(results)
     while first := next(results, None):
-        score, rows = None if names else _score(first), []
+        columns, rows = names or ("class", *_keys(first)), []
         for found in itertools.chain([first], itertools.islice(results, TABLE_IMAGES - 1)):
             if names:
                 rows.append((found["image"], *(f"{value:.4f}" for value in found["values"])))
             else:
-                best = [(row["name"], f"{row[score]:7.2%}") for row in found["classes"]]
+                best = [_cells(row) for row in _best(found)] or [("none", *[""] * len(_keys(found)))]
                 rows += [(found["image"] if rank == 0 else "", *row) for rank, row in enumerate(best)]
             yield ""
-        yield text_table(rows, ("image", *(names or ("class", score)))) + "\n"
+        yield text_table(rows, ("image", *columns)) + "\n"
 
 
 def _columns(found, names):
     """The names of the columns of CSV and Parquet, and the rows of an image."""
     if names:
         return ("image", *names), [(found["image"], *found["values"])]
-    best = enumerate(found["classes"], 1)
-    rows = [(found["image"], rank, *row.values()) for rank, row in best]
-    return ("image", "rank", "class", _score(found)), rows
+    rows = [(found["image"], rank, *row.values()) for rank, row in enumerate(_best(found), 1)]
+    return ("image", "rank", "class", *_keys(found)), rows
 
 
 def _csv(results, names):
@@ -59,9 +59,24 @@ def _json(results, names):
     yield "\n]\n" if before == ",\n" else "[]\n"
 
 
-def _score(found):
-    """What is known of each class: its "probability", or in a class map its "fraction" of the pixels."""
-    return [*found["classes"][0]][1]
+def _best(found):
+    """The dicts of the classes or objects in an image."""
+    return found["objects"] if "objects" in found else found["classes"]
+
+
+def _keys(found):
+    """What is known of each class or object beside its name.
+
+    Of a class its "probability", or in a class map its "fraction" of the pixels; of an object, of which there
+    may be none, its score and its box.
+    """
+    return OF_OBJECTS if "objects" in found else [*found["classes"][0]][1:]
+
+
+def _cells(row):
+    """The cells of a class or an object in a table: fractions in percent, and pixels."""
+    name, score, *sides = row.values()
+    return name, f"{score:7.2%}", *(f"{side:.1f}" for side in sides)
 
 
 # Each is a generator of text, as early as possible, from an iterator of what `predicted` yields and the names
@@ -95,7 +110,10 @@ def _write_parquet(path, results, names):
     with contextlib.ExitStack() as at_end:
         temporary, writer = at_end.enter_context(atomic_path(path)), None
         while of_group := [_columns(found, names) for found in itertools.islice(results, PARQUET_IMAGES)]:
-            rows = [row for _, rows in of_group for row in rows]
-            table = pyarrow.table([*map(pyarrow.array, zip(*rows))], names=[*of_group[0][0]])
+            rows, columns = [row for _, rows in of_group for row in rows], of_group[0][0]
+            if rows:
+                table = pyarrow.table([*map(pyarrow.array, zip(*rows))], names=[*columns])
+            else:  # There are no objects.
+                table = pyarrow.table({name: pyarrow.array([], pyarrow.null()) for name in columns})
             writer = writer or at_end.enter_context(pyarrow.parquet.ParquetWriter(temporary, table.schema))
             writer.write_table(table)

@@ -205,7 +205,7 @@ def open_dataset(args, model, task, texts=False):
     labels = {"task": task, "texts": texts, "fields": args.field, "classes": args.classes}
     one_of(SPLITS).check("--split", getattr(args, "split", "test"))
     dataset = datasets.load_dataset(args.dataset, seed, args.on_bad_image, **labels, data_dir=args.data_dir)
-    has_classes = model.is_classifier or get_task(task).label.is_map
+    has_classes = model.is_classifier or get_task(task).label.moves
     if has_classes and not getattr(args, "representation", False):
         predicting.check_classes(model, dataset)
     introduce(args, dataset)

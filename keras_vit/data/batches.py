@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from keras_vit.data.augmentation.mosaic import mosaic_augmentation
 from keras_vit.data.augmentation.options import Augmentation
 from keras_vit.data.augmentation.random_augmentation import batch_augmentation, image_augmentation
-from keras_vit.data.decoding.model_input import decode_and_prepare
+from keras_vit.data.boxes import prepare_boxes
+from keras_vit.data.decoding.model_input import decode, decode_and_prepare, prepared
 from keras_vit.data.masks import prepare_map
 from keras_vit.data.samples import by_step, not_converted, worker_slots
 from keras_vit.labels import kind_of_records
+from keras_vit.labels.boxes import COLUMNS
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer
 
@@ -38,7 +41,7 @@ def training_batches(
 
     Every epoch is in a new order. Batch k and its augmentation depend only on the seed and k, so that a run
     resumed at step k gets the batches of an uninterrupted one (unless `augmentation.is_exact` is False).
-    With several workers each gets a part of each batch, and MixUp and CutMix blend within that part.
+    With several workers each gets a part of each batch, and MixUp, CutMix and mosaics blend within that part.
 
     Args:
         samples: A split of a `Dataset`.
@@ -55,8 +58,9 @@ def training_batches(
 
     Returns:
         tf.data.Dataset of (images, labels): float32 (batch_size / workers, height, width, channels), and
-        int32 (batch,), float32 (batch, num_classes or numbers per sample), or for masks int32 (batch, height,
-        width), resized by nearest pixels; 255 where a pixel is ignored.
+        int32 (batch,), float32 (batch, num_classes or numbers per sample), for masks int32 (batch, height,
+        width), resized by nearest pixels, 255 where a pixel is ignored, or for boxes float32 (batch, 100, 7),
+        the rows of `labels.boxes.COLUMNS`, where those with the class -1 fill up the batch.
 
     Raises:
         ValueError: if there are no samples; if the batch size is not a multiple of the workers; if labels are
@@ -74,8 +78,10 @@ def training_batches(
     slots = _worker_slots(samples, batch_size, worker, workers)
     records = samples.training_records(seed, first_step, steps, batch_size, slots)
     kind = _kind(records.element_spec[2])
-    if kind.is_map:
-        augmentation.check_moves_masks()
+    if kind.moves:
+        augmentation.check_moves_labels()
+    if augmentation.mosaic and not (kind.moves and not kind.is_map):
+        raise ValueError(f"mosaic needs boxes; got labels of the task {kind.name!r}")
     if augmentation.mixes and kind.is_class_id and num_classes is None:
         raise ValueError("mixup and cutmix mix one-hot labels; pass num_classes")
     one_hot = kind.is_class_id and num_classes is not None
@@ -83,15 +89,18 @@ def training_batches(
 
     @not_converted
     def sample(position, encoded, label):
-        if kind.is_map:
+        if kind.moves:
             return augment(encoded, [seed, position], label)
         return augment(encoded, [seed, position]), tf.one_hot(label, num_classes) if one_hot else label
 
     records = records.map(sample, tf.data.AUTOTUNE)
     batches = records.batch(len(slots), drop_remainder=True).prefetch(tf.data.AUTOTUNE)
-    if not augmentation.mixes:
+    if augmentation.mosaic:
+        blend = mosaic_augmentation(augmentation.mosaic)
+    elif augmentation.mixes:
+        blend = batch_augmentation(augmentation)
+    else:
         return batches
-    blend = batch_augmentation(augmentation)
 
     @not_converted
     def mixed(step, batch):
@@ -133,8 +142,12 @@ def evaluation_batches(
 
     @not_converted
     def sample(encoded, label):
-        label = prepare_map(label, kind, preprocessing) if kind.is_map else label
-        return decode_and_prepare(encoded, preprocessing, samples.exif), label
+        image = decode(encoded, samples.exif)
+        if kind.is_map:
+            label = prepare_map(label, kind, preprocessing)
+        elif kind.moves:
+            label = prepare_boxes(label, tf.shape(image)[:2], preprocessing)
+        return prepared(image, preprocessing), label
 
     batches = records.map(sample, tf.data.AUTOTUNE).batch(len(slots)).prefetch(tf.data.AUTOTUNE)
     if 0 < len(samples) % batch_size <= slots.start:
@@ -212,6 +225,41 @@ def mask_batches(samples, preprocessing, batch_size):
     padding = (0.0, tf.cast(kind.outside, kind.dtype), 0)
     batches = records.padded_batch(batch_size, shapes, padding_values=padding)
     return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def box_batches(samples, preprocessing, batch_size):
+    """All samples once, in order, with boxes relative to the images themselves; the last may be smaller.
+
+    Args:
+        samples: A split of a `Dataset` whose labels are boxes.
+        preprocessing: `Preprocessing`.
+        batch_size: Images per batch.
+
+    Returns:
+        tf.data.Dataset of (images, boxes, counts, sizes): float32 (batch, height, width, channels); float32
+        (batch, most boxes, 7), int32 (batch,), the numbers of boxes, of which the others are padding; and
+        int32 (batch, 2), the heights and widths of the images.
+
+    Raises:
+        ValueError: if there are no samples, or the batch size is not positive.
+
+    Example:
+        >>> samples = load_dataset("digits_scenes", task="detection").split("test").take(range(2))
+        >>> images, boxes, counts, sizes = next(iter(box_batches(samples, Preprocessing(16), 2)))
+        >>> boxes.shape[1] == max(counts), sizes.numpy().tolist()
+        (True, [[32, 32], [32, 32]])
+    """
+    _worker_slots(samples, batch_size, worker=0, workers=1)
+
+    @not_converted
+    def sample(encoded, boxes):
+        image = decode(encoded, samples.exif)
+        return prepared(image, preprocessing), boxes, tf.shape(boxes)[0], tf.shape(image)[:2]
+
+    records = samples.evaluation_records().map(sample, tf.data.AUTOTUNE)
+    own = preprocessing.image_size or (None, None)
+    shapes = ((*own, preprocessing.channels), (None, len(COLUMNS)), (), (2,))
+    return records.padded_batch(batch_size, shapes).prefetch(tf.data.AUTOTUNE)
 
 
 def _worker_slots(samples, batch_size, worker, workers):

@@ -95,19 +95,23 @@ def file_orientations(paths, decode=False):
     """
     from keras_vit.data.decoding.model_input import file_orientation  # needs TensorFlow
 
-    found = [None] * len(paths) if decode else _mapped(header_orientation, paths, "reading headers")
+    found = [None] * len(paths) if decode else mapped(header_orientation, paths, "reading headers")
     unknown = [number for number, turn in enumerate(found) if turn is None]
     # The first call compiles the function, which several threads would otherwise do at the same time.
     for number in unknown[:1]:
         found[number] = file_orientation(paths[number])
-    rest = _mapped(file_orientation, [paths[number] for number in unknown[1:]], "decoding images")
+    rest = mapped(file_orientation, [paths[number] for number in unknown[1:]], "decoding images")
     for number, turn in zip(unknown[1:], rest):
         found[number] = turn
     return found
 
 
-def _mapped(function, paths, words):
-    """The results of a function for paths, which threads call, with a bar if it takes long."""
+def mapped(function, paths, words):
+    """The results of a function for paths, which threads call, with a bar if it takes long.
+
+    >>> mapped(len, ["a.png", "b"], "reading")
+    [5, 1]
+    """
     chunks = [paths[start : start + CHUNK] for start in range(0, len(paths), CHUNK)]
     results = []
     with (

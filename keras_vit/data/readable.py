@@ -20,7 +20,7 @@ class Readable(NamedTuple):
         numbers: The numbers of the samples, int64 (batch,).
         inputs: The model input: float32 (batch, height, width, channels), or a dict of packed patches.
         sizes: The heights and widths of the images as they are shown, int32 (batch, 2).
-        labels: As of `evaluation_batches`; 0 in place of a map.
+        labels: As of `evaluation_batches`; 0 in place of a map and of boxes.
     """
 
     numbers: np.ndarray
@@ -52,13 +52,13 @@ def readable_batches(samples, start, stop, preprocessing, batch_size):
     """
     records = samples.numbered_records(start, stop)
     spec = records.element_spec[2]
-    is_map = kind_of_records(spec.shape.rank, spec.dtype.is_floating).is_map
+    moves = kind_of_records(spec.shape.rank, spec.dtype.is_floating).moves
 
     @not_converted
     def decoded(number, encoded, label):
         image = decode(encoded, samples.exif)
         inputs = image if preprocessing.packs else prepared(image, preprocessing)
-        return number, inputs, tf.shape(image)[:2], tf.constant(0) if is_map else label
+        return number, inputs, tf.shape(image)[:2], tf.constant(0) if moves else label
 
     images = records.map(decoded, tf.data.AUTOTUNE).ignore_errors()
     size = batch_size if preprocessing.has_fixed_shape else 1

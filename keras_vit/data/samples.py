@@ -124,6 +124,12 @@ class EncodedSamples(IndexedSamples):
         values = {name: tuple(getattr(self, name)[i] for i in indices) for name in self.members}
         return dataclasses.replace(self, **values)
 
+    def numbered_records(self, start, stop):
+        # Tensors of all paths would take as much memory again for each part that is read.
+        own = self.take(range(start, stop))
+        numbers = tf.data.Dataset.range(start, stop)
+        return own._read(tf.data.Dataset.zip((numbers, tf.data.Dataset.range(stop - start))))
+
     def paths(self):
         """The paths of all images and labels in files."""
         return [path for name in self.members for path in getattr(self, name) if isinstance(path, str)]
@@ -387,7 +393,7 @@ def hold_out(samples, every, seed):
         (286, 69)
     """
     classes = np.zeros(len(samples), int) if samples.labels is None else np.asarray(samples.labels)
-    if classes.ndim > 1 or classes.dtype.kind == "f":
+    if classes.ndim > 1 or classes.dtype.kind not in "iu":
         classes = np.zeros(len(samples), int)
     held = []
     for label in np.unique(classes):

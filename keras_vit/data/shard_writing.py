@@ -57,6 +57,8 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
         (5, '10 classes (0, 1, 2, 3, ')
     """
     one_of(tuple(FORMATS)).check("format", file_format)
+    if dataset.task == "detection":
+        raise ValueError(f"{file_format} files hold no boxes; got a data set of the task 'detection'")
     integer(at_least=1).check("images_per_shard", images_per_shard)
     suffix, write, finish = FORMATS[file_format]
     names = _lines(dataset.class_names)

@@ -140,7 +140,7 @@ class Embedder:
 
     def _label_type(self):
         kind = label_kind(self.dataset.task)
-        if not self.dataset.class_names or kind.is_map or self.dataset.texts is not None:
+        if not self.dataset.class_names or kind.moves or self.dataset.texts is not None:
             return None
         return pyarrow.int64() if kind.is_class_id else pyarrow.list_(pyarrow.float32())
 
@@ -340,9 +340,9 @@ def _embedder(folder, plan, dataset, model):
 
 
 def _on_bad_image(options):
-    """Masks of a folder are read with their images, so that all are checked."""
-    is_map = label_kind(options.get("task", "single_label")).is_map
-    return "fail" if is_map and folder_of(options["name"]) else "keep"
+    """Masks and boxes of a folder are read with their images, so that all are checked."""
+    moves = label_kind(options.get("task", "single_label")).moves
+    return "fail" if moves and folder_of(options["name"]) else "keep"
 
 
 def _data_digest(dataset):

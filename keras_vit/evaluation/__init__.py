@@ -17,6 +17,12 @@ from keras_vit.evaluation.representations import representations as representati
 from keras_vit.evaluation.retrieval import recall as recall
 from keras_vit.evaluation.retrieval import retrieval as retrieval
 from keras_vit.lazy import lazy_names
+from keras_vit.tasks.detection_scores import DetectionPredictions as DetectionPredictions
+from keras_vit.tasks.detection_scores import box_iou as box_iou
+from keras_vit.tasks.detection_scores import detection_classes as detection_classes
+from keras_vit.tasks.detection_scores import detection_confusion as detection_confusion
+from keras_vit.tasks.detection_scores import detection_scores as detection_scores
+from keras_vit.tasks.detection_scores import precision_recall as precision_recall
 from keras_vit.tasks.multi_label import multi_label_classes as multi_label_classes
 from keras_vit.tasks.multi_label import multi_label_scores as multi_label_scores
 from keras_vit.tasks.regression import regression_scores as regression_scores

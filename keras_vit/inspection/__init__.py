@@ -13,5 +13,5 @@ from keras_vit.inspection.positions import position_similarity as position_simil
 from keras_vit.inspection.similarity import patch_similarity as patch_similarity
 from keras_vit.lazy import lazy_names
 
-LAZY = {"class_map_figures": None, "figures": None}  # which import matplotlib
+LAZY = {"class_map_figures": None, "detection_figures": None, "figures": None}  # which import matplotlib
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

@@ -1,5 +1,6 @@
 # Written by `make stubs`.
 from . import class_map_figures as class_map_figures
+from . import detection_figures as detection_figures
 from . import figures as figures
 from keras_vit.inspection.attention import attention_maps as attention_maps
 from keras_vit.inspection.attention import attention_rollout as attention_rollout

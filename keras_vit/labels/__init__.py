@@ -1,6 +1,7 @@
 """Label kinds: what a label is, and how outputs decide for one; a file for each."""
 
 from keras_vit import rules
+from keras_vit.labels.boxes import Boxes
 from keras_vit.labels.class_ids import ClassIds
 from keras_vit.labels.class_maps import IGNORE as IGNORE
 from keras_vit.labels.class_maps import ClassMaps
@@ -10,7 +11,7 @@ from keras_vit.labels.numbers import Numbers
 from keras_vit.lazy import lazy_names
 
 # The kinds of labels by the names of their tasks, the default first.
-LABEL_KINDS = {kind.name: kind for kind in (ClassIds(), ClassRows(), Numbers(), ClassMaps())}
+LABEL_KINDS = {kind.name: kind for kind in (ClassIds(), ClassRows(), Numbers(), ClassMaps(), Boxes())}
 
 
 def label_kind(name):

@@ -12,7 +12,7 @@ class ClassMaps(ExclusiveClasses):
 
     name = "segmentation"
     axes = 3
-    is_map = True
+    moves = is_map = True
     dtype, outside = "int32", IGNORE
     folder = "mask_folder"
 

@@ -13,7 +13,8 @@ class LabelKind:
         noun: Singular and plural of what each output is about.
         axes: The number of a label's axes in records, where a map has one for its channel.
         is_class_id: Whether a label is the index of a class, which a table gives by its name.
-        is_map: Whether a label is a map of the image's pixels, which moves with the image.
+        moves: Whether a label moves with the image.
+        is_map: Whether a label is a map of the image's pixels.
         dtype: Of maps, the dtype in batches.
         outside: Of maps, the value of pixels that the image does not cover.
         folder: The module of `keras_vit.data` that reads folders with these labels; "folder" for classes as
@@ -25,7 +26,7 @@ class LabelKind:
     name = None
     noun = ("class", "classes")
     axes = 1
-    is_class_id = is_map = False
+    is_class_id = moves = is_map = False
     dtype = outside = None
     folder = "folder"
     activation = None

@@ -8,7 +8,9 @@ from PIL import Image
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.inspection.class_map_figures import class_example_figure, iou_figure, segmentation_figure
 from keras_vit.inspection.class_map_pictures import png_bytes
+from keras_vit.inspection.detection_figures import detection_figure, precision_recall_figure
 from keras_vit.reports.page import gallery, picture, table
+from keras_vit.tasks.detection_scores import best_threshold, image_f1, precision_recall
 
 MAX_ERRORS = 10  # pairs of classes
 MAX_FILES = 3  # names of files for each pair
@@ -125,8 +127,31 @@ class ClassMapPictures(ImagePictures):
         return colors, self.task.maps(self.model, inputs)
 
 
+class DetectionPictures(ImagePictures):
+    """Images with predicted and true boxes, and precision by recall."""
+
+    def add_details(self, samples, result, split):
+        if result["ap"] is None:  # There are no objects.
+            return
+        thresholds = (0.5, 0.75, 0.9)
+        curves = {f"IoU {iou:.2f}": precision_recall(self.predictions, iou) for iou in thresholds}
+        title = f"Precision and recall on {split}"
+        self.report.draw("Scores", "precision_recall", precision_recall_figure(curves, title), title)
+
+    def add(self, heading, words, indices, shown, split):
+        scores, least = image_f1(self.predictions), best_threshold(self.predictions)
+        captions = [": ".join(filter(None, (self.files[i], f"F1 {scores[i]:.2f}"))) for i in indices]
+        inputs, truth = zip(*shown)
+        found = self.task.detections(self.model, inputs, least)
+        colors = [self.model.preprocessing.colors(image) for image in inputs]
+        figure = detection_figure(colors, found, truth, captions, self.names, heading)
+        words = f"Each image as the model receives it, with the objects of a score of at least {least:.2f}."
+        self.report.add(heading, words)
+        self.report.draw(heading, heading.split()[0].lower(), figure, f"{heading} of {split}")
+
+
 # By the name of a task; others have `ImagePictures`.
-PICTURES = {"single_label": ClassPictures, "segmentation": ClassMapPictures}
+PICTURES = {"single_label": ClassPictures, "segmentation": ClassMapPictures, "detection": DetectionPictures}
 
 
 def read_samples(model, samples, indices):

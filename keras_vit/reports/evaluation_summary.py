@@ -25,7 +25,8 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
 
     Args:
         report: Report.
-        model: A `VisionTransformer` with a head, an `ImageSegmenter` or an `ExportedModel`.
+        model: A `VisionTransformer` with a head, an `ImageSegmenter`, an `ObjectDetector` or an
+            `ExportedModel`.
         samples: A split of a `Dataset`.
         task: As for `evaluate`.
         split: Its title: "digits, test".
@@ -67,7 +68,7 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
         report.add("Scores", _class_table(result["classes"]))
     if task.confusion and len(names) <= MAX_MATRIX:
         report.add("Confusions", "Rows are true classes, columns predicted ones.")
-        figure = confusion_figure(task.confusion(predictions), names, sampled)
+        figure = confusion_figure(task.confusion(predictions), task.confusion_names(names), sampled)
         report.draw("Confusions", "confusion", figure, f"Confusion matrix of {sampled}")
     pictures = PICTURES.get(task.name, ImagePictures)(report, model, task, predictions, names, files)
     pictures.add_details(subset, result, sampled)

@@ -2,6 +2,7 @@
 
 from keras_vit import rules
 from keras_vit.lazy import lazy_names
+from keras_vit.tasks.detection import DETECTION
 from keras_vit.tasks.multi_label import MULTI_LABEL
 from keras_vit.tasks.regression import REGRESSION
 from keras_vit.tasks.segmentation import SEGMENTATION
@@ -9,7 +10,7 @@ from keras_vit.tasks.single_label import SINGLE_LABEL
 from keras_vit.tasks.task import LabelTask
 
 # The tasks with labels, the default first.
-TASKS = {task.name: task for task in (SINGLE_LABEL, MULTI_LABEL, REGRESSION, SEGMENTATION)}
+TASKS = {task.name: task for task in (SINGLE_LABEL, MULTI_LABEL, REGRESSION, SEGMENTATION, DETECTION)}
 
 
 def get_task(name):

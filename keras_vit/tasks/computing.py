@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from keras_vit.data.batches import evaluation_batches, mask_batches
+from keras_vit.data.batches import box_batches, evaluation_batches, mask_batches
 from keras_vit.data.damage import damage_named
 from keras_vit.data.decoding.model_input import decode, decode_and_prepare
 from keras_vit.data.samples import not_converted
@@ -37,6 +37,14 @@ def computed_maps(model, samples, batch_size):
     for images, masks, sizes in _progress(batches, samples):
         outputs = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
         yield outputs, _unpadded(masks.numpy(), sizes.numpy())
+
+
+def computed_boxes(model, samples, batch_size):
+    """As `computed`, with a list of the images' boxes, and the heights and widths of the images."""
+    batches = box_batches(samples, model.preprocessing, batch_size)
+    for images, boxes, counts, sizes in _progress(batches, samples):
+        outputs = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
+        yield outputs, [rows[:count] for rows, count in zip(boxes.numpy(), counts.numpy())], sizes.numpy()
 
 
 def computed_one_by_one(compute, samples):
@@ -95,6 +103,18 @@ def sampled_maps(samples, preprocessing, count):
     chosen = samples.take(indices.tolist())
     batches = [*mask_batches(chosen, preprocessing, _BATCH).as_numpy_iterator()]
     labels = [label for _, masks, sizes in batches for label in _unpadded(masks, sizes)]
+    return np.concatenate([images for images, *_ in batches]), labels
+
+
+def sampled_boxes(samples, preprocessing, count):
+    """As `LabelTask.sampled`, with a list of each image's boxes and its (height, width)."""
+    indices = np.linspace(0, len(samples) - 1, _sample_count(samples, count)).astype(int)
+    batches = [*box_batches(samples.take(indices.tolist()), preprocessing, _BATCH).as_numpy_iterator()]
+    labels = [
+        (rows[:number], tuple(size))
+        for _, boxes, counts, sizes in batches
+        for rows, number, size in zip(boxes, counts, sizes.tolist())
+    ]
     return np.concatenate([images for images, *_ in batches]), labels
 
 

@@ -37,7 +37,7 @@ class Segmentation(LabelTask):
         return [metrics.MeanIoU(outputs)]
 
     def check_recipe(self, recipe):
-        recipe.check_moves_masks()
+        recipe.check_moves_labels()
         super().check_recipe(recipe)
 
     def options(self, dataset):

@@ -289,6 +289,10 @@ class LabelTask(Task):
         """A dict of scores."""
         raise NotImplementedError
 
+    def confusion_names(self, names):
+        """The names of the rows of the confusion matrix, from those of the outputs."""
+        return names
+
     def errors(self, predictions):
         """An error for each sample."""
         raise NotImplementedError

@@ -251,6 +251,22 @@ RECIPES = {
         cost="900 steps of 24 images, 156 seconds on 2 cores",
         result="mean IoU 0.91 on 240 test scenes (seed 0)",
     ),
+    # From scratch, without a decoder: each token predicts a digit and its box.
+    "digits_detect": Recipe(
+        **{**_SCENES, "task": "detection", "batch_size": 32},
+        base_lr=2e-3,
+        total_steps=3000,
+        warmup_steps=200,
+        weight_decay=0.1,
+        model={
+            **{"image_size": 32, "patch_size": 4, "hidden_size": 96, "num_layers": 6, "mlp_dim": 192},
+            **{"num_heads": 3, "rotary": "axial", "pooling": "gap"},
+        },
+        eval_every=500,
+        source="this package: scenes of scanned digits from scratch, `digits_scenes`",
+        cost="",
+        result="",
+    ),
     # Two towers from scratch, for zero-shot labels in wordings that were not in training.
     "digits_words": Recipe(
         **_DIGITS,

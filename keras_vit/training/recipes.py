@@ -50,8 +50,8 @@ class Recipe(Augmentation):
         base_lr: The learning rate at the end of the warm-up.
         total_steps, warmup_steps, decay: See `WarmupDecay`.
         batch_size: Images per step, on all devices together.
-        task: "single_label", "multi_label" (several classes or none), "regression" (numbers) or
-            "segmentation" (a class for each pixel).
+        task: "single_label", "multi_label" (several classes or none), "regression" (numbers),
+            "segmentation" (a class for each pixel) or "detection" (objects with boxes).
         loss: Of single labels: "softmax", or "sigmoid" (binary cross-entropy, summed over the classes).
             Multi-label tasks use "sigmoid", regression the squared error, segmentation "softmax".
         momentum: Of "sgd".
@@ -74,6 +74,7 @@ class Recipe(Augmentation):
         model: Other arguments of `VisionTransformer`. If they have all sizes, they are for runs without
             weights and without all sizes of another model.
         segmenter: Of segmentation: arguments of `ImageSegmenter`, such as its `head`; None for its defaults.
+        detector: Of detection: arguments of `ObjectDetector`; None for its defaults.
         image_text: Arguments of `ImageTextModel` besides the image tower, to train it on a data set with
             texts; the tokenizer determines the vocabulary and the length of `text`. Without `text`, both
             towers come from the weights. None for another model.
@@ -82,8 +83,8 @@ class Recipe(Augmentation):
         image_size: (height, width) for training unless another is given, or None.
         dtype: "float32", "mixed_bfloat16" or "mixed_float16".
         remat: Whether to recompute the blocks in the backward pass instead of storing their activations.
-        crop_area, scale_jitter, shift, flip, photometric, randaugment, layers, random_erasing, mixup, cutmix:
-            See `Augmentation`.
+        crop_area, scale_jitter, shift, flip, photometric, randaugment, layers, random_erasing, mixup, cutmix,
+            mosaic: See `Augmentation`.
         train_samples: Number of training samples, with as equal numbers from each class as possible; None:
             all.
         eval_every: Steps between evaluations on the validation split.
@@ -128,6 +129,7 @@ class Recipe(Augmentation):
     crop_area: tuple[float, float] | None = field(CROP_AREA, default=(0.05, 1.0), kw_only=True)
     flip: bool = field(rules.boolean, default=True, kw_only=True)
     segmenter: dict | None = field(rules.optional(_ARGUMENTS), default=None)
+    detector: dict | None = field(rules.optional(_ARGUMENTS), default=None, kw_only=True)
     image_text: dict | None = field(rules.optional(_ARGUMENTS), default=None)
     pretrainer: dict | None = field(rules.optional(_ARGUMENTS), default=None)
     train_samples: int | None = field(rules.optional(_POSITIVE_INT), default=None)

@@ -34,7 +34,7 @@ from keras_vit.weights.masked_autoencoder import read_decoder
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
 
-KINDS = ("auto", "stored", "classifier", "segmenter", "image_text", "pretrainer")
+KINDS = ("auto", "stored", "classifier", "segmenter", "detector", "image_text", "pretrainer")
 _EXPECTED = {"image_text": "one with a text tower", "pretrainer": "one trained without labels"}
 _BUFFERS = ("position_ids", ".attn.bias", ".attn.masked_bias")  # ends of keys of arrays without weights
 # Inferred options that may differ from the metadata: an argument may replace the grid, and no array holds the
@@ -56,7 +56,7 @@ class StoredModel:
         arguments: dict of `VisionTransformer` arguments of the stored model; without `image_size`
             if it is unknown.
         configuration: Name of the metadata file that was read, or None.
-        segmenter: dict of `ImageSegmenter` arguments of a `.keras` file with one, or None.
+        around: (kind, dict of arguments) of a model around the VisionTransformer in a `.keras` file, or None.
         position_resize: How the model resizes its position table to the image size of the metadata, as for
             `from_pretrained`, or None if it does not.
         model_options: dict of the arguments of an `ImageTextModel` or a `MaskedAutoencoder` around the
@@ -72,7 +72,7 @@ class StoredModel:
     arguments: dict
     configuration: str | None = None
     position_resize: str | None = None
-    segmenter: dict | None = None
+    around: tuple[str, dict] | None = None
     model_options: dict | None = None
 
     def add(self, mapped):
@@ -293,7 +293,7 @@ def _of_keras(path, variant=None):
             model = image_model(read_model(path))
             arrays = plain_arrays(model)
         whole, model = model, backbone(model)
-        segmenter = None if whole is model else whole._config()
+        around = None if whole is model else (whole.kind, whole._config())
     finally:
         keras.distribution.set_distribution(distribution)
     arguments = {name: value for name, value in model.get_config().items() if name in OPTIONS}
@@ -303,7 +303,7 @@ def _of_keras(path, variant=None):
         arguments["position_grid"] = model.get_layer("position_embedding").grid_size
     arguments = with_own_size(arguments)
     keys = {name: name for name in arrays}
-    return StoredModel(path, "keras", arrays, keys, [], [], arguments, segmenter=segmenter)
+    return StoredModel(path, "keras", arrays, keys, [], [], arguments, around=around)
 
 
 def _lazy_arrays(path):

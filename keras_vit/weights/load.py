@@ -12,14 +12,14 @@ import numpy as np
 from keras_vit.engine.adapting import copy_with_weights, plain_arrays
 from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
-from keras_vit.models import ImageGPT, ImageSegmenter, VisionTransformer
+from keras_vit.models import ImageGPT, VisionTransformer
 from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
 from keras_vit.models.vit.schema import refuse_unknown
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of
 from keras_vit.types import Path, Size
-from keras_vit.weights import segmentation
+from keras_vit.weights import dense_heads
 from keras_vit.weights.array_resizing import (
     POSITION_RESIZES,
     adapted_channels,
@@ -42,7 +42,7 @@ from keras_vit.weights.image_text import image_text_model, tokenizer_family
 from keras_vit.weights.tokenizer import read_text_preprocessing
 
 if TYPE_CHECKING:
-    from keras_vit.models import DINO, ImageTextModel, MaskedPatchPredictor
+    from keras_vit.models import DINO, ImageSegmenter, ImageTextModel, MaskedPatchPredictor, ObjectDetector
     from keras_vit.models.vit.option_types import LoadOptions
 
 HEADS = ("auto", "keep", "reset")
@@ -60,6 +60,10 @@ def from_pretrained(
 ) -> ImageSegmenter: ...
 @overload
 def from_pretrained(
+    source: Path, *, kind: Literal["detector"], **options: Unpack[LoadOptions]
+) -> ObjectDetector: ...
+@overload
+def from_pretrained(
     source: Path, *, kind: Literal["image_text"], **options: Unpack[LoadOptions]
 ) -> ImageTextModel: ...
 @overload
@@ -69,7 +73,7 @@ def from_pretrained(
 @overload
 def from_pretrained(
     source: Path, *, kind: Literal["stored"], **options: Unpack[LoadOptions]
-) -> VisionTransformer | ImageSegmenter | ImageTextModel: ...
+) -> VisionTransformer | ImageSegmenter | ObjectDetector | ImageTextModel: ...
 @overload
 def from_pretrained(
     source: Path, *, kind: Literal["auto", "classifier"] = "auto", **options: Unpack[LoadOptions]
@@ -89,6 +93,7 @@ def from_pretrained(
     trust: bool = False,
     check_finite: bool = True,
     segmenter: dict[str, Any] | None = None,
+    detector: dict[str, Any] | None = None,
     text_tower: dict[str, Any] | None = None,
     pretrainer: dict[str, Any] | None = None,
     **overrides: Any,
@@ -106,17 +111,20 @@ def from_pretrained(
             Face, such as "google/vit-base-patch16-224". Official `.npz` files, big_vision's, timm's,
             Hugging Face's and open_clip's (safetensors, or `.bin` and `.pth` if torch is installed) and
             `.keras` files are supported; "file.npz:img" is the subtree of a file under that name.
-        kind: "auto": a model of images: an `ImageSegmenter` if the file is of one, and otherwise a
-            `VisionTransformer`, such as the image tower of a SigLIP or the encoder of a masked autoencoder.
+        kind: "auto": a model of images: an `ImageSegmenter` or `ObjectDetector` if the file is of one, and
+            otherwise a `VisionTransformer`, such as the image tower of a SigLIP or the encoder of a masked
+            autoencoder.
             "stored": an `ImageTextModel` if the file has a text tower, and otherwise as "auto".
             "classifier": a `VisionTransformer`, also of a segmenter's file, with or without a head.
-            "segmenter": an `ImageSegmenter`, of a segmenter's file or as `segmenter` says. "image_text": an
+            "segmenter": an `ImageSegmenter`, of a segmenter's file or as `segmenter` says, and "detector" an
+            `ObjectDetector` in the same way. "image_text": an
             `ImageTextModel` with its tokenizer, of a SigLIP, SigLIP 2, CLIP or LiT; `dtype` and
             `dropout_rate` apply to both towers. "pretrainer": all of a model that was trained without
             labels: a `MaskedAutoencoder` with its decoder, an `ImageGPT`, or a run's `pretrainer.keras`.
         image_size: (height, width) or one int; None: as in the file. The position grid is resized
             to it. (None, None) accepts any size at call time, one in each batch.
-        num_classes: Classes of the head; None: as in the file; 0: no head, and the encoder of a segmenter.
+        num_classes: Classes of the head; None: as in the file; 0: no head, and the encoder of a segmenter
+            or detector.
         pooling: "auto": as in the file. "gap" drops the class token of a file that has one.
         representation_size: "auto": as in the file. None drops `pre_logits`, as official
             fine-tuning does.
@@ -135,6 +143,7 @@ def from_pretrained(
         segmenter: dict of `ImageSegmenter` arguments: such a model around the encoder, instead of a head of
             its own. If the file is of a segmenter whose head has the same options, its weights are loaded,
             too, those for the classes if there are as many of the same names.
+        detector: The same of `ObjectDetector`.
         text_tower, pretrainer: Deprecated: `kind="image_text"`, or "stored" for text_tower="auto", and
             `kind="pretrainer"`.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
@@ -161,11 +170,13 @@ def from_pretrained(
 
     Source: `vit_jax/checkpoint.py`, but strict; `big_vision/models/vit.py`.
     """
-    kind = _kind(kind, segmenter, text_tower, pretrainer)
+    heads = {"segmenter": segmenter, "detector": detector}
+    kind = _kind(kind, heads, text_tower, pretrainer)
+    new_head = heads.get(kind)
     one_of(HEADS).check("head", head)
     one_of(("auto", *POSITION_RESIZES)).check("position_resize", position_resize)
-    if kind == "segmenter" and num_classes == 0 and segmenter is None:
-        raise ValueError("num_classes=0 removes the segmenter's head, but kind='segmenter' needs it")
+    if kind in heads and num_classes == 0 and new_head is None:
+        raise ValueError(f"num_classes=0 removes the {kind}'s head, but kind={kind!r} needs it")
     if head == "keep" and num_classes == 0:
         raise ValueError("num_classes=0 removes the head, but head='keep' keeps it")
     if isinstance(overrides.get("class_names"), str | os.PathLike):
@@ -178,7 +189,7 @@ def from_pretrained(
     if has_text and os.fspath(source).endswith(".keras"):
         path = fetch(resolve(source), sha256=sha256, trust=trust)
         if kind == "image_text" or holds_two_towers(path):
-            _check_no_head(num_classes, head, segmenter)
+            _check_no_head(num_classes, head)
             if (pooling, representation_size) != ("auto", "auto"):
                 raise ValueError(
                     "an image tower keeps its pooling and its representation; got "
@@ -187,7 +198,7 @@ def from_pretrained(
             size = {} if image_size is None else {"image_size": image_size}
             return _two_towers_of_keras(path, position_resize, {**size, **overrides})
     if kind == "pretrainer":
-        _check_no_head(num_classes, head, segmenter)
+        _check_no_head(num_classes, head)
         run = os.path.expanduser(source)
         files = (os.path.join(run, name) for name in ("pretrainer.keras", "model.keras"))
         file = next(filter(os.path.isfile, files), os.fspath(source))
@@ -197,7 +208,7 @@ def from_pretrained(
             return read_model(fetch(resolve(file), sha256=sha256, trust=trust), kind)
     checkpoint = read_checkpoint(source, kind=kind, variant=variant, sha256=sha256, trust=trust, **known)
     if kind == "pretrainer" or checkpoint.model_options:
-        _check_no_head(num_classes, head, segmenter)
+        _check_no_head(num_classes, head)
         num_classes = 0
     stored = checkpoint.arguments
     stored_grid = stored.pop("position_grid", None)
@@ -210,15 +221,16 @@ def from_pretrained(
             config.pop("class_token", None)
     if representation_size != "auto":
         config["representation_size"] = representation_size
-    segments, names = segmentation.is_segmenter(checkpoint), None
-    if segments:
-        names = config.pop("class_names", None) or (checkpoint.segmenter or {}).get("class_names")
-        if segmenter is None and (num_classes == 0 or kind == "classifier"):
-            segments = segmentation.drop_segmentation(checkpoint.arrays)
+    headed, names = dense_heads.stored_kind(checkpoint), None
+    if new_head is None and kind in heads and headed != kind:
+        raise ValueError(f"{checkpoint.path}: expected a {kind}'s file, or its head in {kind}={{…}}")
+    if headed:
+        stored_around = checkpoint.around[1] if checkpoint.around else {}
+        names = config.pop("class_names", None) or stored_around.get("class_names")
+        if new_head is None and (num_classes == 0 or kind == "classifier"):
+            headed = dense_heads.drop_head(checkpoint.arrays)
             config["num_classes"] = num_classes or None
-    elif segmenter is None and kind == "segmenter":
-        raise ValueError(f"{checkpoint.path}: expected a segmenter's file, or its head in segmenter={{…}}")
-    elif segmenter is not None:
+    elif new_head is not None:
         config["num_classes"] = None
     elif num_classes is not None:
         config["num_classes"] = num_classes or None
@@ -258,10 +270,10 @@ def from_pretrained(
 
     with named(checkpoint.path):
         encoder = model = VisionTransformer.from_config(config)
-        if segmenter is not None:
-            model = ImageSegmenter(encoder, **segmenter)
-        elif segments:
-            model = segmentation.segmenter(checkpoint, encoder, num_classes, names)
+        if new_head is not None:
+            model = dense_heads.HEADED[kind](encoder, **new_head)
+        elif headed:
+            model = dense_heads.headed(checkpoint, encoder, num_classes, names)
         elif kind == "pretrainer":
             options = checkpoint.model_options
             model = MaskedAutoencoder(encoder, **options) if options else ImageGPT(encoder)
@@ -280,17 +292,17 @@ def from_pretrained(
             "training diverged"
         )
     reset = _drop(arrays, encoder, stored, head)
-    if segmenter is not None:
-        reset += segmentation.reset_head(checkpoint, model, names, head)
-    elif segments:
-        reset += segmentation.reset_classes(checkpoint, model, head)
+    if new_head is not None:
+        reset += dense_heads.reset_head(checkpoint, model, names, head)
+    elif headed:
+        reset += dense_heads.reset_classes(checkpoint, model, head)
     _resize(arrays, encoder, stored, stored_grid, resize)
     _assign(checkpoint, model, reset)
     model.initial_weights = tuple(reset)
     return model
 
 
-def _kind(kind, segmenter, text_tower, pretrainer):
+def _kind(kind, heads, text_tower, pretrainer):
     """The kind of model, from the arguments of `from_pretrained` and of version 0.1."""
     one_of(KINDS).check("kind", kind)
     chosen = {kind} - {"auto", "stored"}
@@ -305,18 +317,15 @@ def _kind(kind, segmenter, text_tower, pretrainer):
             )
             chosen |= {instead} - {"stored"}
             kind = instead
-    if segmenter is not None:
-        chosen.add("segmenter")
+    chosen |= {name for name, options in heads.items() if options is not None}
     if len(chosen) > 1:
         raise ValueError(f"expected one kind of model; got arguments for {' and '.join(sorted(chosen))}")
     return chosen.pop() if chosen else kind
 
 
-def _check_no_head(num_classes, head, segmenter):
-    if num_classes or head != "auto" or segmenter is not None:
-        raise ValueError(
-            "a model with a text tower or a decoder has no head; got num_classes, head or segmenter"
-        )
+def _check_no_head(num_classes, head):
+    if num_classes or head != "auto":
+        raise ValueError("a model with a text tower or a decoder has no head; got num_classes or head")
 
 
 def _two_towers_of_keras(path, position_resize, options):

@@ -9,7 +9,7 @@ from keras_vit.models import VisionTransformer
 from keras_vit.types import Path
 from keras_vit.variants import variant_of
 from keras_vit.weights.checkpoint import not_finite, read_checkpoint
-from keras_vit.weights.segmentation import drop_segmentation, is_segmenter
+from keras_vit.weights.dense_heads import drop_head, stored_kind
 
 
 def show_checkpoint(source: Path, **given: Any) -> dict[str, Any]:
@@ -37,8 +37,8 @@ def show_checkpoint(source: Path, **given: Any) -> dict[str, Any]:
     grid = arguments.pop("position_grid", None)
     parameters = sum(math.prod(array.shape) for array in arrays.values())
     bad = not_finite(checkpoint)
-    if is_segmenter(checkpoint):  # Its head is not among the arrays of a VisionTransformer.
-        drop_segmentation(arrays)
+    if stored_kind(checkpoint):  # Its head is not among the arrays of a VisionTransformer.
+        drop_head(arrays)
     return {
         "file": str(checkpoint.path),
         "layout": checkpoint.layout,

@@ -94,7 +94,10 @@ def part_of(path):
     return path.parts[1].removesuffix(".py")
 
 
-DRAWS = {f"keras_vit/inspection/{name}.py" for name in ("class_map_figures", "drawing", "figures")}
+DRAWS = {
+    f"keras_vit/inspection/{name}.py"
+    for name in ("class_map_figures", "detection_figures", "drawing", "figures")
+}
 
 
 def violations(path, source):

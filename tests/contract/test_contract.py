@@ -17,7 +17,7 @@ from reference.small import DECODER, HEAD, HYBRID, NO_TRANSFORMER, PACKED, PIXEL
 
 import keras_vit
 from keras_vit import layers, preprocessing, variants
-from keras_vit.layers import segmentation_head
+from keras_vit.layers import box_head, segmentation_head
 from keras_vit.layers.attention import Projection
 from keras_vit.layers.dense import Dense, EinsumDense
 from keras_vit.layers.hints import Sharding
@@ -85,6 +85,8 @@ LAYERS = [
     (Dense, {"units": 6, "activation": "relu"}, [TOKENS]),
     (EinsumDense, {"equation": "btc,chd->bthd", "output_shape": (5, 2, 4), "bias_axes": "hd"}, [TOKENS]),
     (Projection, {"equation": "btc,chd->bthd", "output_shape": (5, 2, 4), "bias_axes": "hd"}, [TOKENS]),
+    (box_head.BoxHead, {"activation": "quick_gelu"}, [(6, 8), GRID]),
+    (box_head.MergeClassToken, {}, [(7, 8), (6, 8)]),
     (segmentation_head.UpscaleBlock, {"activation": "gelu_tanh", "norm_epsilon": 1e-5}, [GRID]),
     (segmentation_head.ResizeToImage, {}, [GRID, IMAGE]),
     (segmentation_head.QueryAttentionBias, {"num_prefix_tokens": 1}, [(4, 6, 3), GRID]),
@@ -158,6 +160,8 @@ MODELS += [
     ),
     (keras_vit.ImageSegmenter, QUERIES, [IMAGE]),
 ]
+DETECTOR = {"encoder": ENCODER, "num_classes": 5, "merge_class_token": True, "class_names": [*"abcde"]}
+MODELS.append((keras_vit.ObjectDetector, DETECTOR, [IMAGE]))
 TOWERS = {"image": ENCODER, "text": TEXT, "text_projection": 12, "projection_bias": True}
 MODELS += [
     (keras_vit.TextTransformer, {**TEXT, "pooling": "argmax", "norm_epsilon": 1e-5}, [Ids((5,))]),

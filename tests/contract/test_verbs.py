@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import pytest
 from made.folders import write_classes, write_masks
+from made.scenes import few_scenes
 from made.servers import asked_hub
 from PIL import Image
 from reference.comparing import assert_same_arrays, randomize
@@ -48,6 +49,7 @@ QUERIES = {"head": "mask", "num_queries": 3, "query_blocks": 1}
 DINOV2 = {**BARE, "mlp_dim": 48, "layer_scale": 0.1, "prefix_positions": False}
 MAP = {**BARE, "pooling": "map", "prefix_positions": False}
 VIT, SEGMENTER, PAIR = keras_vit.VisionTransformer, keras_vit.ImageSegmenter, keras_vit.ImageTextModel
+DETECTOR = keras_vit.ObjectDetector
 KINDS = {
     "classifier": (VIT, ONE),
     "features": (VIT, BARE),
@@ -68,13 +70,18 @@ KINDS = {
     "segmenter": (SEGMENTER, {"encoder": BARE, "num_classes": 11}),
     "any-size segmenter": (SEGMENTER, {"encoder": {**BARE, **ANY_SIZE}, "num_classes": 11}),
     "EoMT": (SEGMENTER, {"encoder": DINOV2, "num_classes": 11, **QUERIES}),
+    "detector": (DETECTOR, {"encoder": BARE, "num_classes": 10}),
+    "any-size detector": (DETECTOR, {"encoder": {**BARE, **ANY_SIZE}, "num_classes": 10}),
     "two towers": (PAIR, {"image": MAP, **TOWERS}),
     "packed towers": (PAIR, {"image": {**BARE, **PACKED, "activation": "gelu_tanh"}, **TOWERS}),
     "text": (keras_vit.TextTransformer, TEXT),
 }
 CHANGED = {"adapted": lambda model: model.enable_lora(2), "quantized": lambda model: model.quantize("int8")}
 SEGMENTERS = {"segmenter", "any-size segmenter", "EoMT"}
+DETECTORS = {"detector", "any-size detector"}
+OF_TASKS = {"segmentation": SEGMENTERS, "detection": DETECTORS}
 PAIRS = {"two towers", "packed towers"}
+OPEN_SIZE = {"any size", "any-size segmenter", "any-size detector"}
 PRETRAINERS = {"iGPT", "masked patches", "MAE", "DINO"}
 PLAIN = {"classifier", "features", "tokens", "any size", "adapted", "quantized"}  # of every project's files
 VITS = PLAIN | {"distilled", "registers", "hybrid", "patches", "packed", "palette"}
@@ -83,7 +90,7 @@ WITH_IMAGES = {*KINDS} - {"text"}
 UNPACKED = WITH_IMAGES - {"packed", "packed towers"}
 WITH_BLOCKS = UNPACKED - {"patches"}
 INSPECTED = VITS & WITH_BLOCKS
-EXPORTED = VITS & UNPACKED | SEGMENTERS
+EXPORTED = VITS & UNPACKED | SEGMENTERS | DETECTORS
 TRAINED = UNPACKED - {"two towers"}  # two towers end with their pooling
 FILES = {"huggingface": "folder", "open_clip": "folder", "timm": "model.safetensors"}  # .npz of others
 PRECISIONS = {format.option: format.precision or "float32" for format in reversed(FORMATS)}
@@ -118,6 +125,8 @@ def evaluated(task):
     def evaluate(model, folder, file):
         if get_task(task).label.is_map:
             samples = load_dataset(file.with_name("masks"), task=task).split("train").take([0, 1])
+        elif task == "detection":
+            samples = few_scenes().split("test").take([0, 1])
         else:
             samples = scans(task)
         return evaluation.evaluate(model, samples, task=task)
@@ -244,6 +253,7 @@ def trained_from(objective="classify", **fields):
 VERBS = {
     "classify": (lambda model, *_: model.classify(IMAGES), WITH_HEAD),
     "segment": (lambda model, *_: model.segment([*IMAGES]), SEGMENTERS),
+    "detect": (lambda model, *_: model.detect([*IMAGES], threshold=0.0), DETECTORS),
     "panoptic": (lambda model, *_: model.panoptic([*IMAGES]), {"EoMT"}),
     "query_predictions": (lambda model, *_: model.query_predictions(), {"EoMT"}),
     "encode_images": (lambda model, *_: model.encode_images(IMAGES), PAIRS),
@@ -255,16 +265,16 @@ VERBS = {
     "finished": (lambda model, *_: model.finished(), WITH_IMAGES),
     "feature_extractor": (
         lambda model, *_: model.feature_extractor("tokens", grid=True),
-        VITS - {"packed"} | SEGMENTERS,
+        VITS - {"packed"} | SEGMENTERS | DETECTORS,
     ),
     **{
         f"evaluate {task}": (
             evaluated(task),
-            SEGMENTERS if get_task(task).label.is_map else WITH_HEAD & UNPACKED,
+            OF_TASKS.get(task, WITH_HEAD & UNPACKED),
         )
         for task in TASKS
     },
-    "predict": (predicted, WITH_HEAD | SEGMENTERS),
+    "predict": (predicted, WITH_HEAD | SEGMENTERS | DETECTORS),
     "retrieval": (retrieved, {"two towers"}),
     "representations": (lambda model, *_: evaluation.representations(model, scans()), UNPACKED),
     "knn": (lambda model, *_: evaluation.knn(model, scans(), scans()), UNPACKED),
@@ -290,6 +300,7 @@ VERBS = {
     "load stored": (loaded(kind="stored"), WITH_IMAGES),
     "load classifier": (loaded(kind="classifier"), WITH_IMAGES),
     "load segmenter": (loaded(kind="segmenter"), SEGMENTERS),
+    "load detector": (loaded(kind="detector"), DETECTORS),
     "load image_text": (loaded(kind="image_text"), PAIRS),
     "load pretrainer": (loaded(kind="pretrainer"), PRETRAINERS),
     "load with another head": (loaded(num_classes=3), WITH_IMAGES),
@@ -312,21 +323,22 @@ VERBS = {
         f"export {option}": (checked_export(option), EXPORTED | {"two towers"})
         for option in ("saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub")
     },
-    "export web": (checked_export("web"), EXPORTED - {"features", "tokens"}),
+    "export web": (checked_export("web"), EXPORTED - {"features", "tokens"} - DETECTORS),
     "train single_label": (trained_from(task="single_label"), UNPACKED),
     "train multi_label": (trained_from(task="multi_label"), UNPACKED),
     "train regression": (trained_from(task="regression"), UNPACKED),
     "train segmentation": (trained_from(task="segmentation"), TRAINED - {"patches"}),
+    "train detection": (trained_from(task="detection"), TRAINED - {"patches"}),
     "train pairs": (trained_from(image_text={"text": TEXT}), UNPACKED - {"tokens"}),
     "train masked_patch": (trained_from("masked_patch"), TRAINED - {"patches", "palette", "iGPT"}),
     "train mae": (
         trained_from("mae", pretrainer=DECODER),
-        TRAINED - {"patches", "palette", "iGPT", "any size", "any-size segmenter"},
+        TRAINED - {"patches", "palette", "iGPT"} - OPEN_SIZE,
     ),
     "train igpt": (trained_from("igpt"), {"palette", "iGPT"}),
     "train dino": (
         trained_from("dino", pretrainer=HEAD),
-        TRAINED - {"patches", "palette", "iGPT", "any size", "any-size segmenter", "tokens"},
+        TRAINED - {"patches", "palette", "iGPT", "tokens"} - OPEN_SIZE,
     ),
 }
 # Of these every twelfth case is fast: they make pipelines of images, or build models to load files into.

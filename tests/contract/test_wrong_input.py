@@ -259,6 +259,7 @@ CALLS = {
     "from_pretrained(GOLDEN, dropout=0.1)": "(did you mean 'dropout_rate'",
     "from_pretrained(GOLDEN, kind='classifer')": "got 'classifer' (did you mean 'classifier'?)",
     "from_pretrained(GOLDEN, kind='segmenter')": "expected a segmenter's file, or its head in segmenter={…}",
+    "from_pretrained(GOLDEN, kind='detector')": "expected a detector's file, or its head in detector={…}",
     "keras_vit.save_weights(model, NEW + '.npz', 'vitjax')": "(did you mean 'vit_jax'?)",
     "keras_vit.save_weights(model, NEW + '.txt', 'vit_jax')": "expected a .npz file",
     "keras_vit.save_weights(model, NEW + '.npz', 'vit_jax', dtype='int8')": "dtype must be one of",

@@ -185,7 +185,7 @@ IMAGES_ALONE |= {"mixup": 0.2, "cutmix": 1.0}
 
 @pytest.mark.parametrize("name", IMAGES_ALONE)
 def test_changes_of_images_alone_are_refused(name):
-    with pytest.raises(ValueError, match=f"images and masks alike; got {name}$"):
+    with pytest.raises(ValueError, match=f"with which they move; got {name}$"):
         batches(Augmentation(**{name: IMAGES_ALONE[name]}))
 
 
@@ -214,7 +214,7 @@ def test_scenes_are_a_function_of_seed_split_and_index(count, monkeypatch):
     assert dataset.class_names[:2] == ("background", "0") and len(dataset.class_names) == 11
     digits = load_dataset("digits", seed=1).split("validation")
     scans = [np.float32(Image.open(io.BytesIO(content))) / 255 for content in digits.images]
-    picture, mask = digits_scenes.scene(np.stack(scans), digits.labels, [1, 1, 5])
+    picture, mask, _ = digits_scenes.scene(np.stack(scans), digits.labels, [1, 1, 5])
     samples = dataset.split("validation")
     np.testing.assert_array_equal(read_mask(samples.masks[5]), mask)
     np.testing.assert_array_equal(Image.open(io.BytesIO(samples.images[5])), picture)

@@ -67,7 +67,7 @@ def test_a_value_that_is_not_allowed_is_refused(name):
         ({"task": "multi_label", "label_smoothing": 0.1}, "need single labels; got task 'multi_label'"),
         ({"task": "regression", "class_weights": "balanced"}, "need single labels; got task 'regression'"),
         ({"task": "regression", "cutmix": 0.1}, "need single labels; got task 'regression'"),
-        ({"task": "segmentation", "randaugment": (2, 0.5)}, "images and masks alike; got randaugment"),
+        ({"task": "segmentation", "randaugment": (2, 0.5)}, "with which they move; got randaugment"),
         ({"eval_every": 20, "checkpoint_every": 30}, "checkpoint_every must divide .*; got 30 and 20"),
     ],
 )

@@ -24,6 +24,12 @@ RANDAUGMENT = optional(
 SCALE_JITTER = optional(
     Rule("(smallest, largest) above 0", lambda scale: _PAIR.accepts(scale) and 0 < scale[0] <= scale[1])
 )
+MOSAIC = optional(
+    Rule(
+        "three probabilities, of 1, 4 and 9 images, with a positive sum",
+        lambda values: items(number(0), 3).accepts(values) and sum(values) > 0,
+    )
+)
 LAYERS = Rule("a tuple of Keras layers", lambda value: isinstance(value, tuple | list))
 
 
@@ -54,6 +60,8 @@ class Augmentation:
         random_erasing: The probability of replacing a random rectangle by noise.
         mixup: The parameter of MixUp's Beta distribution; 0: no MixUp.
         cutmix: The parameter of CutMix's Beta distribution; 0: no CutMix.
+        mosaic: Of boxes: the probabilities that a training image is 1, 4 or 9 images of its batch side by
+            side; None: always 1.
 
     Raises:
         ValueError: for a value out of range, or a layer that cannot be rebuilt from its configuration.
@@ -64,8 +72,8 @@ class Augmentation:
         >>> Augmentation(layers=[keras.layers.RandomBrightness(0.2)]).layers[0]["class_name"]
         'RandomBrightness'
 
-    For segmentation the mask is cropped, resized, shifted and mirrored like its image; pixels outside of the
-    image are ignored.
+    Masks and boxes are cropped, resized, shifted and mirrored like their image. Pixels of a mask outside of
+    the image are ignored, and boxes of which a change leaves less than a quarter in the image are left out.
 
     Source: `vit_jax/input_pipeline.py` for crop and flip; arXiv:1706.05587 (scale jitter), 1512.02325
     (photometric), 1909.13719 (RandAugment), 1708.04896 (erasing), 1710.09412 (MixUp), 1905.04899 (CutMix).
@@ -81,10 +89,11 @@ class Augmentation:
     random_erasing: float = field(_PROBABILITY, default=0.0)
     mixup: float = field(_PROBABILITY, default=0.0)
     cutmix: float = field(_PROBABILITY, default=0.0)
+    mosaic: tuple[float, ...] | None = field(MOSAIC, default=None)
 
     def __post_init__(self):
         check_fields(self)
-        for name in ("crop_area", "scale_jitter", "randaugment"):
+        for name in ("crop_area", "scale_jitter", "randaugment", "mosaic"):
             if isinstance(value := getattr(self, name), list):
                 object.__setattr__(self, name, tuple(value))
         object.__setattr__(self, "layers", tuple(map(_serialized, self.layers)))
@@ -101,12 +110,12 @@ class Augmentation:
         """Whether there is any random change."""
         return any(getattr(self, each.name) != each.default for each in dataclasses.fields(Augmentation))
 
-    def check_moves_masks(self) -> None:
-        """Raise ValueError for a change of images that would leave a mask as it is, or blend labels."""
+    def check_moves_labels(self) -> None:
+        """Raise ValueError for a change that would leave a mask or a box as it is, or blend labels."""
         if names := [name for name in IMAGES_ONLY if getattr(self, name)]:
             raise ValueError(
-                "for segmentation expected crop_area, scale_jitter, shift, flip or photometric, which leave "
-                f"images and masks alike; got {', '.join(names)}"
+                "for masks and boxes expected crop_area, scale_jitter, shift, flip or photometric, with "
+                f"which they move; got {', '.join(names)}"
             )
 
     @functools.cached_property

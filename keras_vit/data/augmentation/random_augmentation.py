@@ -7,6 +7,8 @@ import tensorflow as tf
 
 from keras_vit.data.augmentation.keras_layers import apply_layer, apply_rand_augment
 from keras_vit.data.augmentation.options import Augmentation as Augmentation
+from keras_vit.data.boxes import mirrored, padded, placement, visible
+from keras_vit.data.boxes import moved as moved_boxes
 from keras_vit.data.decoding.model_input import cut, decode, decode_window, with_channels
 from keras_vit.data.masks import nearest
 from keras_vit.preprocessing.image_resizing import resize
@@ -22,12 +24,13 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         augmentation: `Augmentation`.
         preprocessing: `Preprocessing`.
         exif: Whether to apply the EXIF orientation first.
-        kind: The `LabelKind` of labels that are maps; None without these.
+        kind: The `LabelKind` of labels that move with the image; None without these.
 
     Returns:
         A function from an encoded image and a seed, two ints, to model input: float32 (height, width,
-        channels). With a map (height, width, 1) of the image's size as third argument it returns the input
-        and the map (height, width), which has moved with the image, in the kind's dtype.
+        channels). With a label as third argument, a map (height, width, 1) of the image's size or boxes
+        (boxes, 7), it returns the input and the label, which has moved with the image: the map (height,
+        width) in the kind's dtype, or the boxes as `data.boxes.padded` returns them.
 
     Raises:
         ValueError: if the preprocessing has no size and a change needs one, or for RandAugment of images that
@@ -51,7 +54,7 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
     changes = _changes(augmentation)
 
     def moved(values, seeds, preprocessing, outside=None):
-        """An image, or a map that moves with it, whose pixels are then of `outside` where the image ends."""
+        """An image, or a map that moves with it, whose pixels are `outside` where the image ends."""
         crop_seed, shift_seed, flip_seed = seeds
         if augmentation.crop_area:
             values = resize(values, preprocessing.image_size, preprocessing)
@@ -63,11 +66,41 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
             values = random_shift(values, shift_seed, augmentation.shift, outside)
         return tf.image.stateless_random_flip_left_right(values, flip_seed) if augmentation.flip else values
 
+    def boxes_moved(boxes, size, window, seeds):
+        """The boxes of an image of a size (height, width), moved as the image is."""
+        crop_seed, shift_seed, flip_seed = seeds
+        if window:
+            top_left, extent = tf.split(tf.cast(window(size), tf.float32), 2)
+            boxes = moved_boxes(boxes, tf.cast(size, tf.float32) / extent, -top_left / extent)
+        elif augmentation.scale_jitter:
+            place = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
+            extent, kept, corner, before = (tf.cast(each, tf.float32) for each in place)
+            factor, sides = kept / extent, tf.constant(preprocessing.image_size, tf.float32)
+            scale = tf.cast(size, tf.float32) * factor / sides
+            boxes = moved_boxes(boxes, scale, (before - corner * factor) / sides)
+        else:
+            boxes = moved_boxes(boxes, *placement(size, preprocessing))
+        boxes = visible(boxes)  # A shift does not bring back what was cut off.
+        if augmentation.shift:
+            boxes = moved_boxes(boxes, tf.ones(2), shift_fractions(shift_seed, augmentation.shift))
+            boxes = visible(boxes)
+        if augmentation.flip:
+            # The image that shows whether one with this seed is mirrored.
+            row = tf.image.stateless_random_flip_left_right(tf.constant([[[0.0], [1.0]]]), flip_seed)
+            boxes = mirrored(boxes, row[0, 0, 0] > 0)
+        return padded(tf.boolean_mask(boxes, boxes[:, 5] == 0))  # Nobody knows what is in a crowd.
+
     def augment(encoded, seed, label=None):
         seeds = tf.unstack(tf.random.split(seed, 3 + len(changes)))
         of_places, of_changes = seeds[:3], seeds[3:]
         window = augmentation.crop_area and inception_window(of_places[0], augmentation.crop_area)
-        image = decode_window(encoded, window, exif) if window else decode(encoded, exif)
+        has_boxes = label is not None and not kind.is_map
+        if window and not has_boxes:
+            image = decode_window(encoded, window, exif)
+        else:
+            image = decode(encoded, exif)
+            size = tf.shape(image)[:2]
+            image = cut(image, window) if window else image
         pixels = moved(with_channels(image, preprocessing.channels), of_places, preprocessing)
         if augmentation.photometric:
             photo_seed = tf.random.fold_in(tf.cast(tf.stack(seed), tf.int64), PHOTOMETRIC)
@@ -78,6 +111,8 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         pixels = preprocessing.normalize(pixels)
         if label is None:
             return pixels
+        if has_boxes:
+            return pixels, boxes_moved(label, size, window, of_places)
         label = cut(label, window) if window else label
         label = moved(label, of_places, nearest(preprocessing), kind.outside)
         return pixels, tf.cast(label, kind.dtype)[..., 0]
@@ -188,20 +223,39 @@ def random_scale(image, seed, preprocessing, jitter, outside=None):
 
     Source: DeepLabv3 (arXiv:1706.05587, section 4.1).
     """
+    extent, size, corner, before = scaled_place(seed, tf.shape(image)[:2], preprocessing, jitter)
+    padding = tf.pad(tf.stack([before, preprocessing.image_size - size - before], 1), [(0, 1), (0, 0)])
+    kept = cut(image, lambda shape: tf.concat([corner, extent], 0))
+    fill = tf.constant(preprocessing.mean, tf.float32) * 255 if outside is None else outside
+    padded = tf.pad(resize(kept, (size[0], size[1]), preprocessing) - fill, padding) + fill
+    return tf.ensure_shape(padded, (*preprocessing.image_size, image.shape[-1]))
+
+
+def scaled_place(seed, shape, preprocessing, jitter):
+    """Where `random_scale` puts which part of an image.
+
+    Args:
+        seed, preprocessing, jitter: As of `random_scale`.
+        shape: The image's (height, width), int32 (2,).
+
+    Returns:
+        int32 (2,) each, (down, right): the extent of the part and the size that it is resized to, in pixels;
+        its corner in the image, and its corner in the result.
+
+    Example:
+        >>> extent, size, *_ = scaled_place([0, 1], tf.constant([40, 50]), Preprocessing(32), (1.0, 1.0))
+        >>> extent.numpy().tolist(), size.numpy().tolist()
+        ([40, 40], [32, 32])
+    """
     scale_seed, place_seed, pad_seed = tf.unstack(tf.random.split(seed, 3))
-    target, own = tf.constant(preprocessing.image_size, tf.float32), tf.cast(tf.shape(image)[:2], tf.float32)
+    target, own = tf.constant(preprocessing.image_size, tf.float32), tf.cast(shape, tf.float32)
     factor = tf.random.stateless_uniform((), scale_seed, *jitter) * tf.reduce_max(target / own)
     extent = tf.clip_by_value(tf.round(target / factor), 1.0, own)  # what is kept of the image
     size = tf.where(target / factor > own, tf.clip_by_value(tf.round(own * factor), 1.0, target), target)
     corner = tf.floor(tf.random.stateless_uniform((2,), place_seed) * (own - extent + 1))
     before = tf.floor(tf.random.stateless_uniform((2,), pad_seed) * (target - size + 1))
     numbers = (extent, size, tf.minimum(corner, own - extent), tf.minimum(before, target - size))
-    extent, size, corner, before = (tf.cast(each, tf.int32) for each in numbers)
-    padding = tf.pad(tf.stack([before, preprocessing.image_size - size - before], 1), [(0, 1), (0, 0)])
-    kept = cut(image, lambda shape: tf.concat([corner, extent], 0))
-    fill = tf.constant(preprocessing.mean, tf.float32) * 255 if outside is None else outside
-    padded = tf.pad(resize(kept, (size[0], size[1]), preprocessing) - fill, padding) + fill
-    return tf.ensure_shape(padded, (*preprocessing.image_size, image.shape[-1]))
+    return tuple(tf.cast(each, tf.int32) for each in numbers)
 
 
 def random_photometric(pixels, seed, probability):
@@ -263,7 +317,7 @@ def random_shift(image, seed, fraction, outside=None):
         TensorShape([16, 16, 3])
     """
     shape = tf.shape(image)[:2]
-    shift = tf.random.stateless_uniform((2,), seed, -fraction, fraction) * tf.cast(shape, tf.float32)
+    shift = shift_fractions(seed, fraction) * tf.cast(shape, tf.float32)
     down, right = tf.unstack(shift)
     shifted = tf.raw_ops.ImageProjectiveTransformV3(
         images=tf.expand_dims(image, 0),
@@ -274,3 +328,8 @@ def random_shift(image, seed, fraction, outside=None):
         fill_mode="CONSTANT",
     )
     return tf.ensure_shape(shifted[0], image.shape)
+
+
+def shift_fractions(seed, fraction):
+    """(down, right) of `random_shift`, as fractions of the sides: float32 (2,)."""
+    return tf.random.stateless_uniform((2,), seed, -fraction, fraction)

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 
+from keras_vit.data.boxes import BoxSamples, encode_boxes
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.sources.digits import load_digits, png
 
@@ -16,10 +17,11 @@ INK = 0.4  # of the largest brightness: what is brighter is part of the digit
 COUNTS = {"train": 6000, "validation": 120, "test": 240}
 
 
-def load_digits_scenes(argument=None, *, seed, **options):
-    """Load the class names and splits of the scenes; of the arguments only `seed` is used.
+def load_digits_scenes(argument=None, *, seed, task="segmentation", **options):
+    """Load the class names and splits of the scenes; of the arguments only `seed` and `task` are used.
 
-    Each scene is a function of (seed, split, index) and of the scans of the same split of "digits".
+    Each scene is a function of (seed, split, index) and of the scans of the same split of "digits". For
+    "detection" its labels are boxes around what is visible of each digit.
 
     Returns:
         dict of `class_names` and `splits`, as of `Dataset`.
@@ -32,14 +34,43 @@ def load_digits_scenes(argument=None, *, seed, **options):
         opened = [Image.open(io.BytesIO(content)) for content in samples.images]
         scans = np.stack([np.float32(scan) / 255 for scan in opened])
         made = [scene(scans, samples.labels, [seed, number, index]) for index in range(COUNTS[split])]
+        pictures, masks, owners = zip(*made)
         # A small file takes longer to write than to keep.
-        pictures, masks = (tuple(png(pixels, compress_level=0) for pixels in part) for part in zip(*made))
-        splits[split] = MaskSamples(pictures, masks, exif=False)
-    return {"class_names": ("background", *digits["class_names"]), "splits": splits}
+        pictures = tuple(png(pixels, compress_level=0) for pixels in pictures)
+        if task == "detection":
+            boxes = tuple(encode_boxes(boxes_of(*maps)) for maps in zip(masks, owners))
+            splits[split] = BoxSamples(pictures, boxes, exif=False)
+        else:
+            masks = tuple(png(mask, compress_level=0) for mask in masks)
+            splits[split] = MaskSamples(pictures, masks, exif=False)
+    names = digits["class_names"] if task == "detection" else ("background", *digits["class_names"])
+    return {"class_names": names, "splits": splits}
+
+
+def boxes_of(mask, owner):
+    """The boxes around the digits of a scene.
+
+    Args:
+        mask, owner: As `scene` returns them.
+
+    Returns:
+        A list of rows of `labels.boxes.COLUMNS`; a class is a digit.
+
+    Example:
+        >>> _, mask, owner = scene(np.ones((1, 8, 8), "float32"), [7], [0, 1])
+        >>> {row[4] for row in boxes_of(mask, owner)}
+        {7}
+    """
+    rows = []
+    for number in range(owner.max() + 1):
+        ys, xs = np.nonzero(owner == number)
+        sides = (xs.min() / SIDE, ys.min() / SIDE, (xs.max() + 1) / SIDE, (ys.max() + 1) / SIDE)
+        rows.append((*sides, int(mask[ys[0], xs[0]]) - 1, 0, len(xs) / SIDE**2))
+    return rows
 
 
 def scene(scans, labels, seed):
-    """A scene and its mask.
+    """A scene, its mask and its digits.
 
     Args:
         scans: float32 (scans, 8, 8) in [0, 1].
@@ -47,10 +78,11 @@ def scene(scans, labels, seed):
         seed: Ints, of which the scene is a function.
 
     Returns:
-        uint8 (32, 32, 3) and uint8 (32, 32): 0 for the background, and 1 + the digit.
+        uint8 (32, 32, 3); uint8 (32, 32): 0 for the background, and 1 + the digit; and int64 (32, 32), the
+        number of the digit in the scene that is in front, -1 for the background.
 
     Example:
-        >>> picture, mask = scene(np.ones((1, 8, 8), "float32"), [7], [0, 1])
+        >>> picture, mask, owner = scene(np.ones((1, 8, 8), "float32"), [7], [0, 1])
         >>> picture.shape, np.unique(mask).tolist()
         ((32, 32, 3), [0, 8])
     """
@@ -84,4 +116,4 @@ def scene(scans, labels, seed):
         picture[window] = picture[window] * (1 - cover) + cover * color * (0.4 + 0.6 * ink)
         mask[window][is_ink], owner[window][is_ink] = labels[chosen] + 1, len(inks)
         inks.append(int(is_ink.sum()))
-    return np.clip(np.round(picture), 0, 255).astype("uint8"), mask
+    return np.clip(np.round(picture), 0, 255).astype("uint8"), mask, owner

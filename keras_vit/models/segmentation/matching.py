@@ -2,6 +2,8 @@
 
 from keras import ops
 
+NO_MATCH = 1e4
+
 
 def assign(costs, counts):
     """Match each of the first rows with a column of its own, at the least sum of costs.
@@ -10,11 +12,12 @@ def assign(costs, counts):
     infinite are matched only if there is no other way.
 
     Args:
-        costs: float (batch, rows, columns), with as many columns as rows or more.
+        costs: float (batch, rows, columns).
         counts: int (batch,): how many rows of each image are matched.
 
     Returns:
-        int32 (batch, rows): the column of each row; -1 for a row that is not matched.
+        int32 (batch, rows): the column of each row; -1 for a row that is not matched. Of more rows than
+        columns, as many as there are columns are matched.
 
     Example:
         >>> assign(np.array([[[1.0, 2.0], [1.0, 5.0]]]), [2]).numpy().tolist()
@@ -27,7 +30,11 @@ def assign(costs, counts):
     """
     costs, counts = ops.cast(costs, "float32"), ops.cast(counts, "int32")
     costs = ops.where(ops.isfinite(costs), costs, 1e9)
-    batch, rows, columns = ops.shape(costs)
+    batch, rows, own_columns = ops.shape(costs)
+    # Columns that stand for no match, which cost more than all others.
+    missing = ops.maximum(rows - own_columns, 0)
+    costs = ops.concatenate([costs, ops.full((batch, rows, missing), NO_MATCH)], axis=2)
+    columns = own_columns + missing
     # A row enters at column 0, which is no column of the problem.
     costs = ops.pad(costs, ((0, 0), (0, 0), (1, 0)))
     index = ops.arange(columns + 1, dtype="int32")
@@ -87,7 +94,8 @@ def assign(costs, counts):
         ops.arange(rows, dtype="int32"), (1, rows, 1)
     )
     column = ops.sum(ops.where(is_matched, ops.reshape(index[1:], (1, 1, columns)), 0), axis=2)
-    return ops.cast(column, "int32") - 1
+    column = ops.cast(column, "int32") - 1
+    return ops.where(column < own_columns, column, -1)
 
 
 def _pick(values, index):

@@ -96,6 +96,7 @@ class LoadOptions(_Options, total=False):
     trust: bool
     check_finite: bool
     segmenter: dict[str, Any] | None
+    detector: dict[str, Any] | None
     text_tower: dict[str, Any] | None
     pretrainer: dict[str, Any] | None
     dtype: str | keras.DTypePolicy | None

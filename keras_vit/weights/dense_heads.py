@@ -1,35 +1,39 @@
-"""Segmenters in checkpoints: their heads, and the options and arrays of transformers' EoMT."""
+"""Segmenters and detectors in checkpoints: their heads, and the options and arrays of transformers' EoMT."""
 
 import re
 
 import numpy as np
 
 from keras_vit.layers.segmentation_head import QueryAttentionBias
+from keras_vit.models.detection.object_detector import ObjectDetector
 from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
 from keras_vit.weights.class_names import is_same_class
 from keras_vit.weights.layouts.huggingface_types import MASK_PROBABILITIES
 from keras_vit.weights.stored_parts import StoredParts
 
+HEADED = {cls.kind: cls for cls in (ImageSegmenter, ObjectDetector)}
 _CLASSES = ("head", "class_head")  # the layers whose shapes depend on the classes
 _LAYERS = rf"queries|mask_dense_\d|{'|'.join(_CLASSES)}|head_norm|head_projection|upscale_\d+|query_mask_\d+"
+_LAYERS += "|box_head|merge_norm"
 _HEAD = re.compile(rf"({_LAYERS})/.*|{MASK_PROBABILITIES}")
 
 
-def is_segmenter(checkpoint):
-    """Whether a `StoredModel` is a segmenter: a `.keras` file of one, or an EoMT."""
-    arrays = checkpoint.arrays
-    return checkpoint.segmenter is not None or {"queries/token", "class_head/kernel"} <= arrays.keys()
+def stored_kind(checkpoint):
+    """The kind of a `StoredModel` with a head of `HEADED`, of a `.keras` file or an EoMT; None of others."""
+    if checkpoint.around is not None:
+        return checkpoint.around[0]
+    is_eomt = {"queries/token", "class_head/kernel"} <= checkpoint.arrays.keys()
+    return ImageSegmenter.kind if is_eomt else None
 
 
-def drop_segmentation(arrays):
-    """Remove the arrays of a segmenter's head, which leaves its encoder; return False."""
+def drop_head(arrays):
+    """Remove the arrays of the head, which leaves the encoder; return None."""
     for name in [name for name in arrays if _HEAD.fullmatch(name)]:
         del arrays[name]
-    return False
 
 
-def segmenter(checkpoint, encoder, num_classes=None, class_names=None):
-    """The `ImageSegmenter` of a file, with new weights.
+def headed(checkpoint, encoder, num_classes=None, class_names=None):
+    """The model of `HEADED` of a file, with new weights.
 
     Args:
         checkpoint, encoder: As for `_options`.
@@ -39,19 +43,19 @@ def segmenter(checkpoint, encoder, num_classes=None, class_names=None):
     options = {**_options(checkpoint, encoder), "class_names": class_names}
     if num_classes not in (None, options["num_classes"]):
         options |= {"num_classes": num_classes, "class_names": None}
-    return ImageSegmenter(encoder, **options)
+    return HEADED[stored_kind(checkpoint)](encoder, **options)
 
 
 def _options(checkpoint, encoder):
-    """The arguments of the `ImageSegmenter` of a file.
+    """The arguments of the model around the encoder of a file.
 
     Args:
         checkpoint: `StoredModel`. An EoMT's array of all probabilities is replaced by one for each block
             with queries, or removed if no block masks.
         encoder: `VisionTransformer`.
     """
-    if checkpoint.segmenter is not None:
-        return dict(checkpoint.segmenter)
+    if checkpoint.around is not None:
+        return dict(checkpoint.around[1])
     arrays, keys = checkpoint.arrays, checkpoint.keys
     stored = arrays["class_head/kernel"].shape[-1] - 1
     probabilities = arrays.pop(MASK_PROBABILITIES, np.zeros(0))
@@ -77,7 +81,7 @@ def reset_classes(checkpoint, model, head):
 
     Args:
         checkpoint: `StoredModel`.
-        model: `ImageSegmenter`.
+        model: Of a class of `HEADED`.
         head: As for `from_pretrained`.
     """
     names = _class_variables(model)
@@ -96,7 +100,7 @@ def reset_head(checkpoint, model, class_names, head):
 
     Args:
         checkpoint: `StoredModel` of any model.
-        model: `ImageSegmenter`, with the file's encoder.
+        model: Of a class of `HEADED`, with the file's encoder.
         class_names: The file's, or None.
         head: As for `from_pretrained`.
 
@@ -110,16 +114,19 @@ def reset_head(checkpoint, model, class_names, head):
     weights = [weight for layer in model.own_layers() for weight in layer.weights]
     own = [weight.path for weight in weights if "float" in weight.dtype]
     new = [path for path in own if path.startswith("query_mask")]
-    if head == "reset" or not is_segmenter(checkpoint) or not _has_head_of(checkpoint, model):
+    stored = stored_kind(checkpoint)
+    if head == "reset" or stored != model.kind or not _has_head_of(checkpoint, model):
         differs, new = "head", own
     elif _has_classes_of(checkpoint, model, class_names):
         differs = ""
     else:
         differs, new = "classes", [*new, *_class_variables(model)]
     if head == "keep" and differs:
-        raise ValueError(f"{checkpoint.path}: expected a segmenter with the same {differs}, for head='keep'")
-    if differs == "head" and is_segmenter(checkpoint):
-        drop_segmentation(arrays)
+        raise ValueError(
+            f"{checkpoint.path}: expected a {model.kind} with the same {differs}, for head='keep'"
+        )
+    if differs == "head" and stored:
+        drop_head(arrays)
     for name in [name for name in arrays if name in new or name.startswith("query_mask")]:
         del arrays[name]
     return new
@@ -133,14 +140,15 @@ def _class_variables(model):
 
 def _has_head_of(checkpoint, model):
     """Whether the heads of a file and of a model differ in nothing but the classes."""
-    stored = ImageSegmenter(model.encoder, **_options(checkpoint, model.encoder))
+    stored = type(model)(model.encoder, **_options(checkpoint, model.encoder))
     return _head(stored) == _head(model)
 
 
 def _head(model):
     changing = (*_CLASSES, *(layer.name for layer in model.layers if isinstance(layer, QueryAttentionBias)))
     layers = [layer for layer in model.own_layers() if layer.weights and layer.name not in changing]
-    return model.head, model.blocks, [layer.get_config() for layer in layers]
+    inputs = [getattr(model, name, None) for name in ("head", "blocks")]
+    return inputs, [layer.get_config() for layer in layers]
 
 
 def _has_classes_of(checkpoint, model, class_names):
@@ -169,3 +177,19 @@ class SegmenterParts(StoredParts):
 
     def hub_words(self):
         return "image-segmentation", f"segmentation into {self.model.num_classes} classes", ""
+
+
+class DetectorParts(StoredParts):
+    """The parts of an `ObjectDetector`, which no layout has."""
+
+    prefix_positions = False
+    form = "detector"
+    missing = (
+        "of detectors no layout is known; save the `encoder` (num_classes=0 of a file), or all as .keras"
+    )
+
+    def classifier(self):
+        return self.model
+
+    def hub_words(self):
+        return "object-detection", f"detection of objects of {self.model.num_classes} classes", ""

@@ -1,0 +1,98 @@
+"""The outputs of an export of boxes, also of encoded images in pixels of these."""
+
+import numpy as np
+
+from keras_vit.export.row_outputs import RowOutputs
+from keras_vit.lazy import LazyModule
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE
+
+signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
+boxes_of_data = LazyModule("keras_vit.data.boxes")
+
+TOP = 100  # objects in the answer of `serving_bytes`
+
+
+class DetectionOutputs(RowOutputs):
+    """A box and class scores for each patch.
+
+    `of_images` returns a dict of `boxes` (batch, patches, 4): left, top, right and bottom, as fractions of
+    the model's input; `logits` (batch, patches, classes); and `scores`, the probabilities. `of_uint8` returns
+    the same with boxes as fractions of the images themselves.
+    """
+
+    without_head = "this export detects objects; use its `detect` method"
+    on_pages, can_roll_out = False, False
+
+    @property
+    def takes_bytes(self):
+        return self.description.channels in (1, 3) and self.description.image_size != DYNAMIC_SIZE
+
+    def of_images(self, images, stages):
+        outputs = stages(images)
+        centers, half = outputs["boxes"][..., :2], outputs["boxes"][..., 2:] * 0.5
+        logits = outputs["logits"]
+        boxes = tf.concat([centers - half, centers + half], axis=-1)
+        return {"boxes": boxes, "logits": logits, "scores": tf.sigmoid(logits)}
+
+    def of_uint8(self, images, stages):
+        outputs = super().of_uint8(images, stages)
+        return {**outputs, "boxes": self._of_whole(outputs["boxes"], tf.shape(images)[1:3])}
+
+    def of_bytes(self, image_bytes, stages):
+        """The outputs of `serving_bytes`: the objects of each encoded image, by decreasing score.
+
+        Returns:
+            dict of `boxes` (batch, objects, 4): left, top, right and bottom, in pixels of the image;
+            `scores`, `class_ids` and `classes` (batch, objects). There are up to 100 objects, whatever their
+            scores.
+        """
+        d = self.description
+        names = tf.constant(d.labels)
+        spec = tf.TensorSpec((*d.image_size, d.channels), tf.float32)
+        compute = tf.function(
+            lambda image: self.of_images(image[tf.newaxis], stages), input_signature=[spec], autograph=False
+        )
+        outputs = compute.get_concrete_function().structured_outputs
+        count = min(TOP, outputs["scores"].shape[1] * d.num_classes)
+
+        def objects(image):
+            size = tf.shape(image)[1:3]
+            outputs = compute(signatures.resized(image, self.preprocessing)[0])
+            scores, places = tf.math.top_k(tf.reshape(outputs["scores"], (-1,)), count)
+            boxes = self._of_whole(tf.gather(outputs["boxes"][0], places // d.num_classes), size)
+            sides = tf.tile(tf.cast(tf.reverse(size, [0]), tf.float32), [2])
+            ids = places % d.num_classes
+            found = {"boxes": tf.clip_by_value(boxes, 0.0, 1.0) * sides, "scores": scores}
+            return {**found, "class_ids": ids, "classes": tf.gather(names, ids)}
+
+        shapes = {"boxes": (4,), "scores": (), "class_ids": (), "classes": ()}
+        dtypes = {"boxes": tf.float32, "scores": tf.float32, "class_ids": tf.int32, "classes": tf.string}
+        specs = {name: tf.TensorSpec((count, *shape), dtypes[name]) for name, shape in shapes.items()}
+        return signatures.map_encoded(objects, image_bytes, d.channels, specs)
+
+    def _of_whole(self, boxes, size):
+        """Boxes (…, 4) as fractions of a whole image of a size, from those of the part that is computed."""
+        if self.preprocessing.resize == "squash" or self.preprocessing.image_size is None:
+            return boxes
+        scale, offset = (
+            tf.tile(tf.reverse(part, [0]), [2]) for part in boxes_of_data.placement(size, self.preprocessing)
+        )
+        return (boxes - offset) / scale
+
+    def compared(self, outputs):
+        low, high = outputs["boxes"][..., :2], outputs["boxes"][..., 2:]
+        return np.concatenate([(low + high) / 2, high - low, outputs["logits"]], axis=-1)
+
+    @property
+    def head_words(self):
+        return "a box and class scores for each patch"
+
+    @property
+    def words(self):
+        d = self.description
+        return (
+            "`boxes` (left, top, right and bottom, as fractions of the image's sides), `logits` and "
+            f"`scores` of {d.num_classes:,} classes for each patch. The signature `serving_bytes` makes of "
+            f"encoded images the {TOP} objects of the highest scores, with boxes in pixels. "
+            "`assets/labels.txt` names the classes in this order, one a line."
+        )

@@ -1,0 +1,151 @@
+"""Boxes of objects in images: samples that have them, and how they move with their image."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.samples import EncodedSamples
+from keras_vit.labels.boxes import COLUMNS, MAX_BOXES, PADDING
+
+MIN_VISIBLE = 0.25  # the least fraction of a box that is in the image, for it to be trained on
+
+
+@dataclasses.dataclass(frozen=True)
+class BoxSamples(EncodedSamples):
+    """Encoded images and the boxes in each.
+
+    Args:
+        images: Paths (str) or file contents (bytes), all of one kind.
+        labels: The rows of each image, as `encode_boxes` returns them.
+        exif: As of `Samples`.
+
+    Example:
+        >>> png = tf.io.encode_png(tf.zeros((8, 8, 1), tf.uint8)).numpy()
+        >>> boxes = encode_boxes([[0.0, 0.0, 0.5, 1.0, 2, 0, 0.5]])
+        >>> encoded, rows = BoxSamples((png,), (boxes,))[0]
+        >>> rows.tolist()
+        [[0.0, 0.0, 0.5, 1.0, 2.0, 0.0, 0.5]]
+    """
+
+    images: tuple[str | bytes, ...]
+    labels: tuple[bytes, ...]
+    exif: bool = True
+
+    def _label(self, index):
+        return decode_boxes(self.labels[index])
+
+    def _label_reader(self):
+        labels = tf.constant(self.labels)
+        shape = (-1, len(COLUMNS))
+        return lambda index: tf.reshape(tf.io.decode_raw(labels[index], tf.float32), shape)
+
+
+def encode_boxes(rows):
+    """Rows of `labels.boxes.COLUMNS` as bytes, which are small, and equal for equal rows.
+
+    >>> decode_boxes(encode_boxes([[0, 0, 1, 1, 3, 0, 1]])).shape
+    (1, 7)
+    """
+    return np.asarray(rows, "<f4").reshape(-1, len(COLUMNS)).tobytes()
+
+
+def decode_boxes(encoded):
+    """The float32 rows of `encode_boxes`.
+
+    >>> decode_boxes(b"").shape
+    (0, 7)
+    """
+    return np.frombuffer(encoded, "<f4").reshape(-1, len(COLUMNS))
+
+
+def moved(boxes, scale, offset):
+    """Boxes at `scale` · position + `offset`.
+
+    Args:
+        boxes: float32 (boxes, 7): rows of `COLUMNS`.
+        scale, offset: float32 (2,): (down, right), in fractions of the image's sides.
+
+    Example:
+        >>> moved(tf.constant([[0.0, 0.0, 0.5, 1.0, 2, 0, 0.5]]), [1.0, 2.0], [0.0, -0.5]).numpy().tolist()
+        [[-0.5, 0.0, 0.5, 1.0, 2.0, 0.0, 1.0]]
+    """
+    scale, offset = (tf.reverse(tf.cast(tf.stack(each), tf.float32), [0]) for each in (scale, offset))
+    sides = boxes[:, :4] * tf.tile(scale, [2]) + tf.tile(offset, [2])
+    return tf.concat([sides, boxes[:, 4:6], boxes[:, 6:] * tf.reduce_prod(scale)], axis=1)
+
+
+def mirrored(boxes, is_mirrored):
+    """Boxes of an image whose left and right are exchanged.
+
+    >>> mirrored(tf.constant([[0.0, 0.0, 0.25, 1.0, 2, 0, 0.25]]), tf.constant(True)).numpy().tolist()
+    [[0.75, 0.0, 1.0, 1.0, 2.0, 0.0, 0.25]]
+    """
+    left, right = 1 - boxes[:, 2:3], 1 - boxes[:, 0:1]
+    return tf.where(is_mirrored, tf.concat([left, boxes[:, 1:2], right, boxes[:, 3:]], axis=1), boxes)
+
+
+def visible(boxes, least=MIN_VISIBLE):
+    """The boxes of which a fraction is in the image, cut at its edges.
+
+    >>> rows = [[-0.5, 0.0, 0.5, 1.0, 2, 0, 1.0], [-0.9, 0.0, 0.1, 1.0, 2, 0, 1.0]]
+    >>> visible(tf.constant(rows)).numpy().tolist()
+    [[0.0, 0.0, 0.5, 1.0, 2.0, 0.0, 0.5]]
+    """
+    sides = tf.clip_by_value(boxes[:, :4], 0.0, 1.0)
+    fraction = tf.math.divide_no_nan(_areas(sides), _areas(boxes))
+    boxes = tf.concat([sides, boxes[:, 4:6], boxes[:, 6:] * fraction[:, tf.newaxis]], axis=1)
+    return tf.boolean_mask(boxes, (fraction >= least) & (_areas(sides) > 0))
+
+
+def prepare_boxes(boxes, size, preprocessing):
+    """Boxes as the label of an image that a `Preprocessing` has resized: float32 (`MAX_BOXES`, 7).
+
+    Args:
+        boxes: float32 (boxes, 7).
+        size: int32 (2,), the height and width of the image itself.
+        preprocessing: `Preprocessing`.
+
+    Example:
+        >>> rows = tf.constant([[0.0, 0.0, 0.5, 1.0, 2, 0, 0.5]])
+        >>> prepare_boxes(rows, [30, 60], keras_vit.Preprocessing(16))[:2, 4].numpy().tolist()
+        [2.0, -1.0]
+        >>> cropped = prepare_boxes(rows, [30, 60], keras_vit.Preprocessing(16, resize="crop"))
+        >>> cropped[0, :4].numpy().tolist()
+        [0.0, 0.0, 0.5, 1.0]
+    """
+    return padded(visible(moved(boxes, *placement(size, preprocessing)), least=0.0))
+
+
+def placement(size, preprocessing):
+    """The scale and the offset of `moved` for an image that a `Preprocessing` has resized.
+
+    >>> scale, offset = placement([30, 60], keras_vit.Preprocessing(16, resize="crop"))
+    >>> scale.numpy().tolist(), offset.numpy().tolist()
+    ([1.0, 2.0], [0.0, -0.5])
+    """
+    if preprocessing.image_size is None or preprocessing.resize == "squash":
+        return tf.ones(2), tf.zeros(2)
+    height, width = tf.unstack(tf.cast(tf.stack(size), tf.int64))
+    resized, top, left = preprocessing.crop_window(height, width)
+    sides = tf.constant(preprocessing.image_size, tf.float32)
+    scale, corner = (tf.cast(tf.stack(each), tf.float32) / sides for each in (resized, (top, left)))
+    return scale, 0.0 - corner
+
+
+def padded(boxes):
+    """The first `MAX_BOXES` boxes, or rows of zeros with the class `PADDING` after them.
+
+    >>> padded(tf.zeros((3, 7))).shape
+    TensorShape([100, 7])
+    """
+    boxes = boxes[:MAX_BOXES]
+    missing = MAX_BOXES - tf.shape(boxes)[0]
+    padding = tf.one_hot(tf.fill([missing], 4), len(COLUMNS)) * PADDING
+    return tf.ensure_shape(tf.concat([boxes, padding], axis=0), (MAX_BOXES, len(COLUMNS)))
+
+
+def _areas(boxes):
+    return tf.reduce_prod(tf.maximum(boxes[:, 2:4] - boxes[:, :2], 0.0), axis=1)

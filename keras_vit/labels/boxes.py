@@ -1,0 +1,57 @@
+"""An image has any number of objects, each with a class and a box around it."""
+
+import collections
+
+import numpy as np
+
+from keras_vit.labels.label_kind import LabelKind
+
+COLUMNS = ("left", "top", "right", "bottom", "class", "crowd", "area")
+MAX_BOXES = 100  # of an image in a batch
+PADDING = -1  # the class of rows that fill up a batch
+
+
+class Boxes(LabelKind):
+    """Rows of `COLUMNS`, in fractions of the image's sides and area; outputs are boxes and logits of tokens.
+
+    A crowd, 1 or 0, is a box around an unknown number of objects: it is not trained on, and what is found in
+    it is not wrong. The area is that of the object, which may be less than that of its box.
+    """
+
+    name = "detection"
+    noun = ("class", "classes")
+    axes = 2
+    moves = True
+    folder = "box_folder"
+    activation = "sigmoid"
+
+    def probabilities(self, logits):
+        return 0.5 * (1 + np.tanh(0.5 * logits))
+
+    def decide(self, outputs):
+        return outputs > 0
+
+    def check(self, labels, num_outputs):
+        if labels.ndim != 3 or labels.shape[2] != len(COLUMNS):
+            raise ValueError(
+                f"expected boxes (boxes, {len(COLUMNS)}) per sample, with the columns {', '.join(COLUMNS)}; "
+                f"got labels of shape {labels.shape[1:]}"
+            )
+        classes = labels[..., 4]
+        if classes.size and not PADDING <= classes.min() <= classes.max() < num_outputs:
+            worst = classes.min() if classes.min() < PADDING else classes.max()
+            raise ValueError(f"expected boxes of classes below {num_outputs}; got class {worst:g}")
+
+    def parse(self, text):
+        raise ValueError(f"expected boxes, which a table cannot hold; got {text!r}")
+
+    def format(self, label, names):
+        """The number of objects of each class, the most frequent first."""
+        rows = np.asarray(label)
+        classes = rows[(rows[:, 4] >= 0) & (rows[:, 5] == 0), 4].astype(int)
+        counts = collections.Counter(classes.tolist()).most_common()
+        return ", ".join(f"{count} {names[number]}" for number, count in counts) or "none"
+
+    def stored(self, label, names):
+        rows = np.frombuffer(label, "<f4").reshape(-1, len(COLUMNS)).tolist()
+        return [[names[int(row[4])] if names else int(row[4]), *row[:4], *row[5:]] for row in rows]

@@ -1,0 +1,117 @@
+"""Boxes from patch tokens, each near its own patch."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.dense import CompositeLayer, Dense
+from keras_vit.layers.hints import FREE
+from keras_vit.layers.mlp import ACTIVATIONS
+from keras_vit.rules import one_of
+
+_SMALLEST = 1e-4  # added to a fraction and to its complement before their logarithms
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class BoxHead(CompositeLayer):
+    """A box for each patch: an MLP with two hidden layers, whose output is added to the patch's own box.
+
+    The last layer begins with zeros, so that a new head predicts the box of each patch.
+
+    Args:
+        activation: Of the hidden layers, as in `MlpBlock`.
+
+    Call arguments:
+        tokens: (batch, patches, channels), row by row.
+        grid: (batch, rows, columns, …) of the patches, of which only the shape is used.
+
+    Output shape: (batch, patches, 4), float32 in (0, 1): the center's x and y, the width and the height, as
+    fractions of the image's sides.
+
+    Raises:
+        ValueError: for an unknown activation.
+
+    Example:
+        >>> head, grid = BoxHead(), np.zeros((1, 2, 2, 8), "float32")
+        >>> head(grid.reshape(1, 4, 8), grid).numpy()[0, 0].round(2).tolist()
+        [0.5, 0.5, 0.5, 0.5]
+
+    Source: Minderer et al. 2022 (OWL-ViT, arXiv 2205.06230), section 3.1; `compute_box_bias` of its code,
+    which takes the lower right corner of a patch for the center of its box.
+    """
+
+    def __init__(self, activation="gelu_erf", **kwargs):
+        super().__init__(**kwargs)
+        self.activation = one_of(ACTIVATIONS).check("activation", activation)
+
+    def build(self, tokens_shape, grid_shape=None):
+        channels = tokens_shape[-1]
+        self.hidden = [
+            Dense(channels, ACTIVATIONS[self.activation], dtype=self.dtype_policy, name=f"dense_{number}")
+            for number in range(2)
+        ]
+        self.out = Dense(
+            4, kernel_initializer="zeros", dtype=self.dtype_policy.variable_dtype, name="dense_2"
+        )
+        for layer in (*self.hidden, self.out):
+            layer.sharding = FREE
+            layer.build((None, None, channels))
+
+    def call(self, tokens, grid):
+        x = tokens
+        for layer in self.hidden:
+            x = layer(x)
+        return ops.sigmoid(self.out(x) + patch_boxes(*ops.shape(grid)[1:3]))
+
+    def compute_output_spec(self, tokens, grid):
+        return keras.KerasTensor((*tokens.shape[:2], 4), "float32")
+
+
+def patch_boxes(rows, columns):
+    """What `BoxHead` adds to the output of its MLP: the logits of the box of each patch.
+
+    Args:
+        rows, columns: Of the grid of patches, ints or scalar tensors.
+
+    Returns:
+        float32 (1, rows · columns, 4).
+
+    Example:
+        >>> [round(x, 2) for x in patch_boxes(1, 2)[0, 1].tolist()]
+        [9.21, 9.21, 0.0, 9.21]
+    """
+    xp = np if isinstance(rows, int) and isinstance(columns, int) else ops
+    number = xp.arange(rows * columns)
+    height, width = (ops.cast(side, "float32") if xp is ops else np.float32(side) for side in (rows, columns))
+    cast = (lambda x: ops.cast(x, "float32")) if xp is ops else np.float32
+    x, y = cast(number % columns + 1) / width, cast(number // columns + 1) / height
+    fractions = xp.stack([x, y, 0 * x + 1 / width, 0 * y + 1 / height], axis=1)[None]
+    return xp.log(fractions + _SMALLEST) - xp.log1p(_SMALLEST - fractions)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MergeClassToken(Configurable):
+    """Multiply the patch tokens by the class token.
+
+    Call arguments:
+        tokens: (batch, 1 + others + patches, channels), the class token first.
+        patches: (batch, patches, channels).
+
+    Output shape: As of the patches.
+
+    Example:
+        >>> tokens = np.array([[[2.0], [3.0], [5.0]]])
+        >>> MergeClassToken()(tokens, tokens[:, 1:]).numpy().ravel().tolist()
+        [6.0, 10.0]
+
+    Source: "mul-ln" of OWL-ViT's `layers.py`, without the norm.
+    """
+
+    sharding = FREE
+
+    def call(self, tokens, patches):
+        return patches * tokens[:, :1]
+
+    def compute_output_spec(self, tokens, patches):
+        return keras.KerasTensor(patches.shape, self.compute_dtype)

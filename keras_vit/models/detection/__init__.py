@@ -1,0 +1,1 @@
+"""Detectors: objects, each with a class and a box."""

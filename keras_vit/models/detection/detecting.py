@@ -1,0 +1,136 @@
+"""From the outputs of a detector to objects in images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.models.classifying import check_finite
+from keras_vit.preprocessing.inputs import as_list, as_pixels
+from keras_vit.rules import integer, number
+from keras_vit.types import Images
+
+if TYPE_CHECKING:
+    from keras_vit.preprocessing import Preprocessing
+
+_FRACTION = number(0, high=1)
+_COUNT = integer(at_least=1)
+
+
+class Detections(NamedTuple):
+    """The objects in an image, by decreasing score.
+
+    Attributes:
+        boxes: float32 (objects, 4): left, top, right and bottom, in pixels of the image.
+        scores: float32 (objects,), probabilities.
+        classes: int64 (objects,).
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    classes: np.ndarray
+
+
+def detect(
+    model: keras.Model,
+    images: Images,
+    threshold: float = 0.3,
+    top: int = 100,
+    value_range: tuple[float, float] | None = None,
+) -> list[Detections]:
+    """The objects in images, at the images' own sizes.
+
+    Args:
+        model: An `ObjectDetector`.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+        threshold: The least score of an object, in [0, 1].
+        top: The maximum number of objects in an image.
+        value_range: (lowest, highest) possible value of float images; None for (0, 1).
+
+    Returns:
+        A list of `Detections`, one for each image.
+
+    Raises:
+        ValueError: for an image that cannot be read, or a model that computes NaN.
+
+    Example:
+        >>> detector = keras_vit.ObjectDetector(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), 4)
+        >>> [found] = detector.detect(np.zeros((1, 50, 70, 3), "uint8"), threshold=0.0, top=5)
+        >>> found.boxes.shape, round(float(found.scores[0]), 2)
+        ((5, 4), 0.01)
+    """
+    _FRACTION.check("threshold", threshold)
+    _COUNT.check("top", top)
+    preprocessing = model.preprocessing
+    results = []
+    for image in as_list(images, preprocessing.channels):
+        pixels = as_pixels(image, preprocessing.channels, value_range)
+        x = preprocessing.normalize(preprocessing.resized(pixels))
+        outputs = check_finite(np.asarray(model.predict_on_batch(x[np.newaxis])))
+        (found,) = best_detections(outputs, [pixels.shape[:2]], preprocessing, top)
+        results.append(above(found, threshold))
+    return results
+
+
+def above(detections, threshold):
+    """The `Detections` of an image with at least this score.
+
+    >>> found = Detections(np.zeros((2, 4)), np.array([0.9, 0.2]), np.array([3, 1]))
+    >>> above(found, 0.5).classes.tolist()
+    [3]
+    """
+    count = int((detections.scores >= threshold).sum())
+    return Detections(*(values[:count] for values in detections))
+
+
+def best_detections(
+    outputs: np.ndarray, sizes: np.ndarray, preprocessing: Preprocessing, top: int = 100
+) -> list[Detections]:
+    """The pairs of a patch and a class of the highest scores, in each image.
+
+    Args:
+        outputs: (batch, patches, 4 + classes), as an `ObjectDetector` computes them.
+        sizes: The (height, width) of each image itself.
+        preprocessing: The model's `Preprocessing`, which made its input of the images.
+        top: The maximum number of pairs.
+
+    Returns:
+        A list of `Detections`, with boxes cut at the edges of the image.
+
+    Example:
+        >>> outputs = np.array([[[0.5, 0.5, 0.5, 1.0, -9.0, 0.0]]], "float32")
+        >>> [found] = best_detections(outputs, [(20, 40)], keras_vit.Preprocessing(16), top=1)
+        >>> found.boxes.tolist(), found.scores.tolist(), found.classes.tolist()
+        ([[10.0, 0.0, 30.0, 20.0]], [0.5], [1])
+    """
+    outputs = np.asarray(outputs, "float32")
+    classes = outputs.shape[2] - 4
+    results = []
+    for rows, (height, width) in zip(outputs, sizes):
+        logits = rows[:, 4:].ravel()
+        best = np.argsort(-logits, kind="stable")[:top]
+        centers, sides = rows[best // classes, :2], rows[best // classes, 2:4]
+        corners = np.concatenate([centers - sides / 2, centers + sides / 2], axis=1)
+        scale, offset = input_window((int(height), int(width)), preprocessing)
+        pixels = np.clip(corners * scale + offset, 0, np.array([width, height] * 2))
+        scores = 0.5 * (1 + np.tanh(0.5 * logits[best]))
+        results.append(Detections(pixels.astype("float32"), scores, best % classes))
+    return results
+
+
+def input_window(size, preprocessing):
+    """The scale and the offset from fractions of the model's input to pixels of an image.
+
+    >>> scale, offset = input_window((30, 60), keras_vit.Preprocessing(16, resize="crop"))
+    >>> scale.tolist(), offset.tolist()
+    ([30.0, 30.0, 30.0, 30.0], [15.0, 0.0, 15.0, 0.0])
+    """
+    sides, corner = np.array(size[::-1], "float64"), np.zeros(2)
+    if preprocessing.image_size is not None and preprocessing.resize == "crop":
+        resized, top, left = preprocessing.crop_window(*size)
+        factors = sides / np.array(resized[::-1])
+        corner = np.array([left, top]) * factors
+        sides = np.array(preprocessing.image_size[::-1]) * factors
+    return np.tile(sides, 2), np.tile(corner, 2)

@@ -1,0 +1,152 @@
+"""Object detection: objects in an image, each with a class and a box."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from keras_vit.labels import LABEL_KINDS
+from keras_vit.labels.boxes import COLUMNS, MAX_BOXES
+from keras_vit.lazy import LazyModule
+from keras_vit.models.backbones import backbone
+from keras_vit.models.detection.detecting import above, best_detections
+from keras_vit.tasks import detection_scores as scoring
+from keras_vit.tasks.task import LabelTask, check_arguments, concatenate, names_or_indices
+
+SHOWN = 0.3  # the least score of an object in a row of `predict`
+VALIDATION_BATCH = 64
+SIDES = COLUMNS[:4]
+loss_module = LazyModule("keras_vit.models.detection.detection_loss")
+detectors = LazyModule("keras_vit.models.detection.object_detector")
+
+
+class Detection(LabelTask):
+    """Object detection: a class and a box for each object."""
+
+    label = LABEL_KINDS["detection"]
+    validation_metric = "ap"
+    primary_metric = "ap"
+    primary_metric_title = "AP"
+    title = "object detection"
+    slug = "object-detection"
+    ends_with_tokens = True
+    recipe_fields = ("detector", "mosaic")
+    reads_images = True
+
+    def loss(self, recipe):
+        return loss_module.DetectionLoss()
+
+    def check_recipe(self, recipe):
+        recipe.check_moves_labels()
+        super().check_recipe(recipe)
+
+    def options(self, dataset):
+        return {"num_classes": None}
+
+    def loading(self, options, recipe, dataset):
+        head = self._head(recipe, dataset)
+        return {"representation_size": None, "detector": head, **options, "num_classes": 0}
+
+    def around(self, model, config, dataset):
+        head = self._head(config.recipe, dataset)
+        return detectors.ObjectDetector(model, **head) if backbone(model) is model else model
+
+    def _head(self, recipe, dataset):
+        options = recipe.detector or {}
+        check_arguments("detector", options, detectors.ObjectDetector)
+        classes = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
+        return {**classes, "split_seed": recipe.seed, **options}
+
+    def validate(self, model, dataset, recipe):
+        """The scores of the validation split."""
+        scores = self.scores(self.predict(model, dataset.split("validation"), VALIDATION_BATCH))
+        return {name: scores[name] or 0.0 for name in ("ap", "ap50", "f1")}
+
+    def label_shape(self, model, recipe):
+        return (MAX_BOXES, 7), "float32"
+
+    def check_model(self, model):
+        if getattr(model, "task", None) != self.name or model.is_classifier:
+            raise ValueError(f"expected a model whose outputs are boxes and classes, for task {self.name!r}")
+
+    def predict(self, model, samples, batch_size):
+        from keras_vit.tasks.computing import computed_boxes  # needs TensorFlow
+
+        predictions = []
+        size = batch_size if model.preprocessing.image_size else 1
+        for outputs, boxes, sizes in computed_boxes(model, samples, size):
+            for rows in boxes:
+                self.label.check(rows[np.newaxis], model.num_classes)
+            found = best_detections(outputs, sizes, model.preprocessing)
+            predictions.append(scoring.predictions_of(found, boxes, sizes, model.num_classes))
+        return concatenate(predictions)
+
+    def rows(self, model, paths, inputs, top):
+        """As of `LabelTask`, with `objects` in place of `classes`: their scores, and sides in pixels."""
+        names = names_or_indices(model.class_names, model.num_classes)
+        for found in model.detect(inputs, SHOWN, top):
+            objects = zip(found.classes.tolist(), found.scores.tolist(), found.boxes.tolist())
+            yield {
+                "objects": [
+                    {"name": names[number], "score": score, **dict(zip(SIDES, box))}
+                    for number, score, box in objects
+                ]
+            }
+
+    def draw_predictions(self, report, model, inputs, names):
+        from keras_vit.inspection.detection_figures import detection_figure  # needs matplotlib
+
+        colors = [model.preprocessing.colors(image) for image in inputs]
+        classes = names_or_indices(model.class_names, model.num_classes)
+        found = self.detections(model, inputs, SHOWN)
+        figure = detection_figure(colors, found, None, names, classes, "Objects")
+        report.draw("Predictions", "objects", figure, "Objects")
+
+    def detections(self, model, inputs, threshold):
+        """The `Detections` in each model input, of any sizes, in pixels of this input."""
+        prepare = dataclasses.replace(model.preprocessing, resize="squash")
+        found = []
+        for image in inputs:
+            outputs = model.predict_on_batch(image[np.newaxis])
+            [one] = best_detections(outputs, [image.shape[:2]], prepare)
+            found.append(above(one, threshold))
+        return found
+
+    scores = staticmethod(scoring.detection_scores)
+    per_class = staticmethod(scoring.detection_classes)
+    confusion = staticmethod(scoring.detection_confusion)
+
+    def confusion_names(self, names):
+        return [*names, "background"]
+
+    def errors(self, predictions):
+        return 1 - scoring.image_f1(predictions)
+
+    def correct(self, predictions):
+        return scoring.image_f1(predictions) == 1
+
+    def sampled(self, samples, preprocessing, count):
+        from keras_vit.tasks.computing import sampled_boxes  # needs TensorFlow
+
+        return sampled_boxes(samples, preprocessing, count)
+
+    def check_samples(self, labels, description):
+        for rows, _ in labels:
+            self.label.check(rows[np.newaxis], description.num_classes)
+
+    def compared(self, reference, outputs, labels, description):
+        """As of `LabelTask`; the agreement is the F1 of the objects with a score of at least 0.3."""
+        prepare, sizes = description.preprocessing, [(2**10, 2**10)] * len(reference)
+        live, found = (best_detections(each, sizes, prepare) for each in (reference, outputs))
+        agreement = scoring.agreement(live, found, SHOWN)
+        if labels is None:
+            return agreement, None
+        boxes, sizes = zip(*labels)
+        found = best_detections(outputs, sizes, prepare)
+        return agreement, scoring.predictions_of(found, boxes, sizes, description.num_classes)
+
+    def max_samples(self, description):
+        return max(2**26 // math.prod(description.image_size), 1)
+
+
+DETECTION = Detection()

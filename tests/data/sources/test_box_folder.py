@@ -1,0 +1,340 @@
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit.data import load_dataset
+
+NAMES = ("cat", "dog")
+WIDTH, HEIGHT = 40, 20
+# For each image the class, and left, top, right and bottom in pixels, of its objects.
+OBJECTS = [[("dog", 4, 2, 20, 12)], [], [("cat", 0, 0, 40, 20), ("dog", 10, 5, 30, 15)]] * 4
+
+
+def write_images(folder, suffix=".png"):
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(len(OBJECTS)):
+        pixels = np.full((HEIGHT, WIDTH, 3), number, "uint8")
+        Image.fromarray(pixels).save(folder / f"{number:02}{suffix}")
+
+
+def coco(names=NAMES, objects=OBJECTS, path="{}", **changes):
+    """The content of a COCO file; of the categories, ids are not in order and have gaps."""
+    ids = {name: 90 - 7 * number for number, name in enumerate(names)}
+    images, annotations = [], []
+    for number, own in enumerate(objects):
+        file = path.format(f"{number:02}.png")
+        images.append({"id": 100 + number, "file_name": file, "width": WIDTH, "height": HEIGHT})
+        for name, left, top, right, bottom in own:
+            box = [left, top, right - left, bottom - top]
+            annotation = {"image_id": 100 + number, "category_id": ids[name], "bbox": box, "iscrowd": 0}
+            annotations.append({"id": len(annotations), "area": box[2] * box[3] / 2, **annotation})
+    categories = [{"id": ids[name], "name": name} for name in names]
+    return {"images": images, "annotations": annotations, "categories": categories, **changes}
+
+
+def write_coco(root, folder="images", file="annotations/instances_train2017.json", **changes):
+    write_images(root / folder)
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / file).write_text(json.dumps(coco(**changes)))
+
+
+def write_roboflow(root):
+    for split in ("train", "valid", "test"):
+        write_coco(root, split, f"{split}/_annotations.coco.json", names=("animals", *NAMES))
+        content = json.loads((root / split / "_annotations.coco.json").read_text())
+        for category in content["categories"][1:]:
+            category["supercategory"] = "animals"
+        (root / split / "_annotations.coco.json").write_text(json.dumps(content))
+
+
+def write_yolo(root, names="names:\n  0: cat\n  1: dog\n"):
+    write_images(root / "images")
+    (root / "labels").mkdir()
+    (root / "data.yaml").write_text(names)
+    for number, objects in enumerate(OBJECTS):
+        lines = [
+            f"{NAMES.index(name)} {(x + right) / 2 / WIDTH} {(y + bottom) / 2 / HEIGHT} "
+            f"{(right - x) / WIDTH} {(bottom - y) / HEIGHT}"
+            for name, x, y, right, bottom in objects
+        ]
+        if lines:
+            (root / "labels" / f"{number:02}.txt").write_text("\n".join(lines))
+
+
+def write_metadata(root):
+    write_images(root / "train")
+    rows = []
+    for number, objects in enumerate(OBJECTS):
+        boxes = [[left, top, right - left, bottom - top] for _, left, top, right, bottom in objects]
+        found = {"bbox": boxes, "category": [name for name, *_ in objects]}
+        rows.append(json.dumps({"file_name": f"{number:02}.png", "objects": found}))
+    (root / "train" / "metadata.jsonl").write_text("\n".join(rows))
+
+
+def write_voc(root, difficult=0):
+    write_images(root / "JPEGImages", ".jpg")
+    (root / "Annotations").mkdir()
+    for number, objects in enumerate(OBJECTS):
+        parts = "".join(
+            f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox><xmin>{left + 1}</xmin>"
+            f"<ymin>{top + 1}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox></object>"
+            for name, left, top, right, bottom in objects
+        )
+        size = f"<size><width>{WIDTH}</width><height>{HEIGHT}</height><depth>3</depth></size>"
+        text = f"<annotation><filename>{number:02}.jpg</filename>{size}{parts}</annotation>"
+        (root / "Annotations" / f"{number:02}.xml").write_text(text)
+
+
+WRITERS = {"COCO": write_coco, "YOLO": write_yolo, "metadata.jsonl": write_metadata, "VOC": write_voc}
+
+
+def load(root, **options):
+    return load_dataset(f"folder:{root}", task="detection", **options)
+
+
+def objects_of(samples):
+    """The objects of samples by the number of the image, which is its color."""
+    found = {}
+    for index, (_, rows) in enumerate(samples):
+        number = int(re.search(r"(\d+)\.\w+$", samples.images[index])[1])
+        sides = np.round(rows[:, :4] * ([WIDTH, HEIGHT] * 2), 3).tolist()
+        found[number] = [(NAMES[int(row[4])], *side) for row, side in zip(rows, sides)]
+    return found
+
+
+@pytest.mark.parametrize("layout", WRITERS)
+def test_every_layout_has_the_same_boxes(layout, tmp_path):
+    WRITERS[layout](tmp_path)
+    data = load(tmp_path, seed=None)
+    assert data.class_names == NAMES and [*data.splits] == ["train"] and not data.ignored_files
+    assert objects_of(data.split("train")) == dict(enumerate(OBJECTS))
+    part = 2 if layout == "COCO" else 1  # whose areas are those of the objects, not of the boxes
+    for _, rows in data.split("train"):
+        areas = (rows[:, 2] - rows[:, 0]) * (rows[:, 3] - rows[:, 1])
+        np.testing.assert_allclose(rows[:, 6], areas / part, rtol=1e-5)
+        assert not rows[:, 5].any()
+
+
+def test_splits_are_held_out_where_there_are_none(tmp_path):
+    write_coco(tmp_path)
+    assert {split: len(of) for split, of in load(tmp_path).splits.items()} == {
+        **{"train": 9, "validation": 1, "test": 2}
+    }
+
+
+def test_roboflow_has_a_file_for_each_split_and_a_category_above_all(tmp_path):
+    write_roboflow(tmp_path)
+    data = load(tmp_path)
+    assert data.class_names == NAMES
+    assert {split: objects_of(of) for split, of in data.splits.items()} == dict.fromkeys(
+        ("train", "validation", "test"), dict(enumerate(OBJECTS))
+    )
+
+
+def test_the_splits_of_coco_are_in_the_names_of_files(tmp_path):
+    for split in ("train2017", "val2017"):
+        write_coco(tmp_path, f"images/{split}", f"annotations/instances_{split}.json")
+    data = load(tmp_path, seed=None)
+    assert [*data.splits] == ["train", "validation"]
+    assert all(split in data.split("validation").images[0] for split in ("val2017",))
+
+
+def test_the_splits_of_voc_are_in_its_lists(tmp_path):
+    write_voc(tmp_path)
+    (tmp_path / "ImageSets/Main").mkdir(parents=True)
+    for split, numbers in {"train": range(8), "val": range(8, 11), "test": range(11, 12)}.items():
+        text = "".join(f"{number:02}\n" for number in numbers)
+        (tmp_path / f"ImageSets/Main/{split}.txt").write_text(text)
+    sizes = {split: len(of) for split, of in load(tmp_path).splits.items()}
+    assert sizes == {"train": 8, "validation": 3, "test": 1}
+
+
+def test_the_splits_of_yolo_are_folders(tmp_path):
+    write_yolo(tmp_path / "train")
+    write_yolo(tmp_path / "valid")
+    for split in ("train", "valid"):
+        (tmp_path / split / "data.yaml").rename(tmp_path / "data.yaml")
+    data = load(tmp_path, seed=None)
+    assert {split: len(of) for split, of in data.splits.items()} == {"train": 12, "validation": 12}
+
+
+def test_polygons_of_yolo_are_in_boxes(tmp_path):
+    write_yolo(tmp_path)
+    (tmp_path / "labels/00.txt").write_text("1 0.1 0.1 0.5 0.1 0.5 0.6")
+    assert objects_of(load(tmp_path, seed=None).split("train"))[0] == [("dog", 4, 2, 20, 12)]
+
+
+def test_crowds_and_difficult_objects_do_not_count(tmp_path):
+    content = coco()
+    content["annotations"][0]["iscrowd"] = 1
+    write_coco(tmp_path / "coco", **content)
+    [(_, rows)] = [sample for sample in load(tmp_path / "coco", seed=None).split("train").take([0])]
+    assert rows[:, 5].tolist() == [1]
+    write_voc(tmp_path / "voc", difficult=1)
+    assert all(rows[:, 5].all() for _, rows in load(tmp_path / "voc", seed=None).split("train"))
+
+
+def test_numbers_of_categories_are_named_by_classes_txt(tmp_path):
+    write_metadata(tmp_path)
+    file = tmp_path / "train/metadata.jsonl"
+    file.write_text(file.read_text().replace('"cat"', "0").replace('"dog"', "1"))
+    assert load(tmp_path).class_names == ("0", "1")
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    assert load(tmp_path).class_names == NAMES
+
+
+def changed(key, index, **values):
+    def change(content):
+        content[key][index].update(values)
+        return content
+
+    return change
+
+
+def without(key, index, name):
+    def change(content):
+        del content[key][index][name]
+        return content
+
+    return change
+
+
+# What is wrong with a COCO file → the message.
+WRONG = {
+    "no extent": (changed("annotations", 0, bbox=[4, 2, 0, 10]), "annotation 0 (no extent: left, top, "),
+    "wrong order": (
+        changed("annotations", 0, bbox=[20, 12, -16, -10]),
+        "(no extent: left, top, right, bottom",
+    ),
+    "outside": (
+        changed("annotations", 0, bbox=[4, 2, 38, 10]),
+        "(outside of its image of 40×20 pixels: left,",
+    ),
+    "not a number": (
+        changed("annotations", 0, bbox=[4, 2, "x", 1]),
+        "expected 4 numbers of a box; got [4, 2,",
+    ),
+    "infinite": (changed("annotations", 0, bbox=[4, 2, float("inf"), 1]), "expected 4 numbers of a box; got"),
+    "five numbers": (changed("annotations", 0, bbox=[4, 2, 1, 1, 1]), "expected 4 numbers of a box; got"),
+    "unknown class": (changed("annotations", 0, category_id=7), "(unknown class 7)"),
+    "unknown image": (changed("annotations", 0, image_id=7), "expected the id of an image; got 7"),
+    "double": (
+        lambda content: {**content, "annotations": [*content["annotations"], content["annotations"][0]]},
+        "(the same box and class twice: left, top",
+    ),
+    "other size": (
+        changed("images", 0, width=41),
+        "1 image(s) have another size than their labels say: ROOT/images/00.png (40×20 pixels, but 41×20 by ",
+    ),
+    "missing image": (changed("images", 0, file_name="99.png"), "expected one image '99.png'; got none"),
+    "no box": (without("annotations", 0, "bbox"), "annotation 0: expected the key 'bbox'; got "),
+    "no file name": (without("images", 0, "file_name"), "image 0: expected the key 'file_name'; got "),
+    "no category name": (without("categories", 0, "name"), "category 0: expected the key 'name'; got id"),
+    "a list of numbers": (
+        lambda content: {**content, "images": [1, 2]},
+        "expected a list of objects; got [1, 2]",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_coco_files_are_refused(case, tmp_path):
+    change, message = WRONG[case]
+    write_coco(tmp_path, **change(coco()))
+    with pytest.raises(ValueError, match=re.escape(message.replace("ROOT", str(tmp_path)))) as caught:
+        load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+WRONG_YOLO = {
+    "unknown class": ("7 0.5 0.5 0.1 0.1", "00.txt, line 1 (unknown class '7')"),
+    "pixels": ("1 20 10 4 4", "(outside of its image of 40×20 pixels: left, top"),
+    "three numbers": (
+        "1 0.5 0.5 0.1",
+        "00.txt, line 1: expected 4 numbers of a box; got ['0.5', '0.5', '0.1']",
+    ),
+    "five numbers": ("1 0.5 0.5 0.1 0.1 0.1", "expected a box of 4 numbers, or the corners of a polygon"),
+    "a word": ("1 0.5 0.5 0.1 big", "expected 4 numbers of a box; got"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_YOLO)
+def test_wrong_yolo_files_are_refused(case, tmp_path):
+    line, message = WRONG_YOLO[case]
+    write_yolo(tmp_path)
+    (tmp_path / "labels/00.txt").write_text(line)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "layout, file, text, message",
+    [
+        ("YOLO", "data.yaml", "nc: 2", "expected names, a list of the classes or one by number"),
+        ("YOLO", "data.yaml", "names: [", "data.yaml' is not a readable YAML file"),
+        ("VOC", "Annotations/00.xml", "<annotation>", "00.xml' is not a readable XML file"),
+        ("COCO", "annotations/instances_train2017.json", '{"images": [', "is not a readable JSON file"),
+        (
+            "metadata.jsonl",
+            "train/metadata.jsonl",
+            '{"file_name": "00.png"}',
+            "line 1: expected file_name and o",
+        ),
+        ("metadata.jsonl", "train/metadata.jsonl", "{", "line 1: expected file_name and objects with bbox"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(layout, file, text, message, tmp_path):
+    WRITERS[layout](tmp_path)
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load(tmp_path)
+
+
+def test_images_with_wrong_boxes_can_be_left_out(tmp_path):
+    write_coco(tmp_path, **WRONG["outside"][0](coco()))
+    with pytest.raises(ValueError, match="1 box.*; mend them or give --on_bad_image skip, which leaves out"):
+        load(tmp_path)
+    data = load(tmp_path, on_bad_image="skip", seed=None)
+    assert len(data.split("train")) == 11 and data.bad_images == (f"{tmp_path}/images/00.png",)
+
+
+def test_images_that_cannot_be_read_are_refused(tmp_path):
+    write_coco(tmp_path)
+    (tmp_path / "images/02.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"1 image\(s\) cannot be read: .*/02.png; remove them or give --on"):
+        load(tmp_path)
+    assert len(load(tmp_path, on_bad_image="skip", seed=None).split("train")) == 11
+    with pytest.raises(ValueError, match="on_bad_image='keep' is for images without boxes"):
+        load(tmp_path, on_bad_image="keep")
+
+
+def test_a_folder_without_boxes_is_refused(tmp_path):
+    write_images(tmp_path)
+    with pytest.raises(
+        ValueError, match="^no boxes in .*; expected COCO's JSON files with images, annotations"
+    ):
+        load(tmp_path)
+
+
+def test_boxes_that_are_rounded_over_the_edge_are_cut(tmp_path):
+    write_coco(tmp_path, **changed("annotations", 0, bbox=[-0.4, 2, 40.9, 10])(coco()))
+    assert objects_of(load(tmp_path, seed=None).split("train"))[0] == [("dog", 0, 2, 40, 12)]
+
+
+def test_images_turned_by_their_exif_data_have_the_boxes_as_they_are_shown(tmp_path):
+    write_coco(tmp_path, objects=[[("cat", 0, 0, 20, 10)]] * 12)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = Image.fromarray(np.zeros((WIDTH, HEIGHT, 3), "uint8"))
+    turned.save(tmp_path / "images/00.png", exif=exif)
+    samples = load(tmp_path, seed=None).split("train")
+    assert samples.exif and samples[0][1][0, :4].tolist() == [0, 0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("name", ["parquet:x", "webdataset:x", "hf:me/x", "tfds:voc"])
+def test_other_sources_have_no_boxes(name):
+    with pytest.raises(ValueError, match=f"^{name} has no labels for task 'detection'; it has single_label,"):
+        load_dataset(name, task="detection")
