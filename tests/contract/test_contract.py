@@ -106,7 +106,7 @@ BIASES = (
 KERAS = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Conv2D)
 FLOAT32 = (
     *(*BIASES, keras_vit.ImageGPT, keras_vit.MaskedPatchPredictor, keras_vit.MaskedAutoencoder),
-    *(keras_vit.ImageTextModel, keras_vit.DINO),
+    *(keras_vit.ImageTextModel, keras_vit.DINO, box_head.BoxHead),
 )
 # Their outputs have no axis of the batch; they have tests of their own.
 WITHOUT_BATCH = {
