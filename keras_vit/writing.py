@@ -184,3 +184,22 @@ def flush(path):
 
 def _is_device(path):
     return path.exists() and not path.is_file()
+
+
+@contextlib.contextmanager
+def exclusive(lock):
+    """A context with whether no other process has a file as its lock; none gets it meanwhile.
+
+    The operating system releases the lock of a process that is killed.
+
+    >>> with exclusive(tmp / "lock") as first, exclusive(tmp / "lock") as second:
+    ...     first, second
+    (True, False)
+    """
+    import filelock  # Its import takes long.
+
+    try:
+        with filelock.FileLock(lock, timeout=0, is_singleton=False):
+            yield True
+    except filelock.Timeout:
+        yield False

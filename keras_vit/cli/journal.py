@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 
-from keras_vit.writing import file_sha256, named_errors
+from keras_vit.writing import exclusive, file_sha256, named_errors
 
 FORMAT = "keras_vit rows 1"
 
@@ -96,17 +96,14 @@ def only_process(path):
     Raises:
         ValueError: if one does so now.
     """
-    import filelock  # Its import takes long.
-
     lock = pathlib.Path(f"{path}.lock")
-    try:
-        with filelock.FileLock(lock, timeout=0):
-            try:
-                yield
-            finally:
-                lock.unlink(missing_ok=True)
-    except filelock.Timeout:
-        raise ValueError(f"another process writes {os.fspath(path)!r}") from None
+    with exclusive(lock) as is_free:
+        if not is_free:
+            raise ValueError(f"another process writes {os.fspath(path)!r}")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def content_digest(source):

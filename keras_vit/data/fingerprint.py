@@ -36,7 +36,8 @@ def fingerprint(dataset, tokenizer=None):
         >>> fingerprint(load_dataset("digits"))["splits"]
         {'train': 1302, 'validation': 140, 'test': 355}
     """
-    splits = dataset.splits.items() if folder_of(dataset.name) else ()
+    # The version of a mixture has a digest of the files of its parts.
+    splits = dataset.splits.items() if folder_of(dataset.name) and not dataset.parts else ()
     files = [_files(dataset, split, samples) for split, samples in splits]
     of_any_split = next(iter(dataset.splits.values()))
     return {

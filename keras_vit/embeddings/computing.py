@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import filelock
 import keras
 import numpy as np
 import pyarrow
@@ -35,6 +34,7 @@ from keras_vit.models.backbones import backbone
 from keras_vit.rules import integer, one_of, optional
 from keras_vit.types import Path
 from keras_vit.weights.load import from_pretrained
+from keras_vit.writing import exclusive
 
 DTYPES = ("float16", "float32")
 _PACKAGES = ("keras", "tensorflow", "pyarrow")
@@ -224,7 +224,10 @@ def plan_embeddings(
     has_captions = CAPTIONS in outputs
     defaults = {"seed": None, "labels": has_captions, "texts": has_captions}
     options = {**defaults, "on_bad_image": _on_bad_image(options), **options}
-    options = json.loads(json.dumps({**options, "name": absolute_name(options["name"])}, default=os.fspath))
+    # Other processes may continue in another folder.
+    paths = {name: os.path.abspath(options[name]) for name in ("data_dir", "classes") if options.get(name)}
+    options |= {**paths, "name": absolute_name(options["name"])}
+    options = json.loads(json.dumps(options, default=os.fspath))
     dataset = load_dataset(**options)
     if has_captions and dataset.captions(next(iter(dataset.splits))) is None:
         raise ValueError(f"{dataset.name!r} has no captions for the output {CAPTIONS}")
@@ -355,9 +358,7 @@ def _data_digest(dataset):
 def _claimed(embedder, part):
     """Whether no other process computes a part, which none begins meanwhile."""
     lock = pathlib.Path(embedder.folder).expanduser() / f".{embedder.plan.name(part)}.lock"
-    try:
-        with filelock.FileLock(lock, timeout=0):
-            yield True
+    with exclusive(lock) as is_free:
+        yield is_free
+        if is_free:
             lock.unlink(missing_ok=True)  # The part exists then, and is not computed again.
-    except filelock.Timeout:
-        yield False

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-import filelock
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -21,7 +20,7 @@ from keras_vit.search.approximate import ENGINES, EXACT_ROWS
 from keras_vit.search.conditions import matching
 from keras_vit.search.vector_file import VectorFile, best, exact_nearest, normalized
 from keras_vit.types import Path
-from keras_vit.writing import atomic_path, atomic_write, file_sha256, named_errors
+from keras_vit.writing import atomic_path, atomic_write, exclusive, file_sha256, named_errors
 
 FORMAT = "keras_vit search 3"
 MANIFEST, LOCK = "index.json", "index.lock"
@@ -397,10 +396,10 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     folder.mkdir(parents=True, exist_ok=True)
     lock = folder / LOCK
     try:
-        with filelock.FileLock(lock, timeout=0):
+        with exclusive(lock) as is_free:
+            if not is_free:
+                raise ValueError(f"another process changes {os.fspath(folder)!r}")
             yield
-    except filelock.Timeout:
-        raise ValueError(f"another process changes {os.fspath(folder)!r}") from None
     finally:
         if not (folder / MANIFEST).exists():  # Nothing was saved.
             lock.unlink(missing_ok=True)

@@ -195,6 +195,15 @@ def test_a_shard_that_vanishes_stops_and_the_rest_follows(model, tmp_path):
     assert "label" not in rows_of(tmp_path / "out")[0]
 
 
+def test_the_plan_has_absolute_paths(model, folder, tmp_path, monkeypatch):
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    monkeypatch.chdir(tmp_path)
+    source = {"name": f"folder:{folder}", "classes": "classes.txt", "data_dir": "tfds", "labels": True}
+    embedder = plan_embeddings("out", *model, source, partitions=3, batch_size=4)
+    data = embedder.plan.dataset
+    assert [data[name] for name in ("classes", "data_dir")] == [f"{tmp_path}/classes.txt", f"{tmp_path}/tfds"]
+
+
 def test_a_full_disk_is_named_and_leaves_whole_parts_only(model, folder, tmp_path):
     embedder = begun(model, folder, tmp_path / "out")
     with largest_file(1000), pytest.raises(OSError, match="part-00000-of-00003.parquet' cannot be written"):

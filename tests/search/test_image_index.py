@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from made.damage import damaged
+from made.disks import largest_file
 
 pytest.importorskip("usearch")  # requirements-dev.txt
 
@@ -64,6 +65,24 @@ def test_an_empty_index_finds_nothing(tmp_path):
     index = ImageIndex(tmp_path / "index", "model", "digest", 4)
     index.save()
     assert open_index(tmp_path / "index").query(np.ones(4)) == []
+
+
+@pytest.mark.parametrize("limit", [300, 1000], ids=["vectors", "rows"])
+def test_a_full_disk_leaves_the_index_as_it_was(limit, index, tmp_path):
+    """The vectors have 192 bytes before and 704 after, the rows about 1,600."""
+    folder, expected = tmp_path / "index", index.query(np.ones(16))
+    paths = [tmp_path / f"new{i}.png" for i in range(16)]
+    for path in paths:
+        path.write_bytes(b"image")
+    again = open_index(folder)
+    again.add(again.changed(paths), vectors_of(16, seed=3))
+    with largest_file(limit), pytest.raises(OSError, match="cannot be written"):
+        again.save()
+    assert open_index(folder, check=True).query(np.ones(16)) == expected
+    again = open_index(folder)
+    again.add(again.changed(paths), vectors_of(16, seed=3))
+    again.save()
+    assert len(open_index(folder, check=True)) == 22
 
 
 @pytest.mark.parametrize("stage", ["rows", "manifest"])

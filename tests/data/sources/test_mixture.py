@@ -215,6 +215,19 @@ def test_the_fingerprint_notices_other_names_for_classes(tmp_path):
     assert "version" in differences(*found)[0]
 
 
+def test_a_folder_with_other_names_for_its_classes_has_a_fingerprint(tmp_path):
+    root = write_classes(tmp_path / "images")
+    (tmp_path / "classes.txt").write_text("dog\ncat\n")
+    data = load_dataset(f"folder:{root}", classes=tmp_path / "classes.txt")
+    before = fingerprint(data)
+    assert before["version"].startswith("mixture ") and before["classes"] == ["dog", "cat"]
+    (root / "cat" / "00.png").write_bytes(b"another image")
+    assert differences(
+        before,
+        fingerprint(load_dataset(f"folder:{root}", classes=tmp_path / "classes.txt", on_bad_image="keep")),
+    )
+
+
 def test_images_of_a_source_that_cannot_be_read_any_more_are_named(tmp_path):
     root = write_classes(tmp_path / "images")
     data = load_dataset(f"digits + folder:{root}", labels=False)
