@@ -69,9 +69,7 @@ SOURCES = {
     "hf": Source("a data set of the Hugging Face Hub", "ORG/NAME", NO_BOXES, has_fields=True),
     "parquet": Source("Parquet files", tasks=NO_BOXES, **SHARDS),
     # A prepared folder ends in the name and the version.
-    "tfds": Source(
-        "TensorFlow Datasets", "NAME", NO_BOXES, title=lambda name: "/".join(name.split("/")[-2:])
-    ),
+    "tfds": Source("TensorFlow Datasets", "NAME", title=lambda name: "/".join(name.split("/")[-2:])),
     "vtab": Source("a task of VTAB-1k", "TASK", ("single_label",)),
     "webdataset": Source("tar files of WebDataset", tasks=NO_BOXES, **SHARDS),
 }

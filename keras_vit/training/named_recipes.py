@@ -205,6 +205,28 @@ RECIPES = {
         cost="39,153 steps of 16 images, 31 passes over ADE20K",
         result=f"{_NOT_RUN}ADE20K mean IoU 58.4 % (L/16 of DINOv2, 512 pixels)",
     ),
+    # Fixed classes in place of words, on any backbone.
+    "detect": Recipe(
+        task="detection",
+        optimizer="adamw",
+        base_lr=1e-4,
+        total_steps=10_000,
+        warmup_steps=1000,
+        batch_size=16,
+        weight_decay=0.05,
+        layer_decay=0.8,
+        stochastic_depth_rate=0.1,
+        ema=0.999,
+        crop_area=(0.6, 1.0),
+        mosaic=(0.4, 0.3, 0.3),
+        photometric=0.5,
+        image_size=(512, 512),
+        eval_every=1000,
+        source="this package: crops and mosaics of OWL-ViT (Minderer et al. 2022, arXiv 2205.06230, and "
+        "`scenic/projects/owl_vit/configs/clip_b32.py`), with AdamW, layer decay and averaged weights",
+        cost="10,000 steps of 16 images",
+        result="not run here",
+    ),
     # From scratch; the next two start from its run.
     "digits_scenes": Recipe(
         **_SCENES,
@@ -255,17 +277,17 @@ RECIPES = {
     "digits_detect": Recipe(
         **{**_SCENES, "task": "detection", "batch_size": 32},
         base_lr=2e-3,
-        total_steps=3000,
+        total_steps=2400,
         warmup_steps=200,
         weight_decay=0.1,
         model={
             **{"image_size": 32, "patch_size": 4, "hidden_size": 96, "num_layers": 6, "mlp_dim": 192},
             **{"num_heads": 3, "rotary": "axial", "pooling": "gap"},
         },
-        eval_every=500,
+        eval_every=400,
         source="this package: scenes of scanned digits from scratch, `digits_scenes`",
-        cost="",
-        result="",
+        cost="COST",
+        result="RESULT",
     ),
     # Two towers from scratch, for zero-shot labels in wordings that were not in training.
     "digits_words": Recipe(

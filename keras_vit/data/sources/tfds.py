@@ -13,6 +13,7 @@ from keras_vit.data.masks import decode_mask
 from keras_vit.data.samples import SPLITS, IndexedRecords, RecordFiles, record_reader
 from keras_vit.data.sources.tfds_masks import KNOWN_MASKS
 
+CROWDS = ("is_crowd", "is_difficult")  # fields of objects that do not count
 # The presets of `big_vision/configs/transfer.py` and `vit_i21k.py` (ImageNet-21k has no test split).
 PRESETS = {
     "cifar10": ("train[:98%]", "train[98%:]", "test"),
@@ -168,6 +169,28 @@ def _read_masks(name, key, feature):
         return decode_mask, tuple(feature.names)
 
 
+def _read_boxes(name, key, feature):
+    """Boxes with a class in a sequence, such as `objects` of COCO and VOC; the area is that of the box."""
+    inner = getattr(feature, "feature", None)
+    if not isinstance(feature, tfds.features.Sequence) or not isinstance(inner, tfds.features.FeaturesDict):
+        return None
+    names = {type(part): field for field, part in inner.items()}
+    if not {tfds.features.BBoxFeature, tfds.features.ClassLabel} <= names.keys():
+        return None
+    box, label = names[tfds.features.BBoxFeature], names[tfds.features.ClassLabel]
+    crowd = next((field for field in CROWDS if field in inner), None)
+
+    def rows(objects):
+        top, left, bottom, right = tf.unstack(tf.cast(objects[box], tf.float32), axis=1)
+        is_crowd = tf.cast(objects[crowd], tf.float32) if crowd else tf.zeros_like(top)
+        area = (bottom - top) * (right - left)
+        return tf.stack(
+            [left, top, right, bottom, tf.cast(objects[label], tf.float32), is_crowd, area], axis=1
+        )
+
+    return rows, tuple(inner[label].names)
+
+
 # By task, a function of the name of the data set, the name of a feature and the feature, which returns a
 # function from its value to the label, and the names of the classes or targets; or None for a feature without
 # such labels.
@@ -176,6 +199,7 @@ READERS = {
     "multi_label": _read_classes,
     "regression": _read_targets,
     "segmentation": _read_masks,
+    "detection": _read_boxes,
 }
 
 

@@ -6,10 +6,12 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from made.prepared import CLASSES, COLORS, PICTURE, blank, number_of, prepare
 
+from keras_vit.data.batches import box_batches
 from keras_vit.data.chunked_records import ChunkedRecords
 from keras_vit.data.datasets import load_dataset, title_of
 from keras_vit.data.samples import IndexedRecords
 from keras_vit.data.sources.tfds import PRESETS
+from keras_vit.preprocessing import Preprocessing
 
 TAGS = tfds.features.Sequence(tfds.features.ClassLabel(names=["a", "b", "c", "d"]))
 AGE = tfds.features.Scalar(np.float32)
@@ -178,6 +180,27 @@ def test_masks_of_known_data_sets_become_classes(name, key, values, classes, nam
         assert label.dtype == np.uint8
         np.testing.assert_array_equal(label[..., 0], np.tile(classes, (4, 2))[:, :6])
     assert (dataset.class_names[0], dataset.class_names[-1], len(dataset.class_names)) == names
+
+
+def test_boxes_of_objects(tmp_path):
+    objects = {
+        "bbox": tfds.features.BBoxFeature(),
+        "label": tfds.features.ClassLabel(names=["cat", "dog"]),
+        "is_crowd": tfds.features.Scalar(np.bool_),
+    }
+    features = {"image": PICTURE, "objects": tfds.features.Sequence(objects)}
+    box = tfds.features.BBox(ymin=0.25, xmin=0.0, ymax=1.0, xmax=0.5)
+    found = [{"bbox": box, "label": 1, "is_crowd": False}, {"bbox": box, "label": 0, "is_crowd": True}]
+    examples = [blank(objects=found), blank(objects=[])] * 20
+    prepare(tmp_path, {"train": examples, "test": examples[:2], "validation": examples[:2]}, features, "toy")
+    dataset = load(tmp_path, "toy", task="detection")
+    assert dataset.class_names == ("cat", "dog")
+    # TensorFlow Datasets shuffles when it writes.
+    none, rows = sorted((label for _, label in dataset.split("test")), key=len)
+    assert rows.tolist() == [[0, 0.25, 0.5, 1, 1, 0, 0.375], [0, 0.25, 0.5, 1, 0, 1, 0.375]]
+    assert none.shape == (0, 7)
+    [(_, boxes, counts, sizes)] = box_batches(dataset.split("test"), Preprocessing(8), 2)
+    assert sorted(counts.numpy().tolist()) == [0, 2] and sizes.numpy().tolist() == [[4, 6]] * 2
 
 
 def test_a_data_set_without_pictures_is_refused(tmp_path):
