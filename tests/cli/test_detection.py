@@ -1,0 +1,126 @@
+"""The commands with a detector: finetune, evaluate, predict, inspect and data."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from made.scenes import few_scenes
+from PIL import Image
+
+SMALL = {"image_size": 32, "patch_size": 8, "hidden_size": 24, "num_layers": 1, "mlp_dim": 48, "num_heads": 3}
+LITTLE = (
+    "--set",
+    f"model={SMALL}",
+    "--total_steps",
+    4,
+    "--batch_size",
+    4,
+    "--set",
+    "eval_every=2",
+    "--set",
+    "warmup_steps=1",
+)
+OBJECT = ["name", "score", "left", "top", "right", "bottom"]
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    """A folder of scenes with COCO's labels."""
+    root = tmp_path_factory.mktemp("scenes")
+    images, annotations = [], []
+    for number, (content, rows) in enumerate(few_scenes().split("train")):
+        (root / f"{number:02}.png").write_bytes(content)
+        images.append({"id": number, "file_name": f"{number:02}.png", "width": 32, "height": 32})
+        for left, top, right, bottom, digit, _, area in (rows * [32, 32, 32, 32, 1, 1, 32**2]).tolist():
+            box = {"bbox": [left, top, right - left, bottom - top], "area": area, "iscrowd": 0}
+            own = {"id": len(annotations), "image_id": number, "category_id": int(digit)}
+            annotations.append({**own, **box})
+    categories = [{"id": digit, "name": f"digit {digit}"} for digit in range(10)]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (root / "labels.json").write_text(json.dumps(content))
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(keras_vit, scenes, tmp_path_factory):
+    """A run of a few steps on them, whose head then finds every class in every patch."""
+    import keras
+
+    workdir = tmp_path_factory.mktemp("runs") / "run"
+    data = "--dataset", f"folder:{scenes}"
+    keras_vit("finetune", "--recipe", "digits_detect", *data, "--workdir", workdir, *LITTLE)
+    model = keras.models.load_model(workdir / "model.keras")
+    model.get_layer("head").bias.assign(np.linspace(0, 1, 10))
+    model.save(workdir / "model.keras")
+    return workdir
+
+
+def test_a_run_has_the_scores_of_the_test_split(run):
+    result = json.loads((run / "result.json").read_text())
+    assert {"test_ap", "test_ap50", "test_ar_100", "test_f1"} <= result.keys()
+    assert result["test_samples"] == 2 and result["data"].startswith("10 classes (digit 0, digit 1,")
+    with open(run / "metrics.csv") as file:
+        rows = [*csv.DictReader(file)]
+    assert [row["step"] for row in rows] == ["2", "4"]
+    assert all(0 <= float(row["val_ap"]) <= 1 for row in rows)
+
+
+def test_evaluate(keras_vit, run, scenes, tmp_path):
+    options = "--per_class", "--confusion", tmp_path / "m.png", "--json"
+    found = keras_vit("evaluate", "--model", run, "--dataset", f"folder:{scenes}", *options)
+    value = json.loads(found.stdout)
+    assert value["samples"] == 2 and len(value["classes"]) == 10 and "ap50" in value["classes"][0]
+    with Image.open(tmp_path / "m.png") as image:
+        assert image.width > 100
+
+
+def test_predict_writes_objects_in_every_format(keras_vit, run, scenes, tmp_path):
+    images = [scenes / "00.png", scenes / "01.png"]
+    table = keras_vit("predict", "--model", run, *images, "--top", 3).stdout.splitlines()
+    assert table[0].split() == ["image", "class", *OBJECT[1:]] and len(table) == 7
+    [first, _] = json.loads(keras_vit("predict", "--model", run, *images, "--format", "json").stdout)
+    assert [*first["objects"][0]] == OBJECT
+    rows = [*csv.reader(keras_vit("predict", "--model", run, *images, "--format", "csv").stdout.splitlines())]
+    assert rows[0] == ["image", "rank", "class", *OBJECT[1:]]
+    keras_vit("predict", "--model", run, *images, "--output", tmp_path / "found.parquet")
+    written = pyarrow.parquet.read_table(tmp_path / "found.parquet")
+    assert written.column_names == rows[0] and written.num_rows == len(rows) - 1
+
+
+def test_an_image_without_objects_is_listed_as_such(keras_vit, run, scenes, tmp_path):
+    import keras
+
+    model = keras.models.load_model(run / "model.keras")
+    model.get_layer("head").bias.assign(np.full(10, -30))
+    model.save(tmp_path / "none.keras")
+    of_none = "predict", "--model", tmp_path / "none.keras", scenes / "00.png"
+    assert keras_vit(*of_none).stdout.splitlines()[1].split()[1:] == ["none"]
+    assert json.loads(keras_vit(*of_none, "--format", "json").stdout)[0]["objects"] == []
+    keras_vit(*of_none, "--output", tmp_path / "found.parquet")
+    assert pyarrow.parquet.read_table(tmp_path / "found.parquet").num_rows == 0
+    keras_vit(*of_none, "--output", tmp_path / "found.csv")
+    assert (tmp_path / "found.csv").read_text() == "image,rank,class,score,left,top,right,bottom\n"
+
+
+@pytest.mark.slow
+def test_inspect_and_report_draw_boxes(keras_vit, run, scenes, tmp_path):
+    keras_vit("inspect", "--model", run, "--dataset", f"folder:{scenes}", "--output", tmp_path / "inside")
+    names = {path.name for path in (tmp_path / "inside").iterdir()}
+    assert {"precision_recall.png", "confusion.png", "worst.png"} <= names
+    keras_vit("inspect", "--model", run, "--image", scenes / "00.png", "--output", tmp_path / "one")
+    assert "objects.png" in {path.name for path in (tmp_path / "one").iterdir()}
+    assert "Worst predictions" in (tmp_path / "inside" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_data_shows_and_checks_boxes(keras_vit, scenes, tmp_path):
+    data = "--dataset", f"folder:{scenes}", "--task", "detection"
+    found = keras_vit("data", "show", *data, "--sheet", tmp_path / "sheet.png")
+    assert "10 classes (digit 0" in found.stdout
+    with Image.open(tmp_path / "sheet.png") as image:
+        assert image.width > 100
+    assert "12 images decoded, 0 images or masks damaged" in keras_vit("data", "check", *data).stdout
+    found = keras_vit("data", "write", *data, "--to", tmp_path / "tars", "--format", "webdataset", status=2)
+    assert "webdataset files hold no boxes; got a data set of the task 'detection'" in found.stderr
