@@ -113,7 +113,9 @@ def _write_parquet(path, results, names):
             rows, columns = [row for _, rows in of_group for row in rows], of_group[0][0]
             if rows:
                 table = pyarrow.table([*map(pyarrow.array, zip(*rows))], names=[*columns])
-            else:  # There are no objects.
-                table = pyarrow.table({name: pyarrow.array([], pyarrow.null()) for name in columns})
+            else:  # There are no objects, whose other columns are numbers.
+                types = {"image": pyarrow.string(), "rank": pyarrow.int64(), "class": pyarrow.string()}
+                types = {name: types.get(name, pyarrow.float64()) for name in columns}
+                table = pyarrow.table({name: pyarrow.array([], of) for name, of in types.items()})
             writer = writer or at_end.enter_context(pyarrow.parquet.ParquetWriter(temporary, table.schema))
             writer.write_table(table)

@@ -277,8 +277,8 @@ RECIPES = {
     "digits_detect": Recipe(
         **{**_SCENES, "task": "detection", "batch_size": 32},
         base_lr=2e-3,
-        total_steps=2400,
-        warmup_steps=200,
+        total_steps=2000,
+        warmup_steps=150,
         weight_decay=0.1,
         model={
             **{"image_size": 32, "patch_size": 4, "hidden_size": 96, "num_layers": 6, "mlp_dim": 192},
