@@ -41,11 +41,11 @@ def predicted(task, model, paths, top, first=0, progress=True, skip=False, **map
         task: The model's `LabelTask`.
         model: A model of this task, or an `ExportedModel`.
         paths: Of the files, or their URLs.
-        top: The number of classes of each image.
+        top: The number of classes or objects of each image.
         first: The number of the first file.
         progress: Whether to show a progress bar on a terminal, after two seconds.
         skip: Whether a file that cannot be read is a row with its `error`; otherwise it ends the rows.
-        **maps: Further arguments of a segmentation's `rows`.
+        **maps: Further arguments of the `rows` of a segmentation or a detection.
 
     Yields:
         For each file a dict of `image`, its path, and the entries of `LabelTask.rows`. It follows as soon as

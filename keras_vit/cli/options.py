@@ -122,6 +122,17 @@ def positive_int(text):
     return int(text)
 
 
+def fraction(text):
+    """Parse a number from 0 to 1."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1; got {text!r}")
+    return number
+
+
 def words(text):
     return tuple(text.split(","))
 

@@ -15,7 +15,7 @@ from keras_vit.messages import listed
 from keras_vit.rules import one_of
 from keras_vit.writing import atomic_path, check_writable
 
-HELP = "classify or segment images or folders of images"
+HELP = "classify images or folders of images, segment them, or detect objects in them"
 FEW = 32  # images that TensorFlow computes without a graph in less time than it traces one
 PARTIAL = ".partial"  # ends the name of the file with the rows of a command that was interrupted
 
@@ -23,7 +23,8 @@ PARTIAL = ".partial"  # ends the name of the file with the rows of a command tha
 def add_arguments(add):
     options.model(add)
     add("images", nargs="+", help=options.PATHS)
-    add("--top", type=options.positive_int, default=5, help="classes listed for each image (default: 5)")
+    top = "classes or objects listed for each image (default: 5 classes, all objects)"
+    add("--top", type=options.positive_int, help=top)
     add("--class_names", metavar="NAMES", help="imagenet_1k, or a text file with one name per line")
     options.labels(add)
     formats = options.either(FORMATS)
@@ -36,13 +37,17 @@ def add_arguments(add):
     add("--masks", metavar="DIR", help=masks)
     windows = "segmentation: at the images' own scale, in overlapping windows (default: resized as a whole)"
     add("--windows", action="store_true", help=windows)
+    add("--boxes", metavar="DIR", help="detection: folder to write, with the objects drawn into PNG files")
+    threshold = "detection: least score of an object, from 0 to 1 (default: 0.3)"
+    add("--threshold", type=options.fraction, help=threshold)
 
 
 def needs_keras(args):
     """False for an exported file with a runtime of its own."""
     from keras_vit.export.formats import format_of, suffix_of
 
-    if args.labels or args.prompts or args.masks or not (suffix_of(args.model) or os.path.isdir(args.model)):
+    others = args.labels, args.prompts, args.masks, args.boxes
+    if any(others) or not (suffix_of(args.model) or os.path.isdir(args.model)):
         return True
     return format_of(args.model).needs_keras
 
@@ -63,7 +68,7 @@ def run(args):
             raise ValueError(f"expected --output to end in {known}; got {args.output!r}")
         check_writable(args.output)
     paths = [path for argument in args.images for path in images_of(argument, urls=True)]
-    if args.masks:
+    if args.masks or args.boxes:
         from keras_vit.cli.masks import mask_files, mask_writer
 
         files = mask_files(paths)
@@ -83,6 +88,10 @@ def run(args):
         raise ValueError(
             f"--masks and --windows need a model that segments images; this one's task is {task.name!r}"
         )
+    if (args.boxes or args.threshold is not None) and task.name != "detection":
+        raise ValueError(
+            f"--boxes and --threshold need a model that detects objects; this one's task is {task.name!r}"
+        )
     if args.windows and model.preprocessing.image_size is None:
         print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
     names = task.value_names(model)
@@ -92,9 +101,16 @@ def run(args):
         if args.masks:
             folder = at_end.enter_context(atomic_path(args.masks, overwrite=False))
             maps["write"] = mask_writer(folder, model, files)
+        if args.boxes:
+            from keras_vit.cli.boxes import box_writer
+
+            folder = at_end.enter_context(atomic_path(args.boxes, overwrite=False))
+            maps["write"] = box_writer(folder, model, files)
+        if args.threshold is not None:
+            maps["threshold"] = args.threshold
         journal = args.output and at_end.enter_context(_journal(args, paths, model))
         first, skip = journal.count if journal else 0, args.on_bad_image == "skip"
-        rows = predicted(task, model, paths, args.top, first, progress, skip, **maps)
+        rows = predicted(task, model, paths, args.top or task.top, first, progress, skip, **maps)
         skipped = []
         readable = _readable(journal.recorded(rows) if journal else rows, skipped)
         for text in FORMATS[args.format](readable, names):
@@ -122,7 +138,7 @@ def _journal(args, paths, model):
     """The journal of --output, from which the same command continues if there are many images."""
     file = pathlib.Path(args.output).expanduser()
     is_device = file.exists() and not file.is_file()
-    if len(paths) <= FEW or args.masks or is_device:
+    if len(paths) <= FEW or args.masks or args.boxes or is_device:
         with tempfile.TemporaryDirectory() as folder:
             yield Journal(pathlib.Path(folder, "rows"), {})
         return
@@ -132,6 +148,7 @@ def _journal(args, paths, model):
         **{"model": content_digest(args.model), "list of images": hashlib.sha256(images).hexdigest()},
         **{"--labels": content_digest(args.labels), "--prompts": content_digest(args.prompts)},
         **{"--top": args.top, "--windows": args.windows, "--class_names": names},
+        **({"--threshold": args.threshold} if args.threshold is not None else {}),
     }
     with only_process(file):
         yield Journal(file.with_name(file.name + PARTIAL), origin)

@@ -32,6 +32,7 @@ class Detection(LabelTask):
     ends_with_tokens = True
     recipe_fields = ("detector", "mosaic")
     reads_images = True
+    top = 100
 
     def loss(self, recipe):
         return loss_module.DetectionLoss()
@@ -81,10 +82,19 @@ class Detection(LabelTask):
             predictions.append(scoring.predictions_of(found, boxes, sizes, model.num_classes))
         return concatenate(predictions)
 
-    def rows(self, model, paths, inputs, top):
-        """As of `LabelTask`, with `objects` in place of `classes`: their scores, and sides in pixels."""
+    def rows(self, model, paths, inputs, top, threshold=SHOWN, write=None):
+        """As of `LabelTask`, with `objects` in place of `classes`: their scores, and sides in pixels.
+
+        Args:
+            model, paths, inputs: As of `LabelTask`.
+            top: The maximum number of objects.
+            threshold: The least score of an object.
+            write: A function of a path, the image and its `Detections`, or None.
+        """
         names = names_or_indices(model.class_names, model.num_classes)
-        for found in model.detect(inputs, SHOWN, top):
+        for path, image, found in zip(paths, inputs, model.detect(inputs, threshold, top)):
+            if write:
+                write(path, image, found)
             objects = zip(found.classes.tolist(), found.scores.tolist(), found.boxes.tolist())
             yield {
                 "objects": [

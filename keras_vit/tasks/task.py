@@ -132,6 +132,7 @@ class LabelTask(Task):
         reads_images: Whether `rows` takes images, uint8 (height, width, 3), in place of model input.
         title: The task in words, such as "image classification".
         slug: The same on Kaggle.
+        top: The number of classes or objects in a row of predictions, unless another is given.
     """
 
     higher_is_better = True
@@ -139,6 +140,7 @@ class LabelTask(Task):
     primary_metric = primary_metric_title = title = slug = None
     per_class = confusion = None
     reads_images = False
+    top = 5
 
     @property
     def name(self):

@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 from made.scenes import few_scenes
 from PIL import Image
+from reference.small import one_block
 
 SMALL = {"image_size": 32, "patch_size": 8, "hidden_size": 24, "num_layers": 1, "mlp_dim": 48, "num_heads": 3}
 LITTLE = (
@@ -87,6 +88,26 @@ def test_predict_writes_objects_in_every_format(keras_vit, run, scenes, tmp_path
     keras_vit("predict", "--model", run, *images, "--output", tmp_path / "found.parquet")
     written = pyarrow.parquet.read_table(tmp_path / "found.parquet")
     assert written.column_names == rows[0] and written.num_rows == len(rows) - 1
+
+
+def test_predict_draws_boxes(keras_vit, run, scenes, tmp_path):
+    images = [scenes / "00.png", scenes / "01.png"]
+    options = "--boxes", tmp_path / "drawn", "--threshold", 0.6, "--json"
+    rows = json.loads(keras_vit("predict", "--model", run, *images, *options).stdout)
+    assert all(found["score"] >= 0.6 for row in rows for found in row["objects"])
+    assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["00.png", "01.png"]
+    with Image.open(tmp_path / "drawn" / "00.png") as drawn, Image.open(images[0]) as image:
+        assert drawn.size == image.size
+        assert (np.asarray(drawn) != np.asarray(image)).any() == bool(rows[0]["objects"])
+    message = "--boxes and --threshold need a model that detects objects; this one's task is 'single_label'"
+    classifier = one_block(num_classes=3)
+    classifier.save(tmp_path / "classifier.keras")
+    for option in (("--boxes", tmp_path / "none"), ("--threshold", 0.5)):
+        found = keras_vit("predict", "--model", tmp_path / "classifier.keras", images[0], *option, status=2)
+        assert message in found.stderr
+    found = keras_vit("predict", "--model", run, images[0], "--threshold", "2", status=2)
+    assert "expected a number from 0 to 1; got '2'" in found.stderr
+    assert not (tmp_path / "none").exists()
 
 
 def test_an_image_without_objects_is_listed_as_such(keras_vit, run, scenes, tmp_path):
