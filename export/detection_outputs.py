@@ -21,7 +21,7 @@ class DetectionOutputs(RowOutputs):
     """
 
     without_head = "this export detects objects; use its `detect` method"
-    on_pages, can_roll_out = False, False
+    on_pages, can_roll_out, has_objects = False, False, True
 
     @property
     def takes_bytes(self):

@@ -216,9 +216,10 @@ def _export(format, job, target, reference):
     opened = format.open(target, None)
     row = reference.measure(opened if callable(opened) else ExportedModel(*opened).main_output, target)
     images = len(reference.images)
-    pixels = outputs_of(reference.description).pixels(reference.outputs)
+    outputs = outputs_of(reference.description)
     try:
-        warning = format.tolerance.check(row, images, pixels)
+        pixels = outputs.pixels(reference.outputs)
+        warning = format.tolerance.check(row, images, pixels, outputs.has_objects)
     except ValueError as error:
         raise ValueError(f"the {format.name} export is discarded: {error}") from None
     return {**row, "export_seconds": seconds, "warning": warning, "delegates": format.delegates}

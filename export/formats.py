@@ -143,7 +143,7 @@ def _openvino(precision, tolerance):
     return Format("openvino", "openvino/model_{precision}.xml", tolerance, **functions, **about)
 
 
-_EXACT = Tolerance("max_logit_difference", 1e-5, pixels=1.0)
+_EXACT = Tolerance("max_logit_difference", 1e-5, pixels=1.0, objects=0.999)
 _HALF = Tolerance("max_logit_difference", 5e-3)
 _AGREEING = Tolerance("agreement", 0.99)
 _SAVING = _functions("saved_model", "open_saved_model", checks=False)

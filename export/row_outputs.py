@@ -21,6 +21,7 @@ class RowOutputs:
     Attributes:
         without_head: What `check_head` says of an export without class scores, in place of its own message.
         colors: The color of each class on a web page, for maps.
+        has_objects: Whether the outputs are objects of a detector.
         can_roll_out: Whether a web page can show attention rollout.
         page_words: What a web page has done with a picture, and the label of the switch of its overlay.
 
@@ -36,6 +37,7 @@ class RowOutputs:
     """
 
     without_head = colors = None
+    has_objects = False
     can_roll_out = True
     page_words = "classified", "Show where the model looked (attention rollout)"
 

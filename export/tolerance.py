@@ -23,20 +23,25 @@ class Tolerance:
         required: Whether an export beyond it is discarded; otherwise there is a warning.
         pixels: Of a segmenter, the minimum agreement of the pixels' classes, in place of the others: the
             logits of "mask" are logarithms, which magnify the rounding of small scores.
+        objects: Of a detector, the minimum agreement of the objects, as an F1. The bound of the largest
+            difference is then that of the mean one: patches compete for an object, and a little rounding
+            changes much where two are equally good.
     """
 
     metric: str
     bound: float
     required: bool = True
     pixels: float = 0.995
+    objects: float = 0.98
 
-    def check(self, row, images, pixels=None):
+    def check(self, row, images, pixels=None, has_objects=False):
         """Compare the row of an export with this tolerance.
 
         Args:
             row: The dict that `Reference.measure` returned.
             images: The number of images that it was measured on.
             pixels: Of class maps, the number of their pixels.
+            has_objects: Whether the model is a detector.
 
         Returns:
             A warning, or None.
@@ -67,6 +72,15 @@ class Tolerance:
             if row["agreement"] < self.pixels:
                 agrees = f"it agrees with the live model on {row['agreement']:.2%} of {pixels:,} pixels"
                 problem = f"{agrees}; the bound is {self.pixels:.1%}"
+        elif has_objects:
+            bound = MAX_MEAN_DIFFERENCE if self.metric == "agreement" else bound
+            if mean > bound:
+                problem = differ.format(mean, " on average", bound)
+            elif row["score"] is None or images < MIN_MAPS:
+                return f"agreement with the live model is checked on {MIN_MAPS} or more images of a data set"
+            elif row["agreement"] < self.objects:
+                agrees = f"it agrees with the live model on {row['agreement']:.1%} of the objects"
+                problem = f"{agrees} in {images} images; the bound is {self.objects:.1%}"
         elif self.metric == "max_logit_difference":
             problem = differ.format(value, "", bound) if value > bound else None
         elif mean > MAX_MEAN_DIFFERENCE:

@@ -18,6 +18,7 @@ from keras_vit.export.hub_card import model_card
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
+from keras_vit.export.tolerance import Tolerance
 
 DIGITS = tuple(map(str, range(10)))
 
@@ -121,6 +122,40 @@ def test_the_description_builds_the_detector(model):
     expected = "^expected the task 'detection' for an ObjectDetector; got 'single_label'"
     with pytest.raises(ValueError, match=expected):
         describe(model, "single_label")
+
+
+@pytest.mark.parametrize(
+    "change, bound, message",
+    [
+        (
+            {"mean_logit_difference": 1e-4},
+            "max_logit_difference",
+            "differ from the live model by 1.0e-04 of the ",
+        ),
+        (
+            {"agreement": 0.97},
+            "agreement",
+            "agrees with the live model on 97.0% of the objects in 64 images; the",
+        ),
+        ({"max_logit_difference": 0.5}, "max_logit_difference", None),
+    ],
+)
+def test_exports_that_find_other_objects_are_discarded(change, bound, message):
+    row = {
+        "max_logit_difference": 0.0,
+        "mean_logit_difference": 0.0,
+        "agreement": 1.0,
+        "score": 0.5,
+        **change,
+    }
+    tolerance = Tolerance(bound, 1e-5)
+    if message:
+        with pytest.raises(ValueError, match=message):
+            tolerance.check(row, 64, has_objects=True)
+    else:
+        assert tolerance.check(row, 64, has_objects=True) is None
+    row = {**row, "mean_logit_difference": 0.0, "score": None}
+    assert "32 or more images of a data set" in tolerance.check(row, 16, has_objects=True)
 
 
 @pytest.mark.slow
