@@ -246,7 +246,7 @@ def box_batches(samples, preprocessing, batch_size):
     Example:
         >>> samples = load_dataset("digits_scenes", task="detection").split("test").take(range(2))
         >>> images, boxes, counts, sizes = next(iter(box_batches(samples, Preprocessing(16), 2)))
-        >>> boxes.shape[1] == max(counts), sizes.numpy().tolist()
+        >>> boxes.shape[1] == int(max(counts)), sizes.numpy().tolist()
         (True, [[32, 32], [32, 32]])
     """
     _worker_slots(samples, batch_size, worker=0, workers=1)

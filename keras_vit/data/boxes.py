@@ -1,64 +1,10 @@
-"""Boxes of objects in images: samples that have them, and how they move with their image."""
+"""Boxes of objects in images: how they move with their image, and are padded."""
 
-from __future__ import annotations
-
-import dataclasses
-
-import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.samples import EncodedSamples
 from keras_vit.labels.boxes import COLUMNS, MAX_BOXES, PADDING
 
 MIN_VISIBLE = 0.25  # the least fraction of a box that is in the image, for it to be trained on
-
-
-@dataclasses.dataclass(frozen=True)
-class BoxSamples(EncodedSamples):
-    """Encoded images and the boxes in each.
-
-    Args:
-        images: Paths (str) or file contents (bytes), all of one kind.
-        labels: The rows of each image, as `encode_boxes` returns them.
-        exif: As of `Samples`.
-
-    Example:
-        >>> png = tf.io.encode_png(tf.zeros((8, 8, 1), tf.uint8)).numpy()
-        >>> boxes = encode_boxes([[0.0, 0.0, 0.5, 1.0, 2, 0, 0.5]])
-        >>> encoded, rows = BoxSamples((png,), (boxes,))[0]
-        >>> rows.tolist()
-        [[0.0, 0.0, 0.5, 1.0, 2.0, 0.0, 0.5]]
-    """
-
-    images: tuple[str | bytes, ...]
-    labels: tuple[bytes, ...]
-    exif: bool = True
-
-    def _label(self, index):
-        return decode_boxes(self.labels[index])
-
-    def _label_reader(self):
-        labels = tf.constant(self.labels)
-        shape = (-1, len(COLUMNS))
-        return lambda index: tf.reshape(tf.io.decode_raw(labels[index], tf.float32), shape)
-
-
-def encode_boxes(rows):
-    """Rows of `labels.boxes.COLUMNS` as bytes, which are small, and equal for equal rows.
-
-    >>> decode_boxes(encode_boxes([[0, 0, 1, 1, 3, 0, 1]])).shape
-    (1, 7)
-    """
-    return np.asarray(rows, "<f4").reshape(-1, len(COLUMNS)).tobytes()
-
-
-def decode_boxes(encoded):
-    """The float32 rows of `encode_boxes`.
-
-    >>> decode_boxes(b"").shape
-    (0, 7)
-    """
-    return np.frombuffer(encoded, "<f4").reshape(-1, len(COLUMNS))
 
 
 def moved(boxes, scale, offset):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit.data.chunked_records import MAX_LANES, ChunkedRecords
 from keras_vit.data.decoding.model_input import check_image
 from keras_vit.data.masks import decode_mask, read_mask
-from keras_vit.data.samples import OPEN_FILES, interleaved, label_tensor, not_converted
+from keras_vit.data.samples import OPEN_FILES, interleaved, label_reader, not_converted
 from keras_vit.data.shard_cache import is_remote, opened
 
 
@@ -139,9 +139,9 @@ class ChunkedSamples:
                 return decode_mask(record["images"][mask[0]], self.values, colors=self.colors)
 
         else:
-            labels = label_tensor(self.labels)
+            read_label = label_reader(self.labels)
 
             def label_of(record):
-                return labels[record["index"]]
+                return read_label(record["index"])
 
         return not_converted(lambda record: (record["images"][image], label_of(record)))

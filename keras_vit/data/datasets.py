@@ -59,19 +59,18 @@ def _without_path(name):
 
 
 SHARDS = {"placeholder": "PATH", "title": _without_path, "absolute": _all_absolute, "has_fields": True}
-NO_BOXES = tuple(name for name in LABEL_KINDS if name != "detection")
 SOURCES = {
     "digits": Source("scikit-learn's scanned digits", None, ("single_label",)),
     "digits_scenes": Source("scenes of these digits", None, ("segmentation", "detection")),
     "digits_words": Source("the digits with words for them", None, ("single_label",)),
     # Other readers get no path, which may be private.
     "folder": Source("images in files", "PATH", title=_without_path, absolute=_absolute),
-    "hf": Source("a data set of the Hugging Face Hub", "ORG/NAME", NO_BOXES, has_fields=True),
-    "parquet": Source("Parquet files", tasks=NO_BOXES, **SHARDS),
+    "hf": Source("a data set of the Hugging Face Hub", "ORG/NAME", has_fields=True),
+    "parquet": Source("Parquet files", **SHARDS),
     # A prepared folder ends in the name and the version.
     "tfds": Source("TensorFlow Datasets", "NAME", title=lambda name: "/".join(name.split("/")[-2:])),
     "vtab": Source("a task of VTAB-1k", "TASK", ("single_label",)),
-    "webdataset": Source("tar files of WebDataset", tasks=NO_BOXES, **SHARDS),
+    "webdataset": Source("tar files of WebDataset", **SHARDS),
 }
 
 

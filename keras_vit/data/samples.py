@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_vit.data.decoding.model_input import check_image, read
 from keras_vit.data.files import file_orientations, refuse_unreadable
+from keras_vit.labels.boxes import COLUMNS, decode_boxes
 
 SPLITS = ("train", "validation", "test")
 READ_BATCH = 64  # array records
@@ -73,7 +74,7 @@ class IndexedSamples:
     def __getitem__(self, index):
         """A sample: (bytes of the encoded image, label).
 
-        The label is an int, float32 (targets,) or the uint8 (height, width, 1) of a mask.
+        The label is an int, float32 (targets,) or (boxes, 7), or the uint8 (height, width, 1) of a mask.
 
         Raises:
             IndexError: if there is no such sample.
@@ -96,6 +97,8 @@ class IndexedSamples:
 
     def _label(self, index):
         label = self.labels[index]
+        if isinstance(label, bytes):
+            return decode_boxes(label)
         return np.array(label, "float32") if np.ndim(label) else int(label)
 
     def _read(self, indexed):
@@ -162,7 +165,8 @@ class Samples(EncodedSamples):
 
     Args:
         images: Paths (str) or file contents (bytes), all of one kind.
-        labels: A class index for each image, or for several numbers per sample a tuple of floats.
+        labels: A class index for each image, for several numbers per sample a tuple of floats, or for boxes
+            what `labels.boxes.encode_boxes` returns.
         exif: Whether to apply the EXIF orientation; False saves the search for it where all images are
             stored upright.
 
@@ -177,13 +181,12 @@ class Samples(EncodedSamples):
     """
 
     images: tuple[str | bytes, ...]
-    labels: tuple[int | tuple[float, ...], ...]
+    labels: tuple[int | tuple[float, ...] | bytes, ...]
     exif: bool = True
 
     def _label_reader(self):
         """A function from an index to the label."""
-        labels = label_tensor(self.labels)
-        return lambda index: labels[index]
+        return label_reader(self.labels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,10 +315,14 @@ def shuffled(position, n, seed):
     return tf.random.experimental.index_shuffle(position % n, [seed, position // n], n - 1)
 
 
-def label_tensor(labels):
-    """Labels as a tensor: int32 (samples,), or float32 (samples, targets)."""
+def label_reader(labels):
+    """A function from an index, a tensor, to a label: int32 (), float32 (targets,) or (boxes, 7)."""
+    if labels and isinstance(labels[0], bytes):
+        encoded, shape = tf.constant(labels), (-1, len(COLUMNS))
+        return lambda index: tf.reshape(tf.io.decode_raw(encoded[index], tf.float32), shape)
     labels = np.asarray(labels)
-    return tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
+    labels = tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
+    return lambda index: labels[index]
 
 
 def content_of(source):
@@ -392,9 +399,9 @@ def hold_out(samples, every, seed):
         >>> len(rest), len(held)
         (286, 69)
     """
-    classes = np.zeros(len(samples), int) if samples.labels is None else np.asarray(samples.labels)
-    if classes.ndim > 1 or classes.dtype.kind not in "iu":
-        classes = np.zeros(len(samples), int)
+    labels = samples.labels
+    is_known = labels is not None and len(labels) and isinstance(labels[0], int | np.integer)
+    classes = np.asarray(labels) if is_known else np.zeros(len(samples), int)
     held = []
     for label in np.unique(classes):
         indices = np.random.default_rng([*seed, label]).permutation(np.flatnonzero(classes == label))

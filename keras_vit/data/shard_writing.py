@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from keras_vit.data.files import CLASSES
 from keras_vit.data.shard_files import INCOMPLETE
+from keras_vit.data.stored_boxes import size_of
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import read_image
@@ -57,8 +58,6 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
         (5, '10 classes (0, 1, 2, 3, ')
     """
     one_of(tuple(FORMATS)).check("format", file_format)
-    if dataset.task == "detection":
-        raise ValueError(f"{file_format} files hold no boxes; got a data set of the task 'detection'")
     integer(at_least=1).check("images_per_shard", images_per_shard)
     suffix, write, finish = FORMATS[file_format]
     names = _lines(dataset.class_names)
@@ -163,11 +162,29 @@ def _row(dataset, split, number, content, label):
         return row
     if kind.is_map:
         return {**row, "mask": {"bytes": _png(label[..., 0]), "path": f"{name}.png"}}
+    if kind.name == "detection":
+        return {**row, **_objects(label, *size_of(content))}
     if kind.is_class_id:
         return {**row, "label": int(label)}
     if kind.has_classes:
         return {**row, "labels": np.flatnonzero(label).tolist()}
     return {**row, "target": [float(number) for number in label]}
+
+
+def _objects(rows, width, height):
+    """The columns of boxes in an image of a size in pixels."""
+    left, top, right, bottom, label, crowd, area = np.asarray(rows, "float64").T
+    box = np.stack([left * width, top * height, (right - left) * width, (bottom - top) * height], axis=1)
+    return {
+        "width": width,
+        "height": height,
+        "objects": {
+            "bbox": box.tolist(),
+            "category": label.astype(int).tolist(),
+            "area": (area * width * height).tolist(),
+            "iscrowd": crowd.astype(bool).tolist(),
+        },
+    }
 
 
 def _png(pixels):
@@ -187,6 +204,9 @@ def _write_tar(path, rows, dataset):
                 members["txt"] = row["caption"][0].encode()
             elif "mask" in row:
                 members["seg.png"] = row["mask"]["bytes"]
+            elif "objects" in row:
+                value = {name: row[name] for name in ("width", "height", "objects")}
+                members["json"] = json.dumps(value).encode()
             elif "label" in row:
                 members["cls"] = b"%d" % row["label"]
             elif row.keys() & {"labels", "target"}:
@@ -197,11 +217,33 @@ def _write_tar(path, rows, dataset):
                 tar.addfile(member, io.BytesIO(content))
 
 
+def _sequence(feature):
+    return {"feature": feature, "_type": "Sequence"}
+
+
 IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
 # By field, its type in Parquet, and a function from the class names to its feature for the package datasets.
 COLUMNS = {
     "image": (IMAGE, lambda names: {"_type": "Image"}),
     "mask": (IMAGE, lambda names: {"_type": "Image"}),
+    "width": (pyarrow.int64(), lambda names: {"dtype": "int64", "_type": "Value"}),
+    "height": (pyarrow.int64(), lambda names: {"dtype": "int64", "_type": "Value"}),
+    "objects": (
+        pyarrow.struct(
+            [
+                ("bbox", pyarrow.list_(pyarrow.list_(pyarrow.float64()))),
+                ("category", pyarrow.list_(pyarrow.int64())),
+                ("area", pyarrow.list_(pyarrow.float64())),
+                ("iscrowd", pyarrow.list_(pyarrow.bool_())),
+            ]
+        ),
+        lambda names: {
+            "bbox": _sequence(_sequence({"dtype": "float64", "_type": "Value"})),
+            "category": _sequence({"names": names, "_type": "ClassLabel"}),
+            "area": _sequence({"dtype": "float64", "_type": "Value"}),
+            "iscrowd": _sequence({"dtype": "bool", "_type": "Value"}),
+        },
+    ),
     "label": (pyarrow.int64(), lambda names: {"names": names, "_type": "ClassLabel"}),
     "labels": (
         pyarrow.list_(pyarrow.int64()),

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.masks import decode_mask, read_mask
-from keras_vit.data.samples import READ_BATCH, IndexedSamples, label_tensor, not_converted
+from keras_vit.data.samples import READ_BATCH, IndexedSamples, label_reader, not_converted
 from keras_vit.data.shard_cache import opened
 
 
@@ -75,8 +75,6 @@ class TarSamples(IndexedSamples):
         return decode_mask(self._contents(index)[1], self.values, colors=self.colors).numpy()
 
     def _read(self, indexed):
-        labels = None if self.labels is None else label_tensor(self.labels)
-
         def contents(indices):
             return [np.array(of, object) for of in zip(*map(self._contents, indices))]
 
@@ -85,14 +83,15 @@ class TarSamples(IndexedSamples):
             types = [tf.string] * len(self.columns)
             found = tf.numpy_function(contents, [indices], types, stateful=False)
             image, *mask = (tf.ensure_shape(part, positions.shape) for part in found)
-            return positions, image, *(mask or [tf.gather(labels, indices)])
+            return positions, image, *(mask or [indices])
 
-        @not_converted
-        def decoded(position, image, mask):
-            return position, image, decode_mask(mask, self.values, colors=self.colors)
-
+        if self.labels is None:
+            read_label = functools.partial(decode_mask, values=self.values, colors=self.colors)
+        else:
+            read_label = label_reader(self.labels)  # from the index
         records = indexed.batch(READ_BATCH).map(read_batch, tf.data.AUTOTUNE).unbatch()
-        return records if labels is not None else records.map(decoded, tf.data.AUTOTUNE)
+        labeled = not_converted(lambda position, image, label: (position, image, read_label(label)))
+        return records.map(labeled, tf.data.AUTOTUNE)
 
 
 def read_members(shard, columns, places):

@@ -8,10 +8,11 @@ from made.scenes import few_scenes
 from keras_vit.data import load_dataset
 from keras_vit.data.augmentation.options import Augmentation
 from keras_vit.data.batches import box_batches, evaluation_batches, training_batches
-from keras_vit.data.boxes import BoxSamples, decode_boxes, encode_boxes, visible
+from keras_vit.data.boxes import visible
 from keras_vit.data.fingerprint import fingerprint
-from keras_vit.data.samples import hold_out
+from keras_vit.data.samples import Samples, hold_out
 from keras_vit.data.sources.digits import png
+from keras_vit.labels.boxes import decode_boxes, encode_boxes
 from keras_vit.preprocessing import Preprocessing
 
 SIDES = (90, 120)
@@ -40,7 +41,7 @@ def picture(rng, count=3):
 @pytest.fixture
 def samples(rng):
     made = [picture(rng) for _ in range(8)]
-    return BoxSamples(tuple(png(image) for image, _ in made), tuple(encode_boxes(rows) for _, rows in made))
+    return Samples(tuple(png(image) for image, _ in made), tuple(encode_boxes(rows) for _, rows in made))
 
 
 def boxes_of_pixels(image):
@@ -88,7 +89,7 @@ def test_a_batch_is_a_function_of_seed_and_step(samples):
 
 def test_crowds_are_not_trained_on_but_evaluated():
     rows = [[0, 0, 0.5, 0.5, 0, 1, 0.25], [0, 0, 1, 1, 1, 0, 1.0]]
-    samples = BoxSamples((png(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
+    samples = Samples((png(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
     [(_, trained)] = training_batches(samples, Preprocessing(8), 1, seed=0, steps=1)
     [(_, evaluated)] = evaluation_batches(samples, Preprocessing(8), 1)
     assert trained[0, :, 4].numpy().tolist()[:3] == [1, -1, -1]
@@ -101,7 +102,7 @@ def test_boxes_that_are_hardly_visible_are_left_out():
 
 
 def test_images_without_boxes(samples):
-    empty = BoxSamples(samples.images[:3], (b"", samples.labels[1], b""))
+    empty = Samples(samples.images[:3], (b"", samples.labels[1], b""))
     assert empty[0][1].shape == (0, 7)
     [(_, labels)] = training_batches(empty, Preprocessing(32), 3, seed=0, steps=1)
     assert sorted((labels[..., 4].numpy() >= 0).sum(1).tolist()) == [0, 0, 3]
@@ -112,7 +113,7 @@ def test_images_without_boxes(samples):
 
 def test_more_boxes_than_a_batch_holds_are_left_out():
     rows = np.tile([[0, 0, 1, 1, 1, 0, 1.0]], (120, 1))
-    samples = BoxSamples((png(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
+    samples = Samples((png(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
     [(_, labels)] = training_batches(samples, Preprocessing(8), 1, seed=0, steps=1)
     [(_, boxes, counts, sizes)] = box_batches(samples, Preprocessing(8), 1)
     assert labels.shape == (1, 100, 7) and boxes.shape == (1, 120, 7)

@@ -85,5 +85,7 @@ def test_a_class_name_of_several_lines_is_refused(name):
 def test_an_unknown_task_and_one_of_class_maps_are_refused():
     with pytest.raises(ValueError, match="a task with one output per image; got 'segmentation'"):
         describe(small(num_layers=1), "segmentation")
-    with pytest.raises(ValueError, match="task must be one of .*; got 'detection'"):
+    with pytest.raises(ValueError, match="a task with one output per image; got 'detection'"):
         describe(small(num_layers=1), "detection")
+    with pytest.raises(ValueError, match="task must be one of .*; got 'depth'"):
+        describe(small(num_layers=1), "depth")

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from keras_vit.data.boxes import encode_boxes
 from keras_vit.labels import label_kind
+from keras_vit.labels.boxes import encode_boxes
 
 KIND = label_kind("detection")
 ROWS = np.array(

@@ -3,16 +3,13 @@
 import collections
 import dataclasses
 import json
-import math
 import os
 import pathlib
 import re
 import xml.etree.ElementTree
 
-import numpy as np
 from PIL import Image
 
-from keras_vit.data.boxes import BoxSamples, encode_boxes
 from keras_vit.data.files import (
     CLASSES,
     IMAGE_SUFFIXES,
@@ -24,35 +21,17 @@ from keras_vit.data.files import (
     read_text,
     refuse_unreadable,
 )
-from keras_vit.data.samples import hold_out_missing
+from keras_vit.data.samples import Samples, hold_out_missing
+from keras_vit.data.stored_boxes import StoredObject, checked_rows, numbers_of, objects_of, with_extent
+from keras_vit.labels.boxes import encode_boxes
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import TRANSPOSED
 
 METADATA, OBJECTS = "metadata.jsonl", "objects"
-OUTSIDE = 1.5  # pixels by which a box may end outside its image, as rounded ones do
 LAYOUT = (
     "COCO's JSON files with images, annotations and categories; YOLO's data.yaml with images/ and labels/; "
     f"Pascal VOC's XML files; or {METADATA} with {OBJECTS}"
 )
-
-
-@dataclasses.dataclass
-class _Object:
-    """An object in a file of labels.
-
-    Args:
-        where: Its place, for messages.
-        sides: Left, top, right and bottom: pixels, or fractions of the image's sides.
-        name: Of its class, a str, or its number.
-        crowd: Whether it is a crowd, or too difficult to count.
-        area: Its own area in pixels; None for that of the box.
-    """
-
-    where: str
-    sides: tuple[float, float, float, float]
-    name: str | int
-    crowd: bool = False
-    area: float | None = None
 
 
 @dataclasses.dataclass
@@ -62,7 +41,7 @@ class _Labeled:
     Args:
         split: The name of its split.
         path: Of the image.
-        objects: A list of `_Object`.
+        objects: A list of `StoredObject`.
         size: (width, height) by the file of labels; None if unknown.
         are_fractions: Whether the sides of the objects are fractions.
     """
@@ -139,7 +118,7 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     for image, size in zip(labeled, sizes):
         if image.path in bad:
             continue
-        rows, reasons = _rows(image, size, numbers)
+        rows, reasons = checked_rows(image.objects, size, numbers, image.are_fractions)
         if reasons:
             wrong += reasons
             bad[image.path] = image.path
@@ -157,7 +136,7 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     if "train" not in splits:
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {listed(sorted(splits))}")
     is_turned = any(turn > 1 for turn in turns.values())
-    samples = {split: BoxSamples(*map(tuple, columns), exif=is_turned) for split, columns in splits.items()}
+    samples = {split: Samples(*map(tuple, columns), exif=is_turned) for split, columns in splits.items()}
     fields = {"class_names": names, "splits": hold_out_missing(samples, seed), "bad_images": tuple(bad)}
     return used | {image.path for image in labeled}, fields
 
@@ -267,10 +246,10 @@ def _of_coco(root, contents, images):
             image = by_id.get(_value(annotation, "image_id", where))
             if image is None:
                 raise ValueError(f"{where}: expected the id of an image; got {annotation['image_id']!r}")
-            sides = _with_extent(_value(annotation, "bbox", where), where)
+            sides = with_extent(_value(annotation, "bbox", where), where)
             name = categories.get(_value(annotation, "category_id", where), annotation["category_id"])
             crowd, area = bool(annotation.get("iscrowd", 0)), annotation.get("area")
-            image.objects.append(_Object(where, sides, name, crowd, area))
+            image.objects.append(StoredObject(where, sides, name, crowd, area))
         labeled += by_id.values()
     used = {one.name for image in labeled for one in image.objects}
     # Roboflow's files have a category above all others, which no object has.
@@ -290,22 +269,6 @@ def _value(row, key, where):
     return row[key]
 
 
-def _with_extent(box, where):
-    """(left, top, right, bottom) of [left, top, width, height]."""
-    left, top, width, height = _numbers(box, 4, where)
-    return left, top, left + width, top + height
-
-
-def _numbers(values, count, where):
-    try:
-        numbers = [float(value) for value in values]
-    except (TypeError, ValueError):
-        numbers = []
-    if len(numbers) != count or not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{where}: expected {count} numbers of a box; got {values!r}")
-    return numbers
-
-
 # metadata.jsonl
 
 
@@ -318,23 +281,14 @@ def _of_metadata(root, path):
         where = f"{path}, line {line}"
         try:
             row = json.loads(text)
-            objects = row[OBJECTS]
-            boxes = objects["bbox"]
-            classes = objects["category"] if "category" in objects else objects["categories"]
-            file = os.path.join(folder, row["file_name"])
+            objects, file = row[OBJECTS], os.path.join(folder, row["file_name"])
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
                 f"{where}: expected file_name and {OBJECTS} with bbox and category; got {error!r}"
             ) from None
         if not os.path.isfile(file):
             raise ValueError(f"{where}: no such file: {row['file_name']!r}")
-        if len(boxes) != len(classes):
-            raise ValueError(
-                f"{where}: expected a category for each of {len(boxes)} boxes; got {len(classes)}"
-            )
-        areas = objects.get("area") or [None] * len(boxes)
-        rows = zip(boxes, classes, areas)
-        found = [_Object(where, _with_extent(box, where), name, False, area) for box, name, area in rows]
+        found = objects_of(objects, where)
         size = (row["width"], row["height"]) if {"width", "height"} <= row.keys() else None
         yield _Labeled(split, file, found, size)
 
@@ -372,11 +326,11 @@ def _of_voc(root, files, lists, images):
         for number, one in enumerate(annotation.findall("object")):
             where = f"{path}, object {number}"
             texts = [one.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
-            left, top, right, bottom = _numbers(texts, 4, where)
+            left, top, right, bottom = numbers_of(texts, 4, where)
             # The first pixel is 1, and the last one belongs to the box.
             sides = (left - 1, top - 1, right, bottom)
             is_difficult = (one.findtext("difficult") or "0").strip() == "1"
-            objects.append(_Object(where, sides, (one.findtext("name") or "").strip(), is_difficult))
+            objects.append(StoredObject(where, sides, (one.findtext("name") or "").strip(), is_difficult))
         size = [annotation.findtext(f"size/{side}") for side in ("width", "height")]
         known = all(text and text.strip().isdigit() and int(text) for text in size)
         labeled.append(_Labeled(split, file, objects, tuple(map(int, size)) if known else None))
@@ -424,8 +378,8 @@ def _of_yolo(root, configs, images):
 
 
 def _yolo_object(words, where, names):
-    """The `_Object` of a line: class x y width height, or class and the corners of a polygon."""
-    numbers = _numbers(words[1:], max(len(words) - 1, 4), where)
+    """The `StoredObject` of a line: class x y width height, or class and the corners of a polygon."""
+    numbers = numbers_of(words[1:], max(len(words) - 1, 4), where)
     name = names[int(words[0])] if words[0].isdigit() and int(words[0]) < len(names) else words[0]
     if len(numbers) > 4:
         xs, ys = numbers[0::2], numbers[1::2]
@@ -433,9 +387,9 @@ def _yolo_object(words, where, names):
             raise ValueError(
                 f"{where}: expected a box of 4 numbers, or the corners of a polygon; got {words}"
             )
-        return _Object(where, (min(xs), min(ys), max(xs), max(ys)), name)
+        return StoredObject(where, (min(xs), min(ys), max(xs), max(ys)), name)
     x, y, width, height = numbers
-    return _Object(where, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), name)
+    return StoredObject(where, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), name)
 
 
 # Checks
@@ -473,35 +427,3 @@ def _names_of(root, labeled):
                 one.name = lines[one.name] if 0 <= one.name < len(lines) else one.name
         return tuple(lines)
     return tuple(sorted(map(str, names)))
-
-
-def _rows(image, size, numbers):
-    """The rows of `labels.boxes.COLUMNS` of an image, and what is wrong with its boxes."""
-    rows, reasons, seen = [], [], set()
-    sides = np.array([*size, *size], "float64")
-    for one in image.objects:
-        box = np.array(one.sides) / (1 if image.are_fractions else sides)
-        far = OUTSIDE / sides
-        reason = None
-        if one.name not in numbers:
-            reason = f"unknown class {one.name!r}"
-        elif box[0] >= box[2] or box[1] >= box[3]:
-            reason = f"no extent: {_in_words(one.sides)}"
-        elif (box < -far).any() or (box > 1 + far).any():
-            reason = f"outside of its image of {size[0]}×{size[1]} pixels: {_in_words(one.sides)}"
-        elif (key := (*one.sides, one.name)) in seen:
-            reason = f"the same box and class twice: {_in_words(one.sides)}"
-        if reason:
-            reasons.append(f"{one.where} ({reason})")
-            continue
-        seen.add(key)
-        box = np.clip(box, 0, 1)
-        area = (box[2] - box[0]) * (box[3] - box[1])
-        if one.area is not None:
-            area = float(one.area) / (size[0] * size[1])
-        rows.append((*box, numbers[one.name], one.crowd, area))
-    return rows, reasons
-
-
-def _in_words(sides):
-    return "left, top, right, bottom " + ", ".join(f"{side:g}" for side in sides)

@@ -4,9 +4,10 @@ import io
 
 import numpy as np
 
-from keras_vit.data.boxes import BoxSamples, encode_boxes
 from keras_vit.data.masks import MaskSamples
+from keras_vit.data.samples import Samples
 from keras_vit.data.sources.digits import load_digits, png
+from keras_vit.labels.boxes import encode_boxes
 
 SIDE = 32  # pixels of a scene
 DIGITS = (2, 4)  # the fewest and the most that are tried in a scene, each in a corner of its own
@@ -39,7 +40,7 @@ def load_digits_scenes(argument=None, *, seed, task="segmentation", **options):
         pictures = tuple(png(pixels, compress_level=0) for pixels in pictures)
         if task == "detection":
             boxes = tuple(encode_boxes(boxes_of(*maps)) for maps in zip(masks, owners))
-            splits[split] = BoxSamples(pictures, boxes, exif=False)
+            splits[split] = Samples(pictures, boxes, exif=False)
         else:
             masks = tuple(png(mask, compress_level=0) for mask in masks)
             splits[split] = MaskSamples(pictures, masks, exif=False)

@@ -16,8 +16,10 @@ from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import split_shards, version_of
 from keras_vit.data.sources.mask_folder import read_named_classes
+from keras_vit.data.stored_boxes import CATEGORIES, box_class_names, numbered_rows, size_of
 from keras_vit.data.stored_labels import label_maker, parse_numbers, parse_text, with_captions
 from keras_vit.labels import label_kind
+from keras_vit.labels.boxes import encode_boxes
 from keras_vit.messages import listed
 
 
@@ -112,6 +114,7 @@ class _Columns:
     label: str | None = None
     has_texts: bool = False
     class_names: list[str] | None = None
+    has_sizes: bool = False
 
     def __str__(self):
         names = "" if self.class_names is None else f" of {len(self.class_names)} named classes"
@@ -139,6 +142,12 @@ def _either(*accepted):
     return lambda type: any(accepts(type) for accepts in accepted)
 
 
+def _is_objects(type):
+    """Whether a type is a struct of lists, or a list of structs, with a box."""
+    type = type.value_type if _is_list_of(types.is_struct)(type) else type
+    return types.is_struct(type) and "bbox" in {field.name for field in type}
+
+
 # By purpose, what the type of a column must be, without and with its name in `fields`, and usual names of it.
 LABELS = {
     "single_label": (types.is_integer, _either(types.is_integer, _is_text), ("label", "labels")),
@@ -150,8 +159,10 @@ LABELS = {
         ),
         ("label", "labels", "target"),
     ),
+    "detection": (_is_objects, _is_objects, ("objects",)),
     "captions": (_either(_is_text, _is_list_of(_is_text)),) * 2 + (("caption", "captions", "text"),),
 }
+SIZES = ("width", "height")  # columns of the images' sizes, to which boxes belong
 IMAGES = (_is_image, _is_image, ("image", "img"))
 MASKS = (_is_image, _is_image, ("mask", "label", "annotation", "segmentation_mask"))
 
@@ -169,6 +180,7 @@ def _columns(schema, path, purpose, chosen):
         label,
         _is_text(_type(schema, label)),
         _class_names(features.get(label)) if form != MASKS else None,
+        purpose == "detection" and {*SIZES} <= {*schema.names},
     )
 
 
@@ -219,6 +231,9 @@ def _class_names(feature):
     while isinstance(feature, (list, dict)):
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
             return tuple(map(str, feature.get("names") or ()))
+        if isinstance(feature, dict) and "bbox" in feature:  # of objects
+            feature = next((feature[name] for name in CATEGORIES if name in feature), None)
+            continue
         feature = feature[0] if isinstance(feature, list) and feature else dict(feature).get("feature")
     return None
 
@@ -242,9 +257,24 @@ def _values(file, path, number, columns, purpose, kind):
     """The label or captions of each row of a row group; 0 where there are none to read."""
     if purpose not in LABELS:
         return [0] * file.metadata.row_group(number).num_rows
+    if purpose == "detection":
+        return _boxes(file, path, number, columns)
     values = file.read_row_group(number, [columns.label])[columns.label].to_pylist()
     place = f"{path!r}, row group {number}, row"
     return [_parsed(value, f"{place} {row}", columns, purpose, kind) for row, value in enumerate(values)]
+
+
+def _boxes(file, path, number, columns):
+    """The rows of boxes in each image of a row group; without columns of sizes the images are read."""
+    table = file.read_row_group(number, [columns.label, *(SIZES if columns.has_sizes else [columns.image])])
+    if columns.has_sizes:
+        sizes = zip(*(table[name].to_pylist() for name in SIZES))
+    else:
+        images = table[columns.image].to_pylist()
+        sizes = [size_of(image["bytes"] if isinstance(image, dict) else image) for image in images]
+    place = f"{path!r}, row group {number}, row"
+    values = enumerate(zip(table[columns.label].to_pylist(), sizes))
+    return [numbered_rows(value, size, f"{place} {row}") for row, (value, size) in values]
 
 
 def _parsed(value, place, columns, purpose, kind):
@@ -261,6 +291,8 @@ def _parsed(value, place, columns, purpose, kind):
 
 def _labels(root, values, kind, columns):
     """The names of classes or targets, and a function from a value to the label."""
+    if kind.name == "detection":
+        return box_class_names(root, values, columns.class_names), encode_boxes
     if not columns.has_texts:
         return label_maker(root, values, kind, columns.class_names and tuple(columns.class_names))
     names = tuple(sorted({*values}))

@@ -15,14 +15,17 @@ from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import split_shards, version_of
 from keras_vit.data.sources.mask_folder import read_named_classes
+from keras_vit.data.stored_boxes import box_class_names, numbered_rows, size_of
 from keras_vit.data.stored_labels import label_maker, parse_numbers, parse_text, with_captions
 from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
 from keras_vit.labels import label_kind
+from keras_vit.labels.boxes import encode_boxes
 from keras_vit.messages import listed
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
 MASKS = ("seg.png", "mask.png")
 CLASS, CAPTION = "cls", "txt"
+OBJECTS = "objects"  # in the JSON object
 
 
 def load_webdataset(argument, *, task="single_label", seed=0, texts=False, labels=True, fields=(), **options):
@@ -42,7 +45,8 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
         task, seed, texts, labels: As of `load_dataset`.
         fields: ("label=json:KEY",) for labels, or captions, that are a value of the JSON object: for
             "single_label" an int, and a negative one skips the sample; for "multi_label" a list of the
-            numbers of classes; for "regression" a number or a list.
+            numbers of classes; for "regression" a number or a list; for "detection", where it is `objects` by
+            default, what `stored_boxes.objects_of` takes, and `width` and `height` may be there, too.
 
     Returns:
         dict of `class_names`, `splits`, `version`, `ignored_files` and `texts`, as of `Dataset`.
@@ -82,7 +86,11 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
         names, masks = classes.names, {"values": classes.table, "colors": classes.colors}
     elif labels and not texts:
         values = itertools.chain.from_iterable(values for _, values in rows.values())
-        names, label_of = label_maker(root, [*values], kind)
+        values = [*values]
+        if kind.name == "detection":
+            names, label_of = box_class_names(root, values), encode_boxes
+        else:
+            names, label_of = label_maker(root, values, kind)
     make = TarSamples
     if any(map(is_remote, paths)):
         make = functools.partial(ChunkedSamples, read_members, member_name)
@@ -129,6 +137,8 @@ def _reader(kind, texts, labels, key):
         return lambda sample: 0
     if kind.is_map:
         return lambda sample: sample.place(MASKS, "a mask")
+    if kind.name == "detection":
+        return lambda sample: sample.boxes(key or OBJECTS)
     return lambda sample: parse_numbers(value(sample), sample, kind)
 
 
@@ -187,13 +197,22 @@ class _Sample:
         except UnicodeDecodeError:
             raise ValueError(f"{self}.{suffix} is no text in UTF-8") from None
 
-    def json_value(self, key):
-        """A value of the JSON object."""
+    def boxes(self, key):
+        """The rows of boxes in a value of the JSON object, which may have the size of the image, too."""
+        sizes = [self.json_value(side, None) for side in ("width", "height")]
+        if None in sizes:
+            sizes = size_of(member(self.file, *self.place(IMAGES, "an image"), self.path))
+        return numbered_rows(self.json_value(key), sizes, str(self))
+
+    def json_value(self, key, *default):
+        """A value of the JSON object; without a default it has to be there."""
         text = self.text("json")
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self}.json is damaged: {error}") from None
+        if default and isinstance(values, dict):
+            return values.get(key, *default)
         if not isinstance(values, dict) or key not in values:
             has = ", ".join(values) if isinstance(values, dict) else type(values).__name__
             raise ValueError(f"{self}.json has no {key!r}; it has {has or 'no keys'}")

@@ -332,9 +332,3 @@ def test_images_turned_by_their_exif_data_have_the_boxes_as_they_are_shown(tmp_p
     turned.save(tmp_path / "images/00.png", exif=exif)
     samples = load(tmp_path, seed=None).split("train")
     assert samples.exif and samples[0][1][0, :4].tolist() == [0, 0, 0.5, 0.5]
-
-
-@pytest.mark.parametrize("name", ["parquet:x", "webdataset:x", "hf:me/x"])
-def test_other_sources_have_no_boxes(name):
-    with pytest.raises(ValueError, match=f"^{name} has no labels for task 'detection'; it has single_label,"):
-        load_dataset(name, task="detection")

@@ -210,4 +210,4 @@ def test_a_run_refuses_sorted_classes(tmp_path, monkeypatch):
 
 
 def test_every_purpose_has_its_columns():
-    assert {*parquet.LABELS} == {"single_label", "multi_label", "regression", "captions"}
+    assert {*parquet.LABELS} == {"single_label", "multi_label", "regression", "detection", "captions"}

@@ -1,0 +1,129 @@
+"""Boxes in tar and Parquet files, and their copies."""
+
+import json
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+from made.scenes import few_scenes
+from made.shards import write_tar
+
+from keras_vit.data import load_dataset
+from keras_vit.data.shard_writing import write_shards
+from keras_vit.data.sources.digits import png
+from keras_vit.data.stored_boxes import objects_of
+
+IMAGE = png(np.zeros((20, 40, 3), "uint8"))
+OBJECTS = {"bbox": [[4, 2, 16, 10], [0, 0, 40, 20]], "category": [1, 0]}
+ROWS = [[0.1, 0.1, 0.5, 0.6, 1, 0, 0.2], [0, 0, 1, 1, 0, 0, 1]]
+
+
+def parquet_file(folder, objects, metadata=None, **columns):
+    """Twelve rows with the same objects."""
+    table = pyarrow.table(
+        {
+            "image": [IMAGE] * 12,
+            "objects": [objects] * 12,
+            **{name: [of] * 12 for name, of in columns.items()},
+        }
+    )
+    table = table.replace_schema_metadata(metadata)
+    pyarrow.parquet.write_table(table, folder / "train.parquet")
+    return f"parquet:{folder}/train.parquet"
+
+
+def tar_file(folder, value):
+    members = [
+        (f"{number}.{suffix}", content)
+        for number in range(12)
+        for suffix, content in (("png", IMAGE), ("json", json.dumps(value).encode()))
+    ]
+    write_tar(folder / "train.tar", members)
+    return f"webdataset:{folder}/train.tar"
+
+
+def rows_of(name, **options):
+    data = load_dataset(name, task="detection", **options)
+    [rows, *others] = (label for _, label in records_of(data.split("test")))
+    assert all(np.array_equal(rows, other) for other in others)
+    return data.class_names, rows
+
+
+LISTS = [{"bbox": box, "category": number} for box, number in zip(*OBJECTS.values())]
+
+
+@pytest.mark.parametrize("objects", [OBJECTS, LISTS], ids=["struct of lists", "list of structs"])
+@pytest.mark.parametrize("columns", [{}, {"width": 40, "height": 20}], ids=["without sizes", "with sizes"])
+def test_parquet(objects, columns, tmp_path):
+    names, rows = rows_of(parquet_file(tmp_path, objects, **columns))
+    np.testing.assert_allclose(rows, ROWS, atol=1e-6)
+    assert names == ("0", "1")
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    assert load_dataset(f"parquet:{tmp_path}/train.parquet", task="detection").class_names == ("cat", "dog")
+
+
+def test_the_names_of_parquet_are_in_its_metadata(tmp_path):
+    label = {"feature": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "_type": "Sequence"}
+    box = {"feature": {"dtype": "float32", "_type": "Value"}, "_type": "Sequence"}
+    features = {"image": {"_type": "Image"}, "objects": {"bbox": box, "category": label}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    assert rows_of(parquet_file(tmp_path, OBJECTS, metadata))[0] == ("cat", "dog")
+    wrapped = {"feature": features["objects"], "_type": "Sequence"}
+    metadata = {"huggingface": json.dumps({"info": {"features": {**features, "objects": wrapped}}})}
+    assert rows_of(parquet_file(tmp_path, OBJECTS, metadata))[0] == ("cat", "dog")
+
+
+@pytest.mark.parametrize("sizes", [{}, {"width": 40, "height": 20}], ids=["without sizes", "with sizes"])
+def test_webdataset(sizes, tmp_path):
+    names, rows = rows_of(tar_file(tmp_path, {"objects": OBJECTS, **sizes}))
+    np.testing.assert_allclose(rows, ROWS, atol=1e-6)
+    assert names == ("0", "1")
+
+
+def test_another_key_of_webdataset(tmp_path):
+    name = tar_file(tmp_path, {"found": OBJECTS})
+    np.testing.assert_allclose(rows_of(name, fields=("label=json:found",))[1], ROWS, atol=1e-6)
+    with pytest.raises(ValueError, match="has no 'objects'; it has found"):
+        load_dataset(name, task="detection")
+
+
+@pytest.mark.parametrize("file_format", ["webdataset", "parquet"])
+def test_a_copy_has_the_same_images_and_boxes(file_format, tmp_path):
+    data = few_scenes()
+    write_shards(data, tmp_path / "copy", file_format, images_per_shard=5)
+    copy = load_dataset(f"{file_format}:{tmp_path}/copy", task="detection")
+    assert copy.class_names == data.class_names
+    for split, samples in data.splits.items():
+        found = {bytes(image): label for image, label in records_of(copy.split(split))}
+        assert len(found) == len(samples)
+        for image, rows in samples:
+            np.testing.assert_allclose(found[image], rows, atol=1e-6)
+
+
+def records_of(samples):
+    return [(image.numpy(), label.numpy()) for image, label in samples.evaluation_records()]
+
+
+@pytest.mark.parametrize(
+    "objects, message",
+    [
+        (
+            {"bbox": [[4, 2, 0, 10]], "category": [1]},
+            r"row 0 \(no extent: left, top, right, bottom 4, 2, 4, 12\)",
+        ),
+        ({"bbox": [[4, 2, 60, 10]], "category": [1]}, r"row 0 \(outside of its image of 40×20 pixels: "),
+        ({"bbox": [[4, 2, 6]], "category": [1]}, r"row 0: expected 4 numbers of a box; got \[4"),
+        ({"bbox": [[4, 2, 6, 6]], "category": [1, 2]}, "expected bbox and category, a value of each object"),
+        ({"bbox": [[4, 2, 6, 6]], "category": [-1]}, "expected the number of a class; got -1"),
+    ],
+)
+def test_wrong_boxes_are_refused_with_their_place(objects, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        load_dataset(parquet_file(tmp_path, objects), task="detection")
+
+
+def test_values_without_objects():
+    assert objects_of({"bbox": [], "category": []}, "a") == objects_of([], "a") == objects_of(None, "a") == []
+    with pytest.raises(ValueError, match="^a: expected bbox and category, a value of each object; got 7$"):
+        objects_of(7, "a")
