@@ -36,6 +36,30 @@ def write_masks(root, count=10, size=(32, 24), classes=3, suffix=".png", below="
     return root
 
 
+def write_boxes(root, count=10, size=(16, 24)):
+    """Images with one or two bright rectangles, and YOLO's files with their boxes."""
+    rng = np.random.default_rng(count)
+    for name in ("images", "labels"):
+        (root / name).mkdir(parents=True)
+    (root / "data.yaml").write_text("names: [red, green]")
+    for number in range(count):
+        pixels, lines = np.zeros((*size, 3), "uint8"), []
+        for channel in range(1 + number % 2):
+            height, width = rng.integers(4, 9, 2)
+            top, left = rng.integers(0, np.array(size) - (height, width))
+            pixels[top : top + height, left : left + width, channel] = 255
+            box = (
+                (left + width / 2) / size[1],
+                (top + height / 2) / size[0],
+                width / size[1],
+                height / size[0],
+            )
+            lines.append(" ".join(map(str, (channel, *box))))
+        Image.fromarray(pixels).save(root / "images" / f"{number:02}.png")
+        (root / "labels" / f"{number:02}.txt").write_text("\n".join(lines))
+    return root
+
+
 def write_broken(path):
     """Write a file that says it is a PNG and is none."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,11 +4,11 @@ import json
 import pathlib
 
 import pytest
-from made.folders import write_captions, write_classes, write_masks
+from made.folders import write_boxes, write_captions, write_classes, write_masks
 from reference.comparing import randomize
 from reference.small import INTERRUPTED, SMALL
 
-from keras_vit import ImageSegmenter, ImageTextModel, VisionTransformer
+from keras_vit import ImageSegmenter, ImageTextModel, ObjectDetector, VisionTransformer
 from keras_vit.data.sources.digits_words import word_tokenizer
 from keras_vit.training import Recipe, RunConfig
 from keras_vit.training.workdir import Workdir
@@ -28,6 +28,7 @@ SCALED = {"crop_area": None, "scale_jitter": (0.5, 2.0), "photometric": 0.5}
 SEGMENTATION = Recipe("sgd", 0.1, 24, batch_size=4, task="segmentation", **SCALED, **INTERRUPTED)
 
 
+BOXES = Recipe("sgd", 0.1, 24, batch_size=4, task="detection", **SCALED, **INTERRUPTED)
 WHOLE = {**INTERRUPTED, "accumulation_steps": 1}
 PAIRS = Recipe("sgd", 0.1, total_steps=24, batch_size=4, crop_area=(0.5, 1.0), image_text={}, **WHOLE)
 WITHOUT_LABELS = Recipe("adamw", 3e-3, 24, batch_size=4, crop_area=(0.5, 1.0), **INTERRUPTED)
@@ -49,6 +50,10 @@ def segmenter(head):
     return ImageSegmenter(encoder, 3, **SEGMENTERS[head])
 
 
+def detector(labels):
+    return ObjectDetector(VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1}), 2)
+
+
 def towers(objective):
     prepare = word_tokenizer([f"some photo of a dark bright {' '.join(map(str, range(24)))}"])
     text = {"vocabulary_size": prepare.vocabulary_size, "length": prepare.length, "hidden_size": 12}
@@ -67,6 +72,7 @@ def labeled(tmp_path_factory):
     write_classes(folder / "classes", count=12)
     write_masks(folder / "masks", count=12, size=(16, 16))
     write_captions(folder / "captions", count=24)
+    write_boxes(folder / "boxes", count=12)
 
     def configure(labels, **changes):
         if labels in OBJECTIVES:
@@ -76,6 +82,8 @@ def labeled(tmp_path_factory):
         data, recipe, make = "captions", PAIRS, towers
         if labels in SEGMENTERS:
             data, recipe, make = "masks", SEGMENTATION.with_changes(segmenter=SEGMENTERS[labels]), segmenter
+        elif labels == "boxes":
+            data, recipe, make = "boxes", BOXES, detector
         file = folder / f"{labels}.keras"
         if not file.exists():
             randomize(make(labels)).save(file)

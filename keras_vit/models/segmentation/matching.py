@@ -32,7 +32,8 @@ def assign(costs, counts):
     costs = ops.where(ops.isfinite(costs), costs, 1e9)
     batch, rows, own_columns = ops.shape(costs)
     # Columns that stand for no match, which cost more than all others.
-    missing = ops.maximum(rows - own_columns, 0)
+    missing = rows - own_columns
+    missing = max(missing, 0) if isinstance(missing, int) else ops.maximum(missing, 0)
     costs = ops.concatenate([costs, ops.full((batch, rows, missing), NO_MATCH)], axis=2)
     columns = own_columns + missing
     # A row enters at column 0, which is no column of the problem.
