@@ -44,6 +44,7 @@ setup(
         "numpy",
         "pillow",
         "pyarrow",
+        "pyyaml",
         "requests",
         "safetensors",
         "scikit-learn",

@@ -77,6 +77,7 @@ def test_the_wheel_requires_what_the_package_imports(wheel):
     names = {
         "absl": "absl-py",
         "PIL": "pillow",
+        "yaml": "pyyaml",
         "sklearn": "scikit-learn",
         "ai_edge_litert": "ai-edge-litert",
         "ml_dtypes": "ml-dtypes",

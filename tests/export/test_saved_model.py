@@ -120,7 +120,8 @@ def test_wrong_arguments_models_and_backends_are_refused(model, tmp_path, monkey
     with pytest.raises(ValueError, match=r"warmup must be a tuple, each item a positive int; got \(0,\)"):
         export_saved_model(model, tmp_path / "1", warmup=(0,))
     with pytest.raises(
-        ValueError, match="expected a VisionTransformer or an ImageSegmenter to export; got Seq"
+        ValueError,
+        match="expected a VisionTransformer, an ImageSegmenter or an ObjectDetector to export; got Seq",
     ):
         export_saved_model(keras.Sequential([keras.layers.Dense(2)]), tmp_path / "1")
     monkeypatch.setattr(exporting.keras.backend, "backend", lambda: "jax")

@@ -10,8 +10,9 @@ from peers.packages import faster_coco_eval
 
 from keras_vit.evaluation import detection_classes, detection_scores
 
-pycocotools_coco = pytest.importorskip("pycocotools.coco")
-pycocotools_cocoeval = pytest.importorskip("pycocotools.cocoeval")
+REASON = "pycocotools is not installed; see requirements-peers.txt"
+pycocotools_coco = pytest.importorskip("pycocotools.coco", reason=REASON)
+pycocotools_cocoeval = pytest.importorskip("pycocotools.cocoeval", reason=REASON)
 NAMES = (
     *("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"),
     *("ar_1", "ar_10", "ar_100", "ar_small", "ar_medium", "ar_large"),

@@ -3,8 +3,9 @@
 import json
 import pathlib
 
+import numpy as np
 import pytest
-from made.folders import write_classes, write_masks, write_table
+from made.folders import write_boxes, write_classes, write_masks, write_table
 from made.shards import encoded, read, write_tar
 from peers.packages import datasets, webdataset
 
@@ -122,6 +123,40 @@ def test_files_written_here_are_read_by_webdataset_and_datasets(split, tmp_path)
     assert found.features["label"].names == ["cat", "dog"]
     found = found.cast_column("image", datasets.Image(decode=False))
     assert {row["image"]["bytes"]: row["label"] for row in found} == expected
+
+
+def test_boxes_are_exchanged_with_datasets(tmp_path):
+    """Ours in its columns, and its own in both forms of its nested features."""
+    data = load_dataset(f"folder:{write_boxes(tmp_path / 'boxes', count=12)}", task="detection")
+    write_shards(data, tmp_path / "ours", "parquet")
+    files, cache = str(tmp_path / "ours" / "train-*.parquet"), str(tmp_path / "cache")
+    found = datasets.load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
+    assert found.features["objects"]["category"] == datasets.List(datasets.ClassLabel(names=["red", "green"]))
+    expected = {image: label for image, label in data.split("train")}
+    as_bytes = found.cast_column("image", datasets.Image(decode=False))
+    for row in as_bytes:
+        boxes = np.array(row["objects"]["bbox"]) / np.tile([row["width"], row["height"]], 2)
+        boxes[:, 2:] += boxes[:, :2]
+        np.testing.assert_allclose(boxes, expected[row["image"]["bytes"]][:, :4], atol=1e-6)
+    objects = {
+        "bbox": datasets.List(datasets.Value("float32")),
+        "category": datasets.ClassLabel(names=["red", "green"]),
+    }
+    lists = {name: datasets.List(feature) for name, feature in objects.items()}
+    for name, feature in (("lists", lists), ("structs", datasets.List(objects))):
+        features = datasets.Features({"image": datasets.Image(), "objects": feature})
+        rows = [{"image": row["image"], "objects": row["objects"]} for row in as_bytes]
+        for row in rows:
+            own = {key: row["objects"][key] for key in objects}
+            if name == "structs":
+                own = [dict(zip(own, values)) for values in zip(*own.values())]
+            row["objects"] = own
+        theirs = datasets.Dataset.from_list(rows, features=features)
+        theirs.to_parquet(tmp_path / name / "train.parquet")
+        read = load_dataset(f"parquet:{tmp_path / name}", task="detection", seed=None)
+        assert read.class_names == ("red", "green")
+        for image, label in read.split("train").evaluation_records().as_numpy_iterator():
+            np.testing.assert_allclose(label, expected[image], atol=1e-6)
 
 
 def test_labels_of_other_tasks_written_here_are_read_by_datasets(tmp_path):

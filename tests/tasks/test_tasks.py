@@ -60,8 +60,10 @@ def test_numbers_have_the_weighted_squared_error(rng):
 
 @pytest.mark.parametrize("objective", TASKS.values(), ids=lambda objective: objective.name)
 def test_the_metric_that_selects_a_checkpoint_exists(objective):
-    assert objective.validation_metric in {"loss", *(metric.name for metric in objective.metrics(3))}
-    of_higher = ("accuracy", "average_precision", "mean_iou")
+    of_validate = {"ap"} if objective.validate else set()
+    known = {"loss", *(metric.name for metric in objective.metrics(3))} | of_validate
+    assert objective.validation_metric in known
+    of_higher = ("accuracy", "average_precision", "mean_iou", "ap")
     assert objective.higher_is_better == (objective.validation_metric in of_higher)
 
 

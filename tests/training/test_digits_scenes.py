@@ -44,6 +44,11 @@ def test_a_decoder_segments_scenes(scenes):
     assert scenes[1]["test_mean_iou"] >= 0.9
 
 
+def test_a_detector_finds_the_digits(tmp_path):
+    _, record = train(RunConfig("digits_scenes", RECIPES["digits_detect"]), tmp_path / "run", 0)
+    assert record["test_ap"] >= 0.6 and record["test_ap50"] >= 0.9
+
+
 @pytest.mark.parametrize("head, score", [("linear", 0.8), ("mask", 0.9)])
 def test_other_heads_segment_scenes_with_its_encoder(head, score, scenes, tmp_path):
     recipe = RECIPES[f"digits_scenes_{head}"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import keras
 import numpy as np
 
 from keras_vit.models.classifying import check_finite
@@ -13,6 +12,8 @@ from keras_vit.rules import integer, number
 from keras_vit.types import Images
 
 if TYPE_CHECKING:
+    import keras
+
     from keras_vit.preprocessing import Preprocessing
 
 _FRACTION = number(0, high=1)
