@@ -225,7 +225,7 @@ RECIPES = {
         source="this package: crops and mosaics of OWL-ViT (Minderer et al. 2022, arXiv 2205.06230, and "
         "`scenic/projects/owl_vit/configs/clip_b32.py`), with AdamW, layer decay and averaged weights",
         cost="10,000 steps of 16 images",
-        result="not run here",
+        result="not run here; its parts are tested on small models",
     ),
     # From scratch; the next two start from its run.
     "digits_scenes": Recipe(
@@ -286,8 +286,8 @@ RECIPES = {
         },
         eval_every=400,
         source="this package: scenes of scanned digits from scratch, `digits_scenes`",
-        cost="COST",
-        result="RESULT",
+        cost="2,000 steps of 32 images, 358 seconds on 2 cores",
+        result="AP 0.83 and 0.72, AP50 0.98 and 0.92 on 240 test scenes (seeds 0 and 1)",
     ),
     # Two towers from scratch, for zero-shot labels in wordings that were not in training.
     "digits_words": Recipe(
