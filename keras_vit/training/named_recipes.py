@@ -286,8 +286,8 @@ RECIPES = {
         },
         eval_every=400,
         source="this package: scenes of scanned digits from scratch, `digits_scenes`",
-        cost="2,000 steps of 32 images, 358 seconds on 2 cores",
-        result="AP 0.83 and 0.72, AP50 0.98 and 0.92 on 240 test scenes (seeds 0 and 1)",
+        cost="2,000 steps of 32 images, 358 to 504 seconds on 2 cores",
+        result="AP 0.72 to 0.83 and AP50 0.92 to 0.98 on 240 test scenes (seeds 0 to 2)",
     ),
     # Two towers from scratch, for zero-shot labels in wordings that were not in training.
     "digits_words": Recipe(

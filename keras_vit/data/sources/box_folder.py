@@ -102,40 +102,38 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     used, labeled, names = _read(root, files)
     if not labeled:
         raise ValueError(f"no boxes in {os.fspath(root)!r}; expected {LAYOUT}")
-    orientations = file_orientations([image.path for image in labeled])
-    bad = {image.path: image.path for image, turn in zip(labeled, orientations) if not turn}
-    sizes = mapped(_size, [image.path for image in labeled], "reading sizes")
-    turns = {image.path: turn or 1 for image, turn in zip(labeled, orientations)}
-    sizes = [
-        size and (size[::-1] if turns[image.path] >= TRANSPOSED else size)
-        for image, size in zip(labeled, sizes)
-    ]
-    _refuse_other_sizes([(image, size) for image, size in zip(labeled, sizes) if image.path not in bad])
+    paths = [image.path for image in labeled]
+    turns = dict(zip(paths, file_orientations(paths)))
+    stored = dict(zip(paths, mapped(_size, paths, "reading sizes")))
+    sizes = {
+        path: stored[path][::-1] if turn >= TRANSPOSED else stored[path]
+        for path, turn in turns.items()
+        if turn and stored[path]
+    }
+    bad = [path for path in paths if path not in sizes]
+    refuse_unreadable(bad, on_bad_image)
+    readable = [image for image in labeled if image.path in sizes]
+    _refuse_other_sizes(readable, sizes)
     names = names or _names_of(root, labeled)
     numbers = {name: number for number, name in enumerate(names)}
-    splits = collections.defaultdict(lambda: ([], []))
-    wrong = []
-    for image, size in zip(labeled, sizes):
-        if image.path in bad:
-            continue
-        rows, reasons = checked_rows(image.objects, size, numbers, image.are_fractions)
+    splits, wrong = collections.defaultdict(lambda: ([], [])), []
+    for image in readable:
+        rows, reasons = checked_rows(image.objects, sizes[image.path], numbers, image.are_fractions)
         if reasons:
             wrong += reasons
-            bad[image.path] = image.path
+            bad.append(image.path)
             continue
-        paths, boxes = splits[image.split]
-        paths.append(image.path)
-        boxes.append(encode_boxes(rows))
+        of_split = splits[image.split]
+        of_split[0].append(image.path)
+        of_split[1].append(encode_boxes(rows))
     if wrong and on_bad_image != "skip":
         raise ValueError(
             f"{len(wrong)} box(es) are wrong: {listed(wrong)}; mend them or give --on_bad_image skip, which "
             "leaves out their images"
         )
-    unreadable = [path for path, turn in zip((image.path for image in labeled), orientations) if not turn]
-    refuse_unreadable(unreadable, on_bad_image)
     if "train" not in splits:
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {listed(sorted(splits))}")
-    is_turned = any(turn > 1 for turn in turns.values())
+    is_turned = any(turn and turn > 1 for turn in turns.values())
     samples = {split: Samples(*map(tuple, columns), exif=is_turned) for split, columns in splits.items()}
     fields = {"class_names": names, "splits": hold_out_missing(samples, seed), "bad_images": tuple(bad)}
     return used | {image.path for image in labeled}, fields
@@ -404,15 +402,19 @@ def _size(path):
         return None
 
 
-def _refuse_other_sizes(pairs):
+def _refuse_other_sizes(labeled, sizes):
     """Raise ValueError for images of another size than their labels say."""
     wrong = [
-        f"{image.path} ({size[0]}×{size[1]} pixels, but {image.size[0]}×{image.size[1]} by its labels)"
-        for image, size in pairs
-        if image.size is not None and tuple(image.size) != tuple(size)
+        f"{image.path} ({_pixels(sizes[image.path])}, but {_pixels(image.size)} by its labels)"
+        for image in labeled
+        if image.size is not None and tuple(image.size) != tuple(sizes[image.path])
     ]
     if wrong:
         raise ValueError(f"{len(wrong)} image(s) have another size than their labels say: {listed(wrong)}")
+
+
+def _pixels(size):
+    return f"{size[0]}×{size[1]} pixels"
 
 
 def _names_of(root, labeled):

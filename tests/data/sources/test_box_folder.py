@@ -227,7 +227,7 @@ WRONG = {
     ),
     "other size": (
         changed("images", 0, width=41),
-        "1 image(s) have another size than their labels say: ROOT/images/00.png (40×20 pixels, but 41×20 by ",
+        "1 image(s) have another size than their labels say: ROOT/images/00.png (40×20 pixels, but 41×20",
     ),
     "missing image": (changed("images", 0, file_name="99.png"), "expected one image '99.png'; got none"),
     "no box": (without("annotations", 0, "bbox"), "annotation 0: expected the key 'bbox'; got "),
