@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ def detect(
     images: Images,
     threshold: float = 0.3,
     top: int = 100,
+    batch_size: int = 8,
     value_range: tuple[float, float] | None = None,
 ) -> list[Detections]:
     """The objects in images, at the images' own sizes.
@@ -48,6 +50,7 @@ def detect(
         images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
         threshold: The least score of an object, in [0, 1].
         top: The maximum number of objects in an image.
+        batch_size: Images that are computed at a time; those of a model for any size are computed alone.
         value_range: (lowest, highest) possible value of float images; None for (0, 1).
 
     Returns:
@@ -64,14 +67,17 @@ def detect(
     """
     _FRACTION.check("threshold", threshold)
     _COUNT.check("top", top)
-    preprocessing = model.preprocessing
-    results = []
-    for image in as_list(images, preprocessing.channels):
-        pixels = as_pixels(image, preprocessing.channels, value_range)
-        x = preprocessing.normalize(preprocessing.resized(pixels))
-        outputs = check_finite(np.asarray(model.predict_on_batch(x[np.newaxis])))
-        (found,) = best_detections(outputs, [pixels.shape[:2]], preprocessing, top)
-        results.append(above(found, threshold))
+    _COUNT.check("batch_size", batch_size)
+    preprocessing, results = model.preprocessing, []
+    images = iter(as_list(images, preprocessing.channels))
+    size = batch_size if preprocessing.image_size else 1
+    while batch := [
+        as_pixels(image, preprocessing.channels, value_range) for image in itertools.islice(images, size)
+    ]:
+        x = np.stack([preprocessing.normalize(preprocessing.resized(pixels)) for pixels in batch])
+        outputs = check_finite(np.asarray(model.predict_on_batch(x)))
+        found = best_detections(outputs, [pixels.shape[:2] for pixels in batch], preprocessing, top)
+        results += [above(one, threshold) for one in found]
     return results
 
 

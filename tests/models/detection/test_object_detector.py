@@ -88,9 +88,12 @@ def test_detections_are_in_pixels_of_the_images(rng):
         x, y, w, h = outputs[patch, :4] * (width, height, width, height)
         sides = np.clip([x - w / 2, y - h / 2, x + w / 2, y + h / 2], 0, [width, height] * 2)
         np.testing.assert_allclose(one.boxes[0], sides, rtol=1e-4, atol=1e-3)
+    alone = model.detect(images, threshold=0.0, top=7, batch_size=1)
+    for one, other in zip(found, alone, strict=True):
+        np.testing.assert_allclose(one.boxes, other.boxes, rtol=1e-3, atol=1e-2)
     least = found[0].scores[3]
     assert len(model.detect(images[:1], threshold=float(least))[0].scores) >= 4
-    for wrong in ({"threshold": 1.5}, {"top": 0}):
+    for wrong in ({"threshold": 1.5}, {"top": 0}, {"batch_size": 0}):
         with pytest.raises(ValueError, match=f"{[*wrong][0]} must be"):
             model.detect(images, **wrong)
 
