@@ -62,8 +62,8 @@ class DetectionOutputs(RowOutputs):
             boxes = self._of_whole(tf.gather(outputs["boxes"][0], places // d.num_classes), size)
             sides = tf.tile(tf.cast(tf.reverse(size, [0]), tf.float32), [2])
             ids = places % d.num_classes
-            found = {"boxes": tf.clip_by_value(boxes, 0.0, 1.0) * sides, "scores": scores}
-            return {**found, "class_ids": ids, "classes": tf.gather(names, ids)}
+            outputs = {"boxes": tf.clip_by_value(boxes, 0.0, 1.0) * sides, "scores": scores}
+            return {**outputs, "class_ids": ids, "classes": tf.gather(names, ids)}
 
         shapes = {"boxes": (4,), "scores": (), "class_ids": (), "classes": ()}
         dtypes = {"boxes": tf.float32, "scores": tf.float32, "class_ids": tf.int32, "classes": tf.string}

@@ -6,6 +6,7 @@ import pathlib
 
 from keras_vit.cli import options
 from keras_vit.cli.report import print_now, text_table
+from keras_vit.cli.rows import best_of
 from keras_vit.messages import spelled
 from keras_vit.writing import atomic_path
 
@@ -138,8 +139,7 @@ def _words(model, found, top):
 
     if "values" in found:
         return REGRESSION.label.format(found["values"], model.class_names or range(model.num_classes))
-    best = found["objects"] if "objects" in found else found["classes"]
-    scores = ([*row.values()][:2] for row in best[:top])
+    scores = ([*row.values()][:2] for row in best_of(found)[:top])
     return "; ".join(f"{name} {score:.1%}" for name, score in scores) or "none"
 
 

@@ -24,7 +24,7 @@ def _table(results, names):
             if names:
                 rows.append((found["image"], *(f"{value:.4f}" for value in found["values"])))
             else:
-                best = [_cells(row) for row in _best(found)] or [("none", *[""] * len(_keys(found)))]
+                best = [_cells(row) for row in best_of(found)] or [("none", *[""] * len(_keys(found)))]
                 rows += [(found["image"] if rank == 0 else "", *row) for rank, row in enumerate(best)]
             yield ""
         yield text_table(rows, ("image", *columns)) + "\n"
@@ -34,7 +34,7 @@ def _columns(found, names):
     """The names of the columns of CSV and Parquet, and the rows of an image."""
     if names:
         return ("image", *names), [(found["image"], *found["values"])]
-    rows = [(found["image"], rank, *row.values()) for rank, row in enumerate(_best(found), 1)]
+    rows = [(found["image"], rank, *row.values()) for rank, row in enumerate(best_of(found), 1)]
     return ("image", "rank", "class", *_keys(found)), rows
 
 
@@ -59,7 +59,7 @@ def _json(results, names):
     yield "\n]\n" if before == ",\n" else "[]\n"
 
 
-def _best(found):
+def best_of(found):
     """The dicts of the classes or objects in an image."""
     return found["objects"] if "objects" in found else found["classes"]
 

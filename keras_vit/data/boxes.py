@@ -88,9 +88,17 @@ def padded(boxes):
     TensorShape([100, 7])
     """
     boxes = boxes[:MAX_BOXES]
-    missing = MAX_BOXES - tf.shape(boxes)[0]
-    padding = tf.one_hot(tf.fill([missing], 4), len(COLUMNS)) * PADDING
-    return tf.ensure_shape(tf.concat([boxes, padding], axis=0), (MAX_BOXES, len(COLUMNS)))
+    rows = padding_rows(MAX_BOXES - tf.shape(boxes)[0])
+    return tf.ensure_shape(tf.concat([boxes, rows], axis=0), (MAX_BOXES, len(COLUMNS)))
+
+
+def padding_rows(count):
+    """Rows that are no boxes.
+
+    >>> padding_rows(1).numpy().tolist()
+    [[0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0]]
+    """
+    return tf.pad(tf.fill((count, 1), float(PADDING)), [(0, 0), (4, len(COLUMNS) - 5)])
 
 
 def _areas(boxes):

@@ -4,7 +4,7 @@ import collections
 
 import numpy as np
 
-from keras_vit.labels.label_kind import LabelKind
+from keras_vit.labels.label_kind import IndependentClasses
 
 COLUMNS = ("left", "top", "right", "bottom", "class", "crowd", "area")
 MAX_BOXES = 100  # of an image in a batch
@@ -29,7 +29,7 @@ def decode_boxes(encoded):
     return np.frombuffer(encoded, "<f4").reshape(-1, len(COLUMNS))
 
 
-class Boxes(LabelKind):
+class Boxes(IndependentClasses):
     """Rows of `COLUMNS`, in fractions of the image's sides and area; outputs are boxes and logits of tokens.
 
     A crowd, 1 or 0, is a box around an unknown number of objects: it is not trained on, and what is found in
@@ -37,17 +37,9 @@ class Boxes(LabelKind):
     """
 
     name = "detection"
-    noun = ("class", "classes")
     axes = 2
     moves = True
     folder = "box_folder"
-    activation = "sigmoid"
-
-    def probabilities(self, logits):
-        return 0.5 * (1 + np.tanh(0.5 * logits))
-
-    def decide(self, outputs):
-        return outputs > 0
 
     def check(self, labels, num_outputs):
         if labels.ndim != 3 or labels.shape[2] != len(COLUMNS):

@@ -91,6 +91,18 @@ def parse_number(text, accepts, expected):
     return number
 
 
+class IndependentClasses(LabelKind):
+    """Each class has a probability of its own: those with a positive logit are decided for."""
+
+    activation = "sigmoid"
+
+    def probabilities(self, logits):
+        return 0.5 * (1 + np.tanh(0.5 * logits))  # This form of the sigmoid does not overflow.
+
+    def decide(self, outputs):
+        return outputs > 0
+
+
 class ExclusiveClasses(LabelKind):
     """Exactly one class for each image or pixel, by its index: the one with the highest logit."""
 

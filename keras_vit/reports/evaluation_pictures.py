@@ -142,9 +142,9 @@ class DetectionPictures(ImagePictures):
         scores, least = image_f1(self.predictions), best_threshold(self.predictions)
         captions = [": ".join(filter(None, (self.files[i], f"F1 {scores[i]:.2f}"))) for i in indices]
         inputs, truth = zip(*shown)
-        found = self.task.detections(self.model, inputs, least)
+        detections = self.task.detections(self.model, inputs, least)
         colors = [self.model.preprocessing.colors(image) for image in inputs]
-        figure = detection_figure(colors, found, truth, captions, self.names, heading)
+        figure = detection_figure(colors, detections, truth, captions, self.names, heading)
         words = f"Each image as the model receives it, with the objects of a score of at least {least:.2f}."
         self.report.add(heading, words)
         self.report.draw(heading, heading.split()[0].lower(), figure, f"{heading} of {split}")

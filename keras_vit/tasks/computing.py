@@ -99,8 +99,7 @@ def sampled_images(samples, preprocessing, count):
 
 def sampled_maps(samples, preprocessing, count):
     """As `LabelTask.sampled`, with a list of maps, each of its image's own size."""
-    indices = np.linspace(0, len(samples) - 1, _sample_count(samples, count)).astype(int)
-    chosen = samples.take(indices.tolist())
+    chosen = _evenly_spaced(samples, count)
     batches = [*mask_batches(chosen, preprocessing, _BATCH).as_numpy_iterator()]
     labels = [label for _, masks, sizes in batches for label in _unpadded(masks, sizes)]
     return np.concatenate([images for images, *_ in batches]), labels
@@ -108,14 +107,18 @@ def sampled_maps(samples, preprocessing, count):
 
 def sampled_boxes(samples, preprocessing, count):
     """As `LabelTask.sampled`, with a list of each image's boxes and its (height, width)."""
-    indices = np.linspace(0, len(samples) - 1, _sample_count(samples, count)).astype(int)
-    batches = [*box_batches(samples.take(indices.tolist()), preprocessing, _BATCH).as_numpy_iterator()]
+    batches = [*box_batches(_evenly_spaced(samples, count), preprocessing, _BATCH).as_numpy_iterator()]
     labels = [
         (rows[:number], tuple(size))
         for _, boxes, counts, sizes in batches
         for rows, number, size in zip(boxes, counts, sizes.tolist())
     ]
     return np.concatenate([images for images, *_ in batches]), labels
+
+
+def _evenly_spaced(samples, count):
+    indices = np.linspace(0, len(samples) - 1, _sample_count(samples, count)).astype(int)
+    return samples.take(indices.tolist())
 
 
 def _sample_count(samples, count):

@@ -8,10 +8,10 @@ import numpy as np
 from keras_vit.labels import LABEL_KINDS
 from keras_vit.labels.boxes import COLUMNS, MAX_BOXES
 from keras_vit.lazy import LazyModule
-from keras_vit.models.backbones import backbone
 from keras_vit.models.detection.detecting import above, best_detections
 from keras_vit.tasks import detection_scores as scoring
-from keras_vit.tasks.task import LabelTask, check_arguments, concatenate, names_or_indices
+from keras_vit.tasks.headed_task import HeadedTask
+from keras_vit.tasks.task import concatenate, names_or_indices
 
 SHOWN = 0.3  # the least score of an object in a row of `predict`
 VALIDATION_BATCH = 64
@@ -20,7 +20,7 @@ loss_module = LazyModule("keras_vit.models.detection.detection_loss")
 detectors = LazyModule("keras_vit.models.detection.object_detector")
 
 
-class Detection(LabelTask):
+class Detection(HeadedTask):
     """Object detection: a class and a box for each object."""
 
     label = LABEL_KINDS["detection"]
@@ -29,34 +29,14 @@ class Detection(LabelTask):
     primary_metric_title = "AP"
     title = "object detection"
     slug = "object-detection"
-    ends_with_tokens = True
+    outputs_in_words = "boxes and classes"
     recipe_fields = ("detector", "mosaic")
+    head_class = property(lambda self: detectors.ObjectDetector)
     reads_images = True
     top = 100
 
     def loss(self, recipe):
         return loss_module.DetectionLoss()
-
-    def check_recipe(self, recipe):
-        recipe.check_moves_labels()
-        super().check_recipe(recipe)
-
-    def options(self, dataset):
-        return {"num_classes": None}
-
-    def loading(self, options, recipe, dataset):
-        head = self._head(recipe, dataset)
-        return {"representation_size": None, "detector": head, **options, "num_classes": 0}
-
-    def around(self, model, config, dataset):
-        head = self._head(config.recipe, dataset)
-        return detectors.ObjectDetector(model, **head) if backbone(model) is model else model
-
-    def _head(self, recipe, dataset):
-        options = recipe.detector or {}
-        check_arguments("detector", options, detectors.ObjectDetector)
-        classes = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
-        return {**classes, "split_seed": recipe.seed, **options}
 
     def validate(self, model, dataset, recipe):
         """The scores of the validation split."""
@@ -66,10 +46,6 @@ class Detection(LabelTask):
     def label_shape(self, model, recipe):
         return (MAX_BOXES, 7), "float32"
 
-    def check_model(self, model):
-        if getattr(model, "task", None) != self.name or model.is_classifier:
-            raise ValueError(f"expected a model whose outputs are boxes and classes, for task {self.name!r}")
-
     def predict(self, model, samples, batch_size):
         from keras_vit.tasks.computing import computed_boxes  # needs TensorFlow
 
@@ -78,8 +54,8 @@ class Detection(LabelTask):
         for outputs, boxes, sizes in computed_boxes(model, samples, size):
             for rows in boxes:
                 self.label.check(rows[np.newaxis], model.num_classes)
-            found = best_detections(outputs, sizes, model.preprocessing)
-            predictions.append(scoring.predictions_of(found, boxes, sizes, model.num_classes))
+            detections = best_detections(outputs, sizes, model.preprocessing)
+            predictions.append(scoring.predictions_of(detections, boxes, sizes, model.num_classes))
         return concatenate(predictions)
 
     def rows(self, model, paths, inputs, top, threshold=SHOWN, write=None):
@@ -108,19 +84,19 @@ class Detection(LabelTask):
 
         colors = [model.preprocessing.colors(image) for image in inputs]
         classes = names_or_indices(model.class_names, model.num_classes)
-        found = self.detections(model, inputs, SHOWN)
-        figure = detection_figure(colors, found, None, names, classes, "Objects")
+        detections = self.detections(model, inputs, SHOWN)
+        figure = detection_figure(colors, detections, None, names, classes, "Objects")
         report.draw("Predictions", "objects", figure, "Objects")
 
     def detections(self, model, inputs, threshold):
         """The `Detections` in each model input, of any sizes, in pixels of this input."""
         prepare = dataclasses.replace(model.preprocessing, resize="squash")
-        found = []
+        detections = []
         for image in inputs:
             outputs = model.predict_on_batch(image[np.newaxis])
             [one] = best_detections(outputs, [image.shape[:2]], prepare)
-            found.append(above(one, threshold))
-        return found
+            detections.append(above(one, threshold))
+        return detections
 
     scores = staticmethod(scoring.detection_scores)
     per_class = staticmethod(scoring.detection_classes)
@@ -147,13 +123,13 @@ class Detection(LabelTask):
     def compared(self, reference, outputs, labels, description):
         """As of `LabelTask`; the agreement is the F1 of the objects with a score of at least 0.3."""
         prepare, sizes = description.preprocessing, [(2**10, 2**10)] * len(reference)
-        live, found = (best_detections(each, sizes, prepare) for each in (reference, outputs))
-        agreement = scoring.agreement(live, found, SHOWN)
+        both = (best_detections(rows, sizes, prepare) for rows in (reference, outputs))
+        agreement = scoring.agreement(*both, SHOWN)
         if labels is None:
             return agreement, None
         boxes, sizes = zip(*labels)
-        found = best_detections(outputs, sizes, prepare)
-        return agreement, scoring.predictions_of(found, boxes, sizes, description.num_classes)
+        detections = best_detections(outputs, sizes, prepare)
+        return agreement, scoring.predictions_of(detections, boxes, sizes, description.num_classes)
 
     def max_samples(self, description):
         return max(2**26 // math.prod(description.image_size), 1)

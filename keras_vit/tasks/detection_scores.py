@@ -69,6 +69,30 @@ class _ClassMatches:
     ignored: np.ndarray
     objects: np.ndarray
 
+    @functools.cached_property
+    def precisions(self):
+        """The precision (areas, thresholds, recalls); NaN for areas without objects, None without any.
+
+        Of equal recalls the highest precision counts, and a recall that is not reached has a precision of 0.
+        """
+        if not self.objects.any():
+            return None
+        counted = ~self.ignored
+        right = np.cumsum(self.matched & counted, axis=2, dtype="float64")
+        wrong = np.cumsum(~self.matched & counted, axis=2, dtype="float64")
+        precision = right / (right + wrong + np.spacing(1))
+        precision = np.maximum.accumulate(precision[..., ::-1], axis=2)[..., ::-1]
+        curves = np.zeros((*precision.shape[:2], len(RECALLS)))
+        for area, objects in enumerate(self.objects):
+            for threshold in range(len(THRESHOLDS)):
+                if not objects:
+                    curves[area, threshold] = np.nan
+                    continue
+                places = np.searchsorted(right[area, threshold] / objects, RECALLS, side="left")
+                reached = places < precision.shape[2]
+                curves[area, threshold, reached] = precision[area, threshold, places[reached]]
+        return curves
+
 
 def box_iou(boxes: np.ndarray, others: np.ndarray, is_crowd: np.ndarray | None = None) -> np.ndarray:
     """The intersection over union of all pairs of boxes.
@@ -105,12 +129,12 @@ def predictions_of(detections, boxes, sizes, num_classes):
         sizes: The (height, width) of each image.
         num_classes: The class count of the model.
     """
-    found = [np.column_stack([one.boxes, one.classes, one.scores]) for one in detections]
+    rows_found = [np.column_stack([one.boxes, one.classes, one.scores]) for one in detections]
     scales = [[width, height] * 2 + [1, 1, height * width] for height, width in np.asarray(sizes).tolist()]
     truth = [np.asarray(rows, "float64") * scale for rows, scale in zip(boxes, scales)]
     return DetectionPredictions(
-        np.array([(len(rows), len(others)) for rows, others in zip(found, truth)], "int64"),
-        np.concatenate(found, dtype="float64"),
+        np.array([(len(rows), len(others)) for rows, others in zip(rows_found, truth)], "int64"),
+        np.concatenate(rows_found, dtype="float64"),
         np.concatenate(truth),
         num_classes,
     )
@@ -161,7 +185,7 @@ def detection_scores(predictions: DetectionPredictions) -> dict[str, Any]:
 
     Source: Lin et al. 2014 (arXiv 1405.0312); `cocoeval.py` of pycocotools.
     """
-    curves = [_precisions(matches) for matches in predictions._matches.values()]
+    curves = [matches.precisions for matches in predictions._matches.values()]
     names = [*AREAS]
     scores = {"samples": len(predictions.counts)}
     for title, area, threshold in (
@@ -206,7 +230,7 @@ def detection_classes(
     rows = []
     for number, name in enumerate(names_or_indices(class_names, predictions.num_classes)):
         matches = predictions._matches.get(number)
-        curve = matches and _precisions(matches)
+        curve = matches and matches.precisions
         threshold, f1 = _best_threshold([matches] if matches else [])
         rows.append(
             {
@@ -239,7 +263,7 @@ def precision_recall(predictions: DetectionPredictions, threshold: float = SAME)
         1.0
     """
     place = int(np.argmin(np.abs(THRESHOLDS - threshold)))
-    curves = [_precisions(matches) for matches in predictions._matches.values()]
+    curves = [matches.precisions for matches in predictions._matches.values()]
     curves = [curve[0, place] for curve in curves if curve is not None]
     return np.mean(curves, axis=0) if curves else np.zeros(len(RECALLS))
 
@@ -385,30 +409,6 @@ def _match(boxes, truth):
     outside = (sizes < low) | (sizes > high)  # (areas, n)
     ignored |= ~matched & outside[:, np.newaxis]
     return matched, ignored, (~uncounted).sum(axis=1)
-
-
-def _precisions(matches):
-    """The precision (areas, thresholds, recalls) of a class; NaN for areas without objects, None without any.
-
-    Of equal recalls the highest precision counts, and a recall that is not reached has a precision of 0.
-    """
-    if not matches.objects.any():
-        return None
-    counted = ~matches.ignored
-    right = np.cumsum(matches.matched & counted, axis=2, dtype="float64")
-    wrong = np.cumsum(~matches.matched & counted, axis=2, dtype="float64")
-    precision = right / (right + wrong + np.spacing(1))
-    precision = np.maximum.accumulate(precision[..., ::-1], axis=2)[..., ::-1]
-    curves = np.zeros((*precision.shape[:2], len(RECALLS)))
-    for area, objects in enumerate(matches.objects):
-        for threshold in range(len(THRESHOLDS)):
-            if not objects:
-                curves[area, threshold] = np.nan
-                continue
-            places = np.searchsorted(right[area, threshold] / objects, RECALLS, side="left")
-            reached = places < precision.shape[2]
-            curves[area, threshold, reached] = precision[area, threshold, places[reached]]
-    return curves
 
 
 def _recalls(matches, limit):

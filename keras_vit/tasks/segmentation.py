@@ -7,9 +7,9 @@ import numpy as np
 from keras_vit.labels import LABEL_KINDS
 from keras_vit.lazy import LazyModule
 from keras_vit.messages import listed
-from keras_vit.models.backbones import backbone
 from keras_vit.tasks import segmentation_scores as scoring
-from keras_vit.tasks.task import LabelTask, check_arguments, names_or_indices
+from keras_vit.tasks.headed_task import HeadedTask
+from keras_vit.tasks.task import names_or_indices
 
 MAX_VALUES = 2**28  # of the logits of all pixels that an export is compared on: 1 GiB
 # Two classes of a pixel whose live logits differ by this fraction of the largest are equal in float32.
@@ -18,7 +18,7 @@ losses, metrics = LazyModule("keras_vit.losses"), LazyModule("keras_vit.metrics"
 segmenters = LazyModule("keras_vit.models.segmentation.image_segmenter")
 
 
-class Segmentation(LabelTask):
+class Segmentation(HeadedTask):
     """Semantic segmentation: a class for each pixel."""
 
     label = LABEL_KINDS["segmentation"]
@@ -27,35 +27,15 @@ class Segmentation(LabelTask):
     primary_metric_title = "mean IoU"
     title = "semantic segmentation"
     slug = "semantic-segmentation"
-    ends_with_tokens = True
+    outputs_in_words = "class maps"
     recipe_fields = ("segmenter", "class_weights")
+    head_class = property(lambda self: segmenters.ImageSegmenter)
 
     def loss(self, recipe):
         return losses.SegmentationCrossEntropy()
 
     def metrics(self, outputs):
         return [metrics.MeanIoU(outputs)]
-
-    def check_recipe(self, recipe):
-        recipe.check_moves_labels()
-        super().check_recipe(recipe)
-
-    def options(self, dataset):
-        return {"num_classes": None}
-
-    def loading(self, options, recipe, dataset):
-        head = self._head(recipe, dataset)
-        return {"representation_size": None, "segmenter": head, **options, "num_classes": 0}
-
-    def around(self, model, config, dataset):
-        head = self._head(config.recipe, dataset)
-        return segmenters.ImageSegmenter(model, **head) if backbone(model) is model else model
-
-    def _head(self, recipe, dataset):
-        options = recipe.segmenter or {}
-        check_arguments("segmenter", options, segmenters.ImageSegmenter)
-        classes = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
-        return {**classes, "split_seed": recipe.seed, **options}
 
     def note(self, model):
         """A line with the loaded and the new layers of the head."""
@@ -76,10 +56,6 @@ class Segmentation(LabelTask):
         from keras_vit.data.masks import with_pixel_weights  # needs TensorFlow
 
         return with_pixel_weights(batches)
-
-    def check_model(self, model):
-        if getattr(model, "task", None) != self.name or model.is_classifier:
-            raise ValueError(f"expected a model whose outputs are class maps, for task {self.name!r}")
 
     def check_labels(self, labels, num_outputs):
         for label in labels:

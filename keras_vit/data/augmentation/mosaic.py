@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_vit.data.boxes import moved
+from keras_vit.data.boxes import moved, padding_rows
 from keras_vit.labels.boxes import COLUMNS, MAX_BOXES
 
 GRIDS = (1, 2, 3)  # rows and columns of images in a mosaic
@@ -82,6 +82,5 @@ def _first(moved_boxes, boxes):
     kept = tf.gather(moved_boxes, order, axis=1, batch_dims=1)
     flat = tf.reshape(kept, (-1, len(COLUMNS)))
     cut = tf.concat([tf.clip_by_value(flat[:, :4], 0.0, 1.0), flat[:, 4:]], axis=1)
-    padding = tf.one_hot(4, len(COLUMNS)) * -1
-    cut = tf.where(flat[:, 4:5] < 0, padding, cut)
+    cut = tf.where(flat[:, 4:5] < 0, padding_rows(1), cut)
     return tf.ensure_shape(tf.reshape(cut, tf.shape(kept)), boxes.shape)

@@ -94,8 +94,8 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         seeds = tf.unstack(tf.random.split(seed, 3 + len(changes)))
         of_places, of_changes = seeds[:3], seeds[3:]
         window = augmentation.crop_area and inception_window(of_places[0], augmentation.crop_area)
-        has_boxes = label is not None and not kind.is_map
-        if window and not has_boxes:
+        needs_size = label is not None and not kind.is_map  # Boxes are relative to the whole image.
+        if window and not needs_size:
             image = decode_window(encoded, window, exif)
         else:
             image = decode(encoded, exif)
@@ -111,7 +111,7 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         pixels = preprocessing.normalize(pixels)
         if label is None:
             return pixels
-        if has_boxes:
+        if needs_size:
             return pixels, boxes_moved(label, size, window, of_places)
         label = cut(label, window) if window else label
         label = moved(label, of_places, nearest(preprocessing), kind.outside)

@@ -185,8 +185,8 @@ class _Images:
         if len(fits) > 1:
             fits = [path for path in fits if _split_of(path, near) == split] or fits
         if len(fits) != 1:
-            found = f"several: {listed(fits)}" if fits else "none"
-            raise ValueError(f"{where}: expected one image {name!r}; got {found}")
+            others = f"several: {listed(fits)}" if fits else "none"
+            raise ValueError(f"{where}: expected one image {name!r}; got {others}")
         return fits[0]
 
 
@@ -286,9 +286,9 @@ def _of_metadata(root, path):
             ) from None
         if not os.path.isfile(file):
             raise ValueError(f"{where}: no such file: {row['file_name']!r}")
-        found = objects_of(objects, where)
+        objects = objects_of(objects, where)
         size = (row["width"], row["height"]) if {"width", "height"} <= row.keys() else None
-        yield _Labeled(split, file, found, size)
+        yield _Labeled(split, file, objects, size)
 
 
 # Pascal VOC

@@ -50,7 +50,7 @@ def detect(
         images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
         threshold: The least score of an object, in [0, 1].
         top: The maximum number of objects in an image.
-        batch_size: Images that are computed at a time; those of a model for any size are computed alone.
+        batch_size: Images in a batch. A model for any size computes one image at a time.
         value_range: (lowest, highest) possible value of float images; None for (0, 1).
 
     Returns:
@@ -76,8 +76,8 @@ def detect(
     ]:
         x = np.stack([preprocessing.normalize(preprocessing.resized(pixels)) for pixels in batch])
         outputs = check_finite(np.asarray(model.predict_on_batch(x)))
-        found = best_detections(outputs, [pixels.shape[:2] for pixels in batch], preprocessing, top)
-        results += [above(one, threshold) for one in found]
+        detections = best_detections(outputs, [pixels.shape[:2] for pixels in batch], preprocessing, top)
+        results += [above(one, threshold) for one in detections]
     return results
 
 

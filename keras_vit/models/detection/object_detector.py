@@ -13,10 +13,10 @@ from keras_vit.layers import GridToTokens, LayerNormalization
 from keras_vit.layers.box_head import BoxHead, MergeClassToken
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import CLASSES, sharded
-from keras_vit.models.backbones import of_backbone
 from keras_vit.models.detection.detecting import detect
-from keras_vit.models.features import feature_extractor, patch_grid
-from keras_vit.models.pretraining.encoder_model import EncoderModel, as_encoder
+from keras_vit.models.features import patch_grid
+from keras_vit.models.headed_model import HeadedModel
+from keras_vit.models.pretraining.encoder_model import as_encoder
 from keras_vit.rules import boolean, integer
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PRIOR = 0.01  # the probability of each class that a new head predicts
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ObjectDetector(EncoderModel):
+class ObjectDetector(HeadedModel):
     """Object detection with a plain Vision Transformer: each patch predicts a class and a box.
 
     There is no decoder, no anchor and no suppression of overlapping boxes: in training each object is matched
@@ -65,7 +65,6 @@ class ObjectDetector(EncoderModel):
     kind = "detector"
     exported_stages = ("boxes",)
     task = "detection"
-    is_classifier = False
     without_head = "this model detects objects; use its `detect` method"
     rules = {"num_classes": integer(at_least=1), "merge_class_token": boolean}
 
@@ -82,15 +81,11 @@ class ObjectDetector(EncoderModel):
     ) -> None:
         encoder = as_encoder(encoder, dtype)
         self.store_arguments(locals())
-        self.class_names = class_names and tuple(class_names)
-        self.split_seed = split_seed
-        if class_names and len(class_names) != num_classes:
-            raise ValueError(f"class_names must hold num_classes={num_classes} names; got {len(class_names)}")
         if merge_class_token and not encoder.class_token:
             raise ValueError("merge_class_token needs an encoder with a class token; got one without")
 
         policy, float32 = encoder.dtype_policy, encoder.dtype_policy.variable_dtype
-        images, tokens = encoder.input, encoder._stages["tokens"]
+        tokens = encoder._stages["tokens"]
         grid = patch_grid(encoder, tokens)
         patches = GridToTokens(name="patches")(grid)  # (b, n, d)
         if merge_class_token:
@@ -108,15 +103,9 @@ class ObjectDetector(EncoderModel):
         activation = "gelu_erf" if encoder.activation == "silu" else encoder.activation
         boxes = BoxHead(activation, dtype=policy, name="box_head")(patches, grid)  # (b, n, 4)
         detections = ops.concatenate([boxes, logits], axis=-1)
-        super().__init__(images, detections, name=name, trainable=trainable)
-        self.dtype_policy = policy
-        self.input_spec = keras.InputSpec(shape=images.shape)
-        # Keras would take them for layers of this model, which has theirs already.
-        vars(self)["encoder"] = encoder
-        vars(self)["_stages"] = {**encoder._stages, "boxes": boxes, "logits": logits}
-        vars(self)["head_inputs"] = [tokens, encoder.get_layer("patch_embedding").output]
-        for layer in self.own_layers():
-            layer.is_head = True
+        stages = {"boxes": boxes, "logits": logits}
+        head_inputs = [tokens, encoder.get_layer("patch_embedding").output]
+        super().__init__(encoder, detections, stages, head_inputs, name, trainable)
 
     @staticmethod
     def min_own_parameters(config: dict[str, Any]) -> int:
@@ -124,14 +113,3 @@ class ObjectDetector(EncoderModel):
         return hidden * (2 * hidden + 4 + config["num_classes"])
 
     detect = detect
-    feature_extractor = feature_extractor
-
-    image_size = of_backbone("image_size", "(height, width) of the images in pixels, (None, None) for any.")
-    patch_size = of_backbone("patch_size", "(height, width) of a patch.")
-    in_channels = of_backbone("in_channels", "Number of the images' channels.")
-    resnet = of_backbone("resnet", "As of the encoder.")
-    preprocessing = of_backbone("preprocessing", "How images become model input.")
-
-    def _config(self):
-        others = {"class_names": self.class_names, "split_seed": self.split_seed}
-        return {**super()._config(), **others}

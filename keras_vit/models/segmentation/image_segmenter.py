@@ -16,9 +16,9 @@ from keras_vit.layers.hints import CLASSES, FREE, WHOLE, sharded
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation_head import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
 from keras_vit.losses import MEAN
-from keras_vit.models.backbones import of_backbone
-from keras_vit.models.features import feature_extractor, grids_of_blocks, normalized, patch_grid
-from keras_vit.models.pretraining.encoder_model import EncoderModel, as_encoder
+from keras_vit.models.features import grids_of_blocks, normalized, patch_grid
+from keras_vit.models.headed_model import HeadedModel
+from keras_vit.models.pretraining.encoder_model import as_encoder
 from keras_vit.models.segmentation.mask_loss import query_loss
 from keras_vit.models.segmentation.panoptic_segments import panoptic
 from keras_vit.models.vit.geometry import patch_pixels
@@ -38,7 +38,7 @@ _POSITIVE = integer(at_least=1)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ImageSegmenter(EncoderModel):
+class ImageSegmenter(HeadedModel):
     """Semantic segmentation with a plain Vision Transformer: the class of each pixel.
 
     The heads are
@@ -102,7 +102,6 @@ class ImageSegmenter(EncoderModel):
     head_reads_images = True
     exported_stages = ()
     task = "segmentation"
-    is_classifier = False
     without_head = "this model segments images; use its `segment` method"
     rules = {
         **dict.fromkeys(("num_classes", "decoder_size", "loss_points"), _POSITIVE),
@@ -137,24 +136,11 @@ class ImageSegmenter(EncoderModel):
         encoder = as_encoder(encoder, dtype)
         self.store_arguments(locals())
         self.blocks = blocks and tuple(blocks)
-        self.class_names = class_names and tuple(class_names)
-        self.split_seed = split_seed
-        if class_names and len(class_names) != num_classes:
-            raise ValueError(f"class_names must hold num_classes={num_classes} names; got {len(class_names)}")
-
         images = encoder.input
         build = _queries if head == "mask" else _decoder
         logits, predictions, head_inputs = build(self, encoder, images)
         logits = keras.layers.Identity(dtype=encoder.dtype_policy.variable_dtype, name="logits")(logits)
-        super().__init__(images, logits, name=name, trainable=trainable)
-        self.dtype_policy = encoder.dtype_policy
-        self.input_spec = keras.InputSpec(shape=images.shape)
-        # Keras would take them for layers of this model, which has theirs already.
-        vars(self)["encoder"] = encoder
-        vars(self)["_stages"] = {**encoder._stages, "logits": logits}
-        vars(self)["head_inputs"] = head_inputs
-        for layer in self.own_layers():
-            layer.is_head = True
+        super().__init__(encoder, logits, {"logits": logits}, head_inputs, name, trainable)
         vars(self)["_training"] = predictions and keras.Model(images, [logits, predictions])
         # A seed generator of the model itself: `override_seeds` and checkpoints see it.
         self._point_seeds = keras.random.SeedGenerator() if predictions else None
@@ -249,15 +235,8 @@ class ImageSegmenter(EncoderModel):
         progress = (ops.cast(step, "float32") - start) / (end - start)
         return ops.power(1 - ops.clip(progress, 0.0, 1.0), _ANNEALING_POWER)
 
-    feature_extractor = feature_extractor
     segment = segment
     panoptic = panoptic
-
-    image_size = of_backbone("image_size", "(height, width) of the images in pixels, (None, None) for any.")
-    patch_size = of_backbone("patch_size", "(height, width) of a patch.")
-    in_channels = of_backbone("in_channels", "Number of the images' channels.")
-    resnet = of_backbone("resnet", "As of the encoder.")
-    preprocessing = of_backbone("preprocessing", "How images become model input.")
 
     def query_predictions(self) -> keras.Model:
         """A model from images to the queries' predictions: a dict of logits, `masks` and `classes`.
@@ -291,8 +270,7 @@ class ImageSegmenter(EncoderModel):
         return super().finished(arrays, masked_attention=masked)
 
     def _config(self):
-        others = {"blocks": self.blocks, "class_names": self.class_names, "split_seed": self.split_seed}
-        return {**super()._config(), **others}
+        return {**super()._config(), "blocks": self.blocks}
 
 
 class _QueryLoss(keras.losses.Loss):

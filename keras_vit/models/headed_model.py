@@ -1,0 +1,53 @@
+"""Models with an encoder and a head of classes on its tokens: segmenters and detectors."""
+
+import keras
+
+from keras_vit.models.backbones import of_backbone
+from keras_vit.models.features import feature_extractor
+from keras_vit.models.pretraining.encoder_model import EncoderModel
+
+
+class HeadedModel(EncoderModel):
+    """A model of images whose head gives several class scores for each image.
+
+    The constructor of a subclass has the arguments `num_classes`, `class_names` and `split_seed`.
+
+    Args:
+        encoder: The VisionTransformer, without layers after its tokens.
+        outputs: The model's output, a symbolic tensor.
+        stages: dict of the head's stages for `feature_extractor`, by name.
+        head_inputs: The tensors that the head reads; None if it cannot be computed without the encoder.
+        name, trainable: As of any Keras model.
+    """
+
+    is_classifier = False
+
+    def __init__(self, encoder, outputs, stages, head_inputs, name, trainable):
+        super().__init__(encoder.input, outputs, name=name, trainable=trainable)
+        self.dtype_policy = encoder.dtype_policy
+        self.input_spec = keras.InputSpec(shape=encoder.input.shape)
+        # Keras would take them for layers of this model, which has theirs already.
+        vars(self)["encoder"] = encoder
+        vars(self)["_stages"] = {**encoder._stages, **stages}
+        vars(self)["head_inputs"] = head_inputs
+        for layer in self.own_layers():
+            layer.is_head = True
+
+    def store_arguments(self, arguments):
+        super().store_arguments(arguments)
+        class_names, num_classes = arguments["class_names"], arguments["num_classes"]
+        self.class_names = class_names and tuple(class_names)
+        self.split_seed = arguments["split_seed"]
+        if class_names and len(class_names) != num_classes:
+            raise ValueError(f"class_names must hold num_classes={num_classes} names; got {len(class_names)}")
+
+    feature_extractor = feature_extractor
+
+    image_size = of_backbone("image_size", "(height, width) of the images in pixels, (None, None) for any.")
+    patch_size = of_backbone("patch_size", "(height, width) of a patch.")
+    in_channels = of_backbone("in_channels", "Number of the images' channels.")
+    resnet = of_backbone("resnet", "As of the encoder.")
+    preprocessing = of_backbone("preprocessing", "How images become model input.")
+
+    def _config(self):
+        return {**super()._config(), "class_names": self.class_names, "split_seed": self.split_seed}

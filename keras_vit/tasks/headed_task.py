@@ -1,0 +1,45 @@
+"""Tasks whose model is an encoder with a head of its own: segmentation and detection."""
+
+from keras_vit.models.backbones import backbone
+from keras_vit.tasks.task import LabelTask, check_arguments
+
+
+class HeadedTask(LabelTask):
+    """A task with labels that move with the image, and a `HeadedModel` around the encoder.
+
+    Attributes:
+        head_class: The class of the model, whose `kind` is the name of its arguments in a recipe and in
+            `from_pretrained`.
+        outputs_in_words: What the model's outputs are.
+    """
+
+    ends_with_tokens = True
+    head_class = outputs_in_words = None
+
+    def check_recipe(self, recipe):
+        recipe.check_moves_labels()
+        super().check_recipe(recipe)
+
+    def options(self, dataset):
+        return {"num_classes": None}
+
+    def loading(self, options, recipe, dataset):
+        head = self._head(recipe, dataset)
+        return {"representation_size": None, self.head_class.kind: head, **options, "num_classes": 0}
+
+    def around(self, model, config, dataset):
+        head = self._head(config.recipe, dataset)
+        return self.head_class(model, **head) if backbone(model) is model else model
+
+    def _head(self, recipe, dataset):
+        field = self.head_class.kind
+        options = getattr(recipe, field) or {}
+        check_arguments(field, options, self.head_class)
+        classes = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
+        return {**classes, "split_seed": recipe.seed, **options}
+
+    def check_model(self, model):
+        if getattr(model, "task", None) != self.name or model.is_classifier:
+            raise ValueError(
+                f"expected a model whose outputs are {self.outputs_in_words}, for task {self.name!r}"
+            )
