@@ -18,8 +18,8 @@ from keras_vit.weights.checkpoint import read_checkpoint, read_model
 
 @pytest.fixture(scope="module")
 def large():
-    """A model of 23 MB with few layers, whose Python objects are small."""
-    sizes = {"hidden_size": 384, "num_heads": 4, "mlp_dim": 1536, "num_layers": 3}
+    """A model of 52 MB with few layers, whose Python objects (up to 5 MB) are small."""
+    sizes = {"hidden_size": 512, "num_heads": 4, "mlp_dim": 2048, "num_layers": 4}
     return VisionTransformer(image_size=64, patch_size=16, num_classes=10, **sizes)
 
 
