@@ -18,7 +18,7 @@ from report import table
 from keras_vit.search import ImageIndex, open_index
 from keras_vit.search.approximate import ENGINES, FEWEST
 
-COUNTS = 10_000, 100_000
+COUNTS = 10_000, 100_000, 1_000_000
 SIZE, LATENT = 384, 32  # of the vectors, and of the space that they lie close to
 CHUNK, QUERIES = 50_000, 100
 IMPORTED = peak_memory()
