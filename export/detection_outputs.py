@@ -7,7 +7,6 @@ from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
-boxes_of_data = LazyModule("keras_vit.data.boxes")
 
 TOP = 100  # objects in the answer of `serving_bytes`
 
@@ -72,12 +71,10 @@ class DetectionOutputs(RowOutputs):
 
     def _of_whole(self, boxes, size):
         """Boxes (…, 4) as fractions of a whole image of a size, from those of the part that is computed."""
-        if self.preprocessing.resize == "squash" or self.preprocessing.image_size is None:
-            return boxes
-        scale, offset = (
-            tf.tile(tf.reverse(part, [0]), [2]) for part in boxes_of_data.placement(size, self.preprocessing)
+        corner, shown = (
+            tf.tile(tf.reverse(part, [0]), [2]) for part in self.preprocessing.window(size[0], size[1])
         )
-        return (boxes - offset) / scale
+        return boxes * shown + corner
 
     def compared(self, outputs):
         low, high = outputs["boxes"][..., :2], outputs["boxes"][..., 2:]

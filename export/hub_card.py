@@ -130,10 +130,13 @@ def _input(description):
     if any_size:
         return text
     scale = "" if d.crop_fraction == 1 else f"{1 / d.crop_fraction:.4g} times "
-    crop = f"the shorter side to {scale}the size, then crop the center"
-    resize = "straight to this size" if d.resize == "squash" else crop
+    resizes = {
+        "squash": "straight to this size",
+        "crop": f"the shorter side to {scale}the size, then crop the center",
+        "pad": "to this size, after black at the right or below to its aspect ratio",
+    }
     antialiasing = f"{'with' if d.antialias else 'without'} antialiasing"
-    return f"{text} Resize images {resize}, {d.interpolation}, {antialiasing}."
+    return f"{text} Resize images {resizes[d.resize]}, {d.interpolation}, {antialiasing}."
 
 
 def _output(description):

@@ -235,7 +235,7 @@ def float32_copy(model, representation=False):
                 f"{model.backbone_argument}"
             )
         with tf.device("cpu:0"):
-            return model.finished()
+            return model.exported()
     changes = {"dtype": "float32", "name": "vision_transformer"}
     if representation:
         changes |= {"num_classes": None, "class_names": None}

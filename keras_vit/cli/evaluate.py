@@ -37,10 +37,10 @@ def run(args):
     if args.retrieval:
         return _retrieval(args)
     real = evaluation.read_real_labels(args.real) if args.real else None
-    kind = "image_text" if args.zero_shot else "stored"
-    model = open_model(args.model, args.trust, args.sha256, kind=kind)
+    model = open_model(args.model, args.trust, args.sha256, kind="stored")
     model = with_labels(model, args.zero_shot, args.prompts, "--zero_shot")
-    task = get_task(args.task or ("single_label" if args.zero_shot else task_of(args.model, model)))
+    by_texts = args.zero_shot and model.is_classifier
+    task = get_task(args.task or ("single_label" if by_texts else task_of(args.model, model)))
     if args.task is None:
         _check(args, task)
     task.check_model(model)

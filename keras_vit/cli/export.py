@@ -53,11 +53,9 @@ def run(args):
     from keras_vit.models.backbones import image_model
 
     opening = {"image_size": args.image_size, "trust": args.trust, "sha256": args.sha256}
+    model = open_live(args.model, kind="auto" if args.representation else "stored", **opening)
     if args.labels or args.prompts:
-        model = open_live(args.model, kind="image_text", **opening)
         model = with_labels(model, args.labels, args.prompts, "--labels")
-    else:
-        model = open_live(args.model, kind="auto" if args.representation else "stored", **opening)
     images = image_model(model)
     task = args.task or task_of(args.model, images)
     dataset = open_dataset(args, images, task) if args.dataset else None

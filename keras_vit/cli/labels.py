@@ -1,11 +1,10 @@
-"""Labels of --labels and --zero_shot: classes, and the texts that describe them to an image-text model."""
+"""Labels of --labels and --zero_shot: classes, and the texts that describe them to a text tower."""
 
 import csv
 import json
 import os
 import pathlib
 
-from keras_vit.models.backbones import image_model
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.class_names import PROMPTS, class_names, prompt_templates
 
@@ -13,7 +12,7 @@ IMAGENET = "imagenet_1k"
 
 
 def with_labels(model, labels, prompts, option):
-    """Return the classifier that an image-text model is by some labels, and another model as it is.
+    """Return the classifier or detector that a model is by some labels, and one without labels as it is.
 
     Args:
         model: What `open_model` returns.
@@ -22,17 +21,18 @@ def with_labels(model, labels, prompts, option):
         option: Name of the option, for messages.
 
     Raises:
-        ValueError: if an image-text model has no labels, or another model has some.
+        ValueError: if a model without classes has no labels, or one without a text tower has some.
     """
-    if image_model(model) is model:
-        if labels or prompts:
-            raise ValueError(f"{option} and --prompts need an image-text model, such as SigLIP or CLIP")
+    has_text = getattr(model, "text", None) is not None
+    if not labels and not prompts and not (has_text and model.needs_labels):
         return model
+    if not has_text:
+        raise ValueError(f"{option} and --prompts need a model with a text tower, such as SigLIP or OWLv2")
     if not labels:
         raise ValueError(f"this model compares images with texts; give {option}")
     if model.text_preprocessing is None:
         raise ValueError(f"this model has no tokenizer, which {option} needs")
-    return model.vision_transformer(read_labels(labels, read_prompts(prompts)))
+    return model.with_labels(read_labels(labels, read_prompts(prompts)))
 
 
 def read_labels(text, prompts=("{}",)):

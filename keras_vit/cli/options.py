@@ -66,7 +66,10 @@ def task(add):
 
 
 def labels(add):
-    add("--labels", help=f"image-text models: {LABELS}, or names separated by commas: cat,dog,'a red car'")
+    add(
+        "--labels",
+        help=f"models with a text tower: {LABELS}, or names separated by commas: cat,dog,'a red car'",
+    )
     prompts(add)
 
 

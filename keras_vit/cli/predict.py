@@ -72,8 +72,7 @@ def run(args):
         from keras_vit.cli.masks import mask_files, mask_writer
 
         files = mask_files(paths)
-    kind = "image_text" if args.labels else "stored"
-    model = open_model(args.model, args.trust, args.sha256, kind=kind)
+    model = open_model(args.model, args.trust, args.sha256, kind="stored")
     model = with_labels(model, args.labels, args.prompts, "--labels")
     if args.class_names:
         model = with_class_names(model, args.class_names)

@@ -193,7 +193,8 @@ def mask_batches(samples, preprocessing, batch_size):
 
     Args:
         samples: A split of a `Dataset` whose labels are maps, such as masks.
-        preprocessing: `Preprocessing`; with `resize="crop"` masks are cropped and resized like the images.
+        preprocessing: `Preprocessing`; unless `resize="squash"` masks are cropped, padded and resized like
+            the images.
         batch_size: Images per batch.
 
     Returns:
@@ -212,7 +213,7 @@ def mask_batches(samples, preprocessing, batch_size):
     _worker_slots(samples, batch_size, worker=0, workers=1)
     records = samples.evaluation_records()
     kind = _kind(records.element_spec[1])
-    cropped = preprocessing if preprocessing.resize == "crop" else Preprocessing(None)
+    cropped = Preprocessing(None) if preprocessing.resize == "squash" else preprocessing
 
     @not_converted
     def sample(encoded, label):

@@ -72,13 +72,8 @@ def placement(size, preprocessing):
     >>> scale.numpy().tolist(), offset.numpy().tolist()
     ([1.0, 2.0], [0.0, -0.5])
     """
-    if preprocessing.image_size is None or preprocessing.resize == "squash":
-        return tf.ones(2), tf.zeros(2)
-    height, width = tf.unstack(tf.cast(tf.stack(size), tf.int64))
-    resized, top, left = preprocessing.crop_window(height, width)
-    sides = tf.constant(preprocessing.image_size, tf.float32)
-    scale, corner = (tf.cast(tf.stack(each), tf.float32) / sides for each in (resized, (top, left)))
-    return scale, 0.0 - corner
+    corner, shown = preprocessing.window(*tf.unstack(tf.cast(tf.stack(size), tf.int64)))
+    return 1 / shown, (0.0 - corner) / shown
 
 
 def padded(boxes):

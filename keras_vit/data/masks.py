@@ -17,6 +17,7 @@ from keras_vit.data.samples import EncodedSamples, content_of, not_converted
 from keras_vit.labels import IGNORE
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_files import check_file
+from keras_vit.preprocessing.image_resizing import padded
 
 # What Pillow raises for a damaged PNG file.
 PNG_ERRORS = (OSError, SyntaxError, IndexError, EOFError, OverflowError, struct.error, zlib.error)
@@ -183,6 +184,8 @@ def prepare_map(label, kind, preprocessing):
         >>> prepare_map(tf.constant([[[1], [2]]]), kind, keras_vit.Preprocessing((2, 4))).numpy().tolist()
         [[1, 1, 2, 2], [1, 1, 2, 2]]
     """
+    if preprocessing.resize == "pad" and preprocessing.image_size:
+        label = padded(label, preprocessing.padded_size, tf.cast(kind.outside, label.dtype))
     return tf.cast(nearest(preprocessing).resized(label), kind.dtype)[..., 0]
 
 

@@ -1,4 +1,4 @@
-"""Boxes from patch tokens, each near its own patch."""
+"""Boxes and objectness from patch tokens."""
 
 import keras
 import numpy as np
@@ -8,16 +8,64 @@ from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.dense import CompositeLayer, Dense
 from keras_vit.layers.hints import FREE
 from keras_vit.layers.mlp import ACTIVATIONS
-from keras_vit.rules import one_of
+from keras_vit.rules import integer, one_of
 
 _SMALLEST = 1e-4  # added to a fraction and to its complement before their logarithms
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class BoxHead(CompositeLayer):
-    """A box for each patch: an MLP with two hidden layers, whose output is added to the patch's own box.
+class PatchMlp(CompositeLayer):
+    """An MLP with two hidden layers of the tokens' size, whose last layer begins with zeros.
 
-    The last layer begins with zeros, so that a new head predicts the box of each patch.
+    Args:
+        units: Number of outputs.
+        activation: Of the hidden layers, as in `MlpBlock`.
+
+    Input shape: (batch, patches, channels).
+    Output shape: (batch, patches, units), float32.
+
+    Raises:
+        ValueError: for an unknown activation.
+
+    Example:
+        >>> PatchMlp(1)(np.zeros((1, 4, 8))).shape
+        TensorShape([1, 4, 1])
+
+    Source: `PredictorMLP` of OWL-ViT's `layers.py`.
+    """
+
+    def __init__(self, units=1, activation="gelu_erf", **kwargs):
+        super().__init__(**kwargs)
+        self.units = integer(at_least=1).check("units", units)
+        self.activation = one_of(ACTIVATIONS).check("activation", activation)
+
+    def build(self, tokens_shape):
+        channels = tokens_shape[-1]
+        self.hidden = [
+            Dense(channels, ACTIVATIONS[self.activation], dtype=self.dtype_policy, name=f"dense_{number}")
+            for number in range(2)
+        ]
+        float32 = self.dtype_policy.variable_dtype
+        self.out = Dense(self.units, kernel_initializer="zeros", dtype=float32, name="dense_2")
+        for layer in (*self.hidden, self.out):
+            layer.sharding = FREE
+            layer.build((None, None, channels))
+
+    def call(self, tokens):
+        x = tokens
+        for layer in self.hidden:
+            x = layer(x)
+        return self.out(x)
+
+    def compute_output_spec(self, tokens):
+        return keras.KerasTensor((*tokens.shape[:2], self.units), "float32")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class BoxHead(PatchMlp):
+    """A box for each patch: the output of a `PatchMlp`, added to the patch's own box.
+
+    A new head predicts the box of each patch.
 
     Args:
         activation: Of the hidden layers, as in `MlpBlock`.
@@ -42,30 +90,19 @@ class BoxHead(CompositeLayer):
     """
 
     def __init__(self, activation="gelu_erf", **kwargs):
-        super().__init__(**kwargs)
-        self.activation = one_of(ACTIVATIONS).check("activation", activation)
+        super().__init__(4, activation, **kwargs)
 
     def build(self, tokens_shape, grid_shape=None):
-        channels = tokens_shape[-1]
-        self.hidden = [
-            Dense(channels, ACTIVATIONS[self.activation], dtype=self.dtype_policy, name=f"dense_{number}")
-            for number in range(2)
-        ]
-        self.out = Dense(
-            4, kernel_initializer="zeros", dtype=self.dtype_policy.variable_dtype, name="dense_2"
-        )
-        for layer in (*self.hidden, self.out):
-            layer.sharding = FREE
-            layer.build((None, None, channels))
+        super().build(tokens_shape)
 
     def call(self, tokens, grid):
-        x = tokens
-        for layer in self.hidden:
-            x = layer(x)
-        return ops.sigmoid(self.out(x) + patch_boxes(*ops.shape(grid)[1:3]))
+        return ops.sigmoid(super().call(tokens) + patch_boxes(*ops.shape(grid)[1:3]))
 
     def compute_output_spec(self, tokens, grid):
-        return keras.KerasTensor((*tokens.shape[:2], 4), "float32")
+        return super().compute_output_spec(tokens)
+
+    def get_config(self):
+        return {name: value for name, value in super().get_config().items() if name != "units"}
 
 
 def patch_boxes(rows, columns):
@@ -88,6 +125,32 @@ def patch_boxes(rows, columns):
     x, y = cast(number % columns + 1) / width, cast(number // columns + 1) / height
     fractions = xp.stack([x, y, 0 * x + 1 / width, 0 * y + 1 / height], axis=1)[None]
     return xp.log(fractions + _SMALLEST) - xp.log1p(_SMALLEST - fractions)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Detections(Configurable):
+    """Boxes and logits in one tensor.
+
+    Call arguments:
+        boxes: (batch, patches, 4).
+        logits: (batch, patches, classes).
+        objectness: (batch, patches, 1), which is part of the model without being part of its output, or None.
+
+    Output shape: (batch, patches, 4 + classes), float32.
+
+    Example:
+        >>> Detections()(np.zeros((1, 9, 4)), np.zeros((1, 9, 3)), np.zeros((1, 9, 1))).shape
+        TensorShape([1, 9, 7])
+    """
+
+    sharding = FREE
+
+    def call(self, boxes, logits, objectness=None):
+        boxes, logits = ops.cast(boxes, "float32"), ops.cast(logits, "float32")
+        return ops.concatenate([boxes, logits], axis=-1)
+
+    def compute_output_spec(self, boxes, logits, objectness=None):
+        return keras.KerasTensor((*boxes.shape[:2], 4 + logits.shape[-1]), "float32")
 
 
 @keras.saving.register_keras_serializable("keras_vit")

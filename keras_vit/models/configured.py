@@ -25,6 +25,7 @@ class ConfiguredModel(DistributedModel):
     initial_weights = None  # the paths of the weights that a checkpoint did not hold, if there was one
     text_preprocessing = image_encoder = None  # of a model of images and texts
     exported_stages = None  # of its exports, beside the logits; None for a class that is not exported
+    needs_labels = False  # whether it has no classes before it gets texts for them
     is_scaffold = False  # whether it is only needed to train its `backbone`
     head_inputs = ()  # the tensors that the head reads; empty without a head on frozen features
     head_reads_images = False  # whether the head reads the shape of the images, too
@@ -70,6 +71,10 @@ class ConfiguredModel(DistributedModel):
             config: What `get_config` returns.
         """
         return 0
+
+    def exported(self):
+        """The model for exports, for inference."""
+        return self.finished()
 
     def own_layers(self):
         """The layers that are in none of the inner models."""

@@ -73,7 +73,7 @@ def segment(
     preprocessing = model.preprocessing
     if whole and preprocessing.image_size is None:
         raise ValueError("whole=True resizes images to the model's size; this model accepts any size")
-    if whole and preprocessing.resize == "crop":
+    if whole and preprocessing.resize != "squash":
         preprocessing = dataclasses.replace(preprocessing, resize="squash")  # which keeps every pixel
     images = as_list(images, preprocessing.channels)
     if whole:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit.preprocessing import bounds
-from keras_vit.preprocessing.image_resizing import INTERPOLATIONS, resize, resize_and_crop
+from keras_vit.preprocessing.image_resizing import INTERPOLATIONS, padded, resize, resize_and_crop
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.preprocessing.packing import packed, packed_size
 from keras_vit.preprocessing.tensors import backend_of, is_symbolic, is_tensor, is_tensorflow, to_float32
@@ -54,8 +54,9 @@ class Preprocessing:
 
     Args:
         image_size: (height, width) or one int; None keeps the images' own size.
-        resize: "squash" (the official models: straight to `image_size`) or "crop" (the shorter
-            side to `image_size` / `crop_fraction`, then the center).
+        resize: "squash" (the official models: straight to `image_size`), "crop" (the shorter
+            side to `image_size` / `crop_fraction`, then the center) or "pad" (OWLv2: with black to the
+            right or below to the aspect ratio of `image_size`, then to it).
         crop_fraction: With "crop": the fraction of the resized image's shorter side that the center
             crop keeps, in (0, 1].
         interpolation: "bilinear", "bicubic" or "nearest".
@@ -103,7 +104,7 @@ class Preprocessing:
     """
 
     image_size: tuple[int, int] | None = field(_SIZE)
-    resize: str = field(one_of(("squash", "crop")), default="squash")
+    resize: str = field(one_of(("squash", "crop", "pad")), default="squash")
     crop_fraction: float = field(number(above=0, high=1), default=1.0)
     interpolation: str = field(one_of(INTERPOLATIONS), default="bilinear")
     antialias: bool = field(boolean, default=False)
@@ -264,9 +265,57 @@ class Preprocessing:
             return resize(pixels, packed_size(*pixels.shape[:2], self.patch_size, self.max_num_patches), self)
         if self.image_size is None:
             return to_float32(pixels)
-        if self.resize == "squash":
-            return resize(pixels, self.image_size, self)
-        return resize_and_crop(pixels, self)
+        if self.resize == "crop":
+            return resize_and_crop(pixels, self)
+        if self.resize == "pad":
+            pixels = padded(pixels, self.padded_size)
+        return resize(pixels, self.image_size, self)
+
+    def padded_size(self, height: int, width: int) -> tuple[int, int]:
+        """With "pad": the size of a padded image; the sides may be scalar tensors.
+
+        >>> Preprocessing(image_size=(32, 64), resize="pad").padded_size(30, 50)
+        (30, 60)
+        """
+        numpy = np if isinstance(height, numbers.Integral) else backend_of(height, width).numpy
+        rows, columns = self.image_size
+        least = -(-width * rows // columns), -(-height * columns // rows)  # rounded up
+        sides = numpy.maximum(height, least[0]), numpy.maximum(width, least[1])
+        return tuple(map(int, sides)) if numpy is np else sides
+
+    def window(self, height: int, width: int) -> tuple[Any, Any]:
+        """The part of an image that is in the model's input; with "pad" it is larger than the image.
+
+        Args:
+            height, width: Of the image, ints or scalar tensors.
+
+        Returns:
+            (corner, size): the upper left corner and the size of the part, float64 (2,) or two tensors:
+            (down, right), in fractions of the image's sides.
+
+        Example:
+            >>> corner, size = Preprocessing(16, "crop").window(30, 60)
+            >>> corner.tolist(), size.tolist()
+            ([0.0, 0.25], [1.0, 0.5])
+            >>> Preprocessing(16, "pad").window(30, 60)[1].tolist()
+            [2.0, 1.0]
+        """
+        is_known = isinstance(height, numbers.Integral) and isinstance(width, numbers.Integral)
+        backend = None if is_known else backend_of(height, width)
+
+        def fractions(sides, whole):
+            if is_known:
+                return np.asarray(sides, "float64") / np.asarray(whole, "float64")
+            sides, whole = (backend.cast(backend.numpy.stack(x), "float32") for x in (sides, whole))
+            return sides / whole
+
+        image = (height, width)
+        if self.image_size is None or self.resize == "squash":
+            return fractions((0, 0), image), fractions(image, image)
+        if self.resize == "pad":
+            return fractions((0, 0), image), fractions(self.padded_size(height, width), image)
+        resized, top, left = self.crop_window(height, width)
+        return fractions((top, left), resized), fractions(self.image_size, resized)
 
     @property
     def before_crop(self) -> tuple[int, int]:

@@ -69,6 +69,30 @@ def resize(pixels, size, preprocessing):
     return np.asarray(resized) if is_array else to_float32(resized)
 
 
+def padded(pixels, size_of, value=0):
+    """Pad images below and to the right.
+
+    Args:
+        pixels: As of `resize`.
+        size_of: Function of a height and a width to those of the padded image.
+        value: Of the padding.
+
+    Returns:
+        The same type of array or tensor.
+    """
+    is_array = isinstance(pixels, np.ndarray)
+    backend = None if is_array else backend_of(pixels)
+    shape = pixels.shape if is_array or None not in pixels.shape else backend.shape(pixels)
+    height, width = shape[-3:-1]
+    rows, columns = size_of(height, width)
+    axes = [(0, 0)] * (len(pixels.shape) - 3) + [(0, rows - height), (0, columns - width), (0, 0)]
+    return (
+        np.pad(pixels, axes, constant_values=value)
+        if is_array
+        else backend.numpy.pad(pixels, axes, constant_values=value)
+    )
+
+
 def resize_and_crop(pixels, preprocessing):
     """Resize images until they cover `before_crop`, and crop the center.
 

@@ -23,7 +23,7 @@ _PIXEL_CENTERED = {  # kernel, and whether it is widened to antialias
     "bilinear_antialias": (hat, True),
     "bilinear_half_pixel": (hat, False),
 }
-POSITION_RESIZES = ("bilinear", *_PIXEL_CENTERED)
+POSITION_RESIZES = ("bilinear", *_PIXEL_CENTERED, "truncate")
 
 
 def resized_positions(table, old_grid, new_grid, method="bilinear"):
@@ -34,26 +34,35 @@ def resized_positions(table, old_grid, new_grid, method="bilinear"):
         old_grid, new_grid: (rows, columns).
         method: "bilinear" (aligned corners, the official loader), "bicubic_antialias" (timm's),
             "bilinear_antialias" (FlexiViT's) or "bilinear_half_pixel" (without antialiasing, C-RADIO's); the
-            last three have half-pixel centers.
+            last three have half-pixel centers. "truncate" (OWL-ViT's): the upper left part, for a smaller
+            grid.
 
     Returns:
         Array (1, prefix + new rows · new columns, channels) of the table's type.
 
     Raises:
-        ValueError: for an unknown method.
+        ValueError: for an unknown method, or "truncate" with a larger grid.
 
     Example:
         >>> resized_positions(np.zeros((1, 1 + 4, 8)), (2, 2), (3, 5)).shape
         (1, 16, 8)
 
-    Source: `vit_jax/checkpoint.py`; timm's `resample_abs_pos_embed`; `big_vision/models/proj/flexi`.
+    Source: `vit_jax/checkpoint.py`; timm's `resample_abs_pos_embed`; `big_vision/models/proj/flexi`;
+        `scenic/projects/owl_vit/clip/layers.py`.
     """
     one_of(POSITION_RESIZES).check("position_resize", method)
     if tuple(old_grid) == tuple(new_grid):
         return table
     size = old_grid[0] * old_grid[1]
     prefix, grid = table[:, :-size], table[0, -size:].reshape(*old_grid, -1)
-    if method == "bilinear":
+    if method == "truncate":
+        if new_grid[0] > old_grid[0] or new_grid[1] > old_grid[1]:
+            raise ValueError(
+                f"expected a grid of at most {old_grid[0]}×{old_grid[1]} for position_resize='truncate'; got "
+                f"{new_grid[0]}×{new_grid[1]}; 'bilinear' resizes to any"
+            )
+        grid = grid[: new_grid[0], : new_grid[1]]
+    elif method == "bilinear":
         grid = resize_position_grid(grid, new_grid)
     else:
         by_row, by_column = (

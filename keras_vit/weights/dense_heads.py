@@ -1,4 +1,4 @@
-"""Segmenters and detectors in checkpoints: their heads, and the options and arrays of transformers' EoMT."""
+"""Segmenters and detectors in checkpoints: their heads, and the options of transformers' EoMT and OWL-ViT."""
 
 import re
 
@@ -7,23 +7,50 @@ import numpy as np
 from keras_vit.layers.segmentation_head import QueryAttentionBias
 from keras_vit.models.detection.object_detector import ObjectDetector
 from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
+from keras_vit.weights.architecture import shape_of
 from keras_vit.weights.class_names import is_same_class
+from keras_vit.weights.image_text import text_sizes
+from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.heads import split_heads, usual_heads
 from keras_vit.weights.layouts.huggingface_types import MASK_PROBABILITIES
 from keras_vit.weights.stored_parts import StoredParts
 
 HEADED = {cls.kind: cls for cls in (ImageSegmenter, ObjectDetector)}
-_CLASSES = ("head", "class_head")  # the layers whose shapes depend on the classes
+_CLASSES = ("head", "class_head", "class_queries")  # the layers whose shapes depend on the classes
 _LAYERS = rf"queries|mask_dense_\d|{'|'.join(_CLASSES)}|head_norm|head_projection|upscale_\d+|query_mask_\d+"
-_LAYERS += "|box_head|merge_norm"
+_LAYERS += r"|box_head|objectness_head|merge_norm|class_(projection|shift|scale)|text|text_projection"
 _HEAD = re.compile(rf"({_LAYERS})/.*|{MASK_PROBABILITIES}")
 
 
 def stored_kind(checkpoint):
-    """The kind of a `StoredModel` with a head of `HEADED`, of a `.keras` file or an EoMT; None of others."""
+    """The kind of a `StoredModel` with a head of `HEADED`, of a file of any layout; None of others."""
     if checkpoint.around is not None:
         return checkpoint.around[0]
     is_eomt = {"queries/token", "class_head/kernel"} <= checkpoint.arrays.keys()
     return ImageSegmenter.kind if is_eomt else None
+
+
+def read_words(checkpoint, folder):
+    """The kind of a detector with a text tower, and its arguments; its positions are truncated.
+
+    Args:
+        checkpoint: `StoredModel`, whose arrays have those of the text tower.
+        folder: pathlib.Path of the file's folder, or None if its configuration is not read.
+    """
+    arrays = checkpoint.arrays
+    layout = LAYOUTS[checkpoint.layout]
+    text = {**text_sizes(arrays), **layout.forms["word_detector"].text_options(folder)}
+    text.setdefault("num_heads", usual_heads(text))
+    if not layout.split_heads:
+        split_heads(checkpoint, text, "text/")
+    checkpoint.position_resize = "truncate"
+    return ObjectDetector.kind, {
+        "merge_class_token": "merge_norm/gamma" in arrays,
+        "head_activation": "gelu_erf",
+        "query_size": shape_of(arrays, "class_projection/kernel", 2)[1],
+        "objectness": "objectness_head/dense_0/kernel" in arrays,
+        "text": text,
+    }
 
 
 def drop_head(arrays):
@@ -32,16 +59,19 @@ def drop_head(arrays):
         del arrays[name]
 
 
-def headed(checkpoint, encoder, num_classes=None, class_names=None):
+def headed(checkpoint, encoder, num_classes=None, class_names=None, read_tokenizer=None):
     """The model of `HEADED` of a file, with new weights.
 
     Args:
         checkpoint, encoder: As for `_options`.
         num_classes: Other than the file's, or None.
         class_names: The file's, or None.
+        read_tokenizer: Function of a length to the file's `TextPreprocessing` or None.
     """
     options = {**_options(checkpoint, encoder), "class_names": class_names}
-    if num_classes not in (None, options["num_classes"]):
+    if options.get("text") and not options.get("text_preprocessing") and read_tokenizer:
+        options["text_preprocessing"] = read_tokenizer(options["text"]["length"])
+    if num_classes not in (None, options.get("num_classes")):
         options |= {"num_classes": num_classes, "class_names": None}
     return HEADED[stored_kind(checkpoint)](encoder, **options)
 
@@ -180,16 +210,24 @@ class SegmenterParts(StoredParts):
 
 
 class DetectorParts(StoredParts):
-    """The parts of an `ObjectDetector`, which no layout has."""
+    """The parts of an `ObjectDetector`, which a layout has only with a text tower."""
 
-    prefix_positions = False
-    form = "detector"
     missing = (
-        "of detectors no layout is known; save the `encoder` (num_classes=0 of a file), or all as .keras"
+        "of detectors only those with a text tower have a layout, 'huggingface'; save the `encoder` "
+        "(num_classes=0 of a file), or all of it as .keras"
     )
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.form = "detector" if model.text is None else "word_detector"
+
+    def files(self):
+        return self.model.text_preprocessing.files() if self.model.text_preprocessing else {}
 
     def classifier(self):
         return self.model
 
     def hub_words(self):
+        if self.model.text is not None:
+            return "zero-shot-object-detection", "detection of objects that words describe", ""
         return "object-detection", f"detection of objects of {self.model.num_classes} classes", ""

@@ -43,18 +43,18 @@ def read_towers(checkpoint, others, folder=None):
         is_own = leaf == "kernel" or key != keys.get("image_projection/kernel")
         if array is not None and is_own:  # CLIP's projection has no bias; a VisionTransformer's head has.
             arrays[f"image_projection/{leaf}"], keys[f"image_projection/{leaf}"] = array, key
-    text = {**_sizes(arrays), **options}
+    text = {**text_sizes(arrays), **options}
     if not layout.split_heads or text.get("norm_after_residual"):  # a BERT
         if "num_heads" not in text:
             text["num_heads"] = usual_heads(text)
-        split_heads(mapped, text)
+        split_heads(mapped, text, "text/")
     else:
         text["num_heads"] = shape_of(arrays, "text/encoder_block_0/attention/query/kernel", 3)[1]
     checkpoint.add(mapped)
     return {"text": text, **_between(arrays)}
 
 
-def _sizes(arrays):
+def text_sizes(arrays):
     """The options of the text tower that the arrays show."""
     vocabulary_size, hidden_size = shape_of(arrays, "text/token_embedding/table", 2)
     mlp_dim = shape_of(arrays, "text/encoder_block_0/mlp/dense_0/kernel", 2)[1]

@@ -131,10 +131,10 @@ def from_pretrained(
         head: "keep" the stored head, "reset" it to zero, or "auto": keep it if the class count and
             the layer before it are as in the file, else reset it.
         position_resize: "bilinear" (aligned corners: the official loader, also at call time),
-            "bicubic_antialias" (timm), "bilinear_antialias" (FlexiViT) or "bilinear_half_pixel" (C-RADIO).
-            "auto": as the model does itself, if it is a NaFlexVit of timm or a SigLIP 2 for any size
-            (NaFlex), and "bilinear" for all other models. With `max_num_patches` it is
-            "bilinear_antialias", at each call.
+            "bicubic_antialias" (timm), "bilinear_antialias" (FlexiViT), "bilinear_half_pixel" (C-RADIO) or
+            "truncate" (OWL-ViT: the upper left part of the grid, for a smaller image). "auto": as the model
+            does itself, if it is an OWL-ViT, a NaFlexVit of timm or a SigLIP 2 for any size (NaFlex), and
+            "bilinear" for all other models. With `max_num_patches` it is "bilinear_antialias", at each call.
         variant: A name such as "B/16" that the file must agree with.
         sha256: Hexadecimal digest that the file must have. Of the metadata files only a `NAME.json` is then
             read whose digest the file holds, as `save_weights` writes it; a tokenizer is not read.
@@ -268,12 +268,16 @@ def from_pretrained(
     if "preprocessing" not in overrides:
         config["preprocessing"] = _preprocessing(config, stored)
 
+    def read_tokenizer(length):
+        # No digest covers the tokenizer's files.
+        return None if sha256 else read_text_preprocessing(resolve(source), default="clip", length=length)
+
     with named(checkpoint.path):
         encoder = model = VisionTransformer.from_config(config)
         if new_head is not None:
             model = dense_heads.HEADED[kind](encoder, **new_head)
         elif headed:
-            model = dense_heads.headed(checkpoint, encoder, num_classes, names)
+            model = dense_heads.headed(checkpoint, encoder, num_classes, names, read_tokenizer)
         elif kind == "pretrainer":
             options = checkpoint.model_options
             model = MaskedAutoencoder(encoder, **options) if options else ImageGPT(encoder)

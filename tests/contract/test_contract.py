@@ -17,7 +17,7 @@ from reference.small import DECODER, HEAD, HYBRID, NO_TRANSFORMER, PACKED, PIXEL
 
 import keras_vit
 from keras_vit import layers, preprocessing, variants
-from keras_vit.layers import box_head, segmentation_head
+from keras_vit.layers import box_head, class_queries, segmentation_head
 from keras_vit.layers.attention import Projection
 from keras_vit.layers.dense import Dense, EinsumDense
 from keras_vit.layers.hints import Sharding
@@ -86,7 +86,10 @@ LAYERS = [
     (EinsumDense, {"equation": "btc,chd->bthd", "output_shape": (5, 2, 4), "bias_axes": "hd"}, [TOKENS]),
     (Projection, {"equation": "btc,chd->bthd", "output_shape": (5, 2, 4), "bias_axes": "hd"}, [TOKENS]),
     (box_head.BoxHead, {"activation": "quick_gelu"}, [(6, 8), GRID]),
+    (box_head.PatchMlp, {"units": 2, "activation": "quick_gelu"}, [(6, 8)]),
     (box_head.MergeClassToken, {}, [(7, 8), (6, 8)]),
+    (box_head.Detections, {}, [(6, 4), (6, 3)]),
+    (class_queries.ClassQueries, {"num_classes": 4, "size": 8}, [(6, 8), (6, 1), (6, 1)]),
     (segmentation_head.UpscaleBlock, {"activation": "gelu_tanh", "norm_epsilon": 1e-5}, [GRID]),
     (segmentation_head.ResizeToImage, {}, [GRID, IMAGE]),
     (segmentation_head.QueryAttentionBias, {"num_prefix_tokens": 1}, [(4, 6, 3), GRID]),
@@ -106,7 +109,8 @@ BIASES = (
 KERAS = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Conv2D)
 FLOAT32 = (
     *(*BIASES, keras_vit.ImageGPT, keras_vit.MaskedPatchPredictor, keras_vit.MaskedAutoencoder),
-    *(keras_vit.ImageTextModel, keras_vit.DINO, box_head.BoxHead),
+    *(keras_vit.ImageTextModel, keras_vit.DINO),
+    *(box_head.BoxHead, box_head.PatchMlp, box_head.Detections, class_queries.ClassQueries),
 )
 # Their outputs have no axis of the batch; they have tests of their own.
 WITHOUT_BATCH = {

@@ -54,7 +54,7 @@ def boxes_of_pixels(image):
     return found
 
 
-@pytest.mark.parametrize("name, resize", [*zip(CHANGES, itertools.cycle(["crop", "squash"]))])
+@pytest.mark.parametrize("name, resize", [*zip(CHANGES, itertools.cycle(["crop", "squash", "pad"]))])
 def test_boxes_move_with_the_pixels(name, resize, samples):
     """Within a pixel and a half, which resizing blurs."""
     preprocessing = Preprocessing((64, 64), resize=resize, mean=(0,) * 3, std=(1,) * 3)

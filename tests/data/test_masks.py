@@ -27,6 +27,12 @@ SIZE = (40, 56)
 MASKS = label_kind("segmentation")
 
 
+def test_a_padded_image_has_a_mask_that_ignores_its_padding():
+    label = tf.constant([[[1], [2]]], tf.uint8)
+    prepare = Preprocessing((2, 2), resize="pad")
+    assert prepare_map(label, MASKS, prepare).numpy().tolist() == [[1, 2], [255, 255]]
+
+
 def png(values, mode="L", **options):
     """A PNG of a mask in one of Pillow's modes."""
     image = Image.fromarray(values.astype(bool) if mode == "1" else values)

@@ -59,6 +59,19 @@ def test_big_visions_evaluation_crop(height, width, rng):
     assert_close(Preprocessing(28, resize="crop", crop_fraction=28 / 32)(image)[0], expected, 1e-5)
 
 
+@pytest.mark.parametrize("height, width, padded", [(53, 90, (68, 90)), (90, 53, (90, 120))])
+def test_owlv2s_padding_is_black_below_and_at_the_right(height, width, padded, rng):
+    """To the aspect ratio of the input, before the image is resized and normalized."""
+    image = rng.integers(0, 256, (height, width, 3)).astype("uint8")
+    whole = np.zeros((*padded, 3), "uint8")
+    whole[:height, :width] = image
+    prepare = Preprocessing((30, 40), resize="pad")
+    assert_close(prepare(image)[0], bilinear(whole, (30, 40)) / 127.5 - 1, 1e-5)
+    corner, size = prepare.window(height, width)
+    np.testing.assert_allclose(size * (height, width), padded)
+    np.testing.assert_array_equal(corner, 0)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_colors_invert_the_scaling_within_black_and_white_and_are_gray_without_three_channels(channels, rng):
     images = rng.random((2, 8, 8, channels), "float32")

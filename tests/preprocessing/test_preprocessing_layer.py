@@ -16,6 +16,7 @@ PREPROCESSINGS = [
     Preprocessing((24, 40)),
     Preprocessing(None, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
     Preprocessing((24, 40), "crop", 0.875),
+    Preprocessing((24, 40), "pad", interpolation="bicubic"),
     Preprocessing(32, "crop", 0.9, "bicubic", antialias=True),
     *[Preprocessing(64, "crop", 1.0, "nearest")] * ON_TENSORFLOW,  # JAX chooses another of two equally near
 ]

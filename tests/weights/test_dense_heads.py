@@ -2,11 +2,19 @@
 
 import numpy as np
 import pytest
+from made import tokenizers
 from made.sampling import some
 from reference.comparing import assert_close, numpy, randomize
-from reference.small import SMALL
+from reference.small import SMALL, TEXT
 
-from keras_vit import ImageSegmenter, VisionTransformer, from_pretrained, save_weights
+from keras_vit import (
+    ImageSegmenter,
+    ObjectDetector,
+    TextPreprocessing,
+    VisionTransformer,
+    from_pretrained,
+    save_weights,
+)
 from keras_vit.weights.show import show_checkpoint
 
 ENCODER = {**SMALL, "num_classes": None, "layer_scale": 0.1, "activation": "gelu_erf", "mlp_dim": 24}
@@ -53,6 +61,50 @@ def test_a_segmenter_that_the_layout_cannot_express_is_refused(encoder, options,
         save_weights(made(encoder, **options), tmp_path / "model", "huggingface")
     assert message in str(error.value)
     assert not [*tmp_path.iterdir()]
+
+
+def words(**options):
+    text = {**TEXT, "length": 8, "causal": True, "pooling": "argmax", "vocabulary_size": 900}
+    encoder = VisionTransformer(
+        **{**SMALL, "num_classes": None, "pre_norm": True, "activation": "quick_gelu"}
+    )
+    options = {"merge_class_token": True, "query_size": 12, "head_activation": "gelu_erf", **options}
+    return randomize(ObjectDetector(encoder, text=text, **options))
+
+
+@pytest.mark.parametrize("objectness", [True, False])
+def test_a_detector_by_words_is_written_and_read_with_its_tokenizer(objectness, tmp_path, rng):
+    (tmp_path / "words").mkdir()
+    for name, content in tokenizers.clip_files().items():
+        (tmp_path / "words" / name).write_bytes(content)
+    prepare = TextPreprocessing.from_files(tmp_path / "words", "clip", length=8)
+    model = words(class_names=["a cat", "a dog"], text_preprocessing=prepare, objectness=objectness)
+    images = rng.standard_normal((2, 16, 16, 3)).astype("float32")
+    save_weights(model, tmp_path / "model", "huggingface")
+    again = from_pretrained(tmp_path / "model")
+    assert (again.class_names, again.class_ids) == (model.class_names, model.class_ids)
+    assert_close(again(images), numpy(model(images)), 1e-5)
+    assert from_pretrained(tmp_path / "model", class_names=("a dog",)).class_ids == model.class_ids[1:]
+    encoder = from_pretrained(tmp_path / "model", num_classes=0)
+    assert isinstance(encoder, VisionTransformer)
+    assert_close(encoder(images), numpy(model.encoder(images)), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"merge_class_token": False}, "merge_class_token=False (supported: True)"),
+        ({"query_size": 10}, "query_size=10 (supported: 12)"),
+        ({"head_activation": None}, "head_activation=None (supported: 'gelu_erf')"),
+    ],
+)
+def test_a_detector_that_no_layout_expresses_is_refused(options, message, tmp_path):
+    with pytest.raises(ValueError) as error:
+        save_weights(words(**options), tmp_path / "model", "huggingface")
+    assert message in str(error.value)
+    fixed = words().with_queries(["a"], np.ones((1, 12)))
+    with pytest.raises(ValueError, match="of detectors only those with a text tower have a layout"):
+        save_weights(fixed, tmp_path / "model", "huggingface")
 
 
 HEADS = {

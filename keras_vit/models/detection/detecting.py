@@ -68,6 +68,8 @@ def detect(
     _FRACTION.check("threshold", threshold)
     _COUNT.check("top", top)
     _COUNT.check("batch_size", batch_size)
+    if getattr(model, "needs_labels", False):  # not of an export
+        raise ValueError("this model has no classes yet; give it some with `with_labels`")
     preprocessing, results = model.preprocessing, []
     images = iter(as_list(images, preprocessing.channels))
     size = batch_size if preprocessing.image_size else 1
@@ -134,10 +136,5 @@ def input_window(size, preprocessing):
     >>> scale.tolist(), offset.tolist()
     ([30.0, 30.0, 30.0, 30.0], [15.0, 0.0, 15.0, 0.0])
     """
-    sides, corner = np.array(size[::-1], "float64"), np.zeros(2)
-    if preprocessing.image_size is not None and preprocessing.resize == "crop":
-        resized, top, left = preprocessing.crop_window(*size)
-        factors = sides / np.array(resized[::-1])
-        corner = np.array([left, top]) * factors
-        sides = np.array(preprocessing.image_size[::-1]) * factors
-    return np.tile(sides, 2), np.tile(corner, 2)
+    corner, shown = (part[::-1] * size[::-1] for part in preprocessing.window(*size))
+    return np.tile(shown, 2), np.tile(corner, 2)

@@ -20,7 +20,8 @@ from keras_vit.models.backbones import of_backbone
 from keras_vit.models.classifying import check_finite, check_size, most_probable
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.image_text.pair_loss import pair_loss
-from keras_vit.models.image_text.text_transformer import TextTransformer, min_text_parameters
+from keras_vit.models.image_text.text_encoding import TextEncoding
+from keras_vit.models.image_text.text_transformer import TEXT_INFERENCE, TextTransformer, min_text_parameters
 from keras_vit.models.vit.schema import INFERENCE
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 from keras_vit.rules import boolean, integer, one_of, optional
@@ -29,13 +30,12 @@ from keras_vit.types import Images, Labels, Tensor
 if TYPE_CHECKING:
     from keras_vit.preprocessing import TextPreprocessing
 
-_TEXT_INFERENCE = {"dtype": "float32", "dropout_rate": 0.0}
 _SIZE = optional(integer(at_least=1))
 _OPTIONS = ("objective", "image_projection", "text_projection", "projection_bias")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ImageTextModel(ConfiguredModel):
+class ImageTextModel(TextEncoding, ConfiguredModel):
     """Two towers, one for images and one for texts, as in SigLIP, CLIP and LiT.
 
     The vectors of both, of length 1, have a logit for each pair of an image and a text. `fit` takes pairs
@@ -80,6 +80,7 @@ class ImageTextModel(ConfiguredModel):
     kind = task = "image_text"
     backbone_argument = "image"
     takes_images = False
+    needs_labels = True
     is_classifier = False
     without_head = "this model compares images with texts; use its `zero_shot` method"
 
@@ -180,29 +181,6 @@ class ImageTextModel(ConfiguredModel):
             vectors.append(check_finite(np.asarray(self.image_encoder.predict_on_batch(batch))))
         return np.concatenate([*vectors, np.zeros((0, self.image_encoder.output.shape[-1]), "float32")])
 
-    def encode_text(self, texts: str | Sequence[str], batch_size: int = 256) -> np.ndarray:
-        """The vectors of texts.
-
-        Args:
-            texts: A str or a list of them, for a model with `text_preprocessing`; or token ids, an int array
-                (texts, length).
-            batch_size: Number of texts that are computed at a time.
-
-        Returns:
-            float32 array (texts, size), each vector of length 1.
-
-        Raises:
-            ValueError: for strings without `text_preprocessing`, ids of another shape or type, or a batch
-                size that is not positive.
-        """
-        integer(at_least=1).check("batch_size", batch_size)
-        ids = self._ids(texts)
-        vectors = [
-            check_finite(np.asarray(self.text_encoder.predict_on_batch(ids[start : start + batch_size])))
-            for start in range(0, len(ids), batch_size)
-        ]
-        return np.concatenate([*vectors, np.zeros((0, self.text_encoder.output.shape[-1]), "float32")])
-
     def similarity(self, images: Images, texts: str | Sequence[str]) -> np.ndarray:
         """The logits of all images with all texts.
 
@@ -230,30 +208,6 @@ class ImageTextModel(ConfiguredModel):
         factors = self.get_layer("logit_factors")
         bias = 0.0 if factors.bias is None else float(ops.convert_to_numpy(factors.bias.value))
         return np.exp(ops.convert_to_numpy(factors.scale.value)), bias
-
-    def class_vectors(self, labels: Labels, batch_size: int = 256) -> tuple[list[str], np.ndarray]:
-        """The vector of each class, which is the mean over its texts.
-
-        Args:
-            labels: A text, a list of texts, or a dict from names of classes to their texts; a single text
-                need not be in a list.
-            batch_size: As for `encode_text`.
-
-        Returns:
-            (names, float32 array (classes, size) of vectors of length 1).
-
-        Raises:
-            ValueError: for no labels, or a class without texts.
-        """
-        if not isinstance(labels, Mapping):
-            labels = {label: label for label in ([labels] if isinstance(labels, str) else labels)}
-        texts = [[text] if isinstance(text, str) else [*text] for text in labels.values()]
-        if not texts or not all(texts):
-            raise ValueError(f"expected at least one class, each with at least one text; got {labels!r}")
-        vectors = self.encode_text([text for of_class in texts for text in of_class], batch_size)
-        ends = np.cumsum([len(of_class) for of_class in texts])
-        means = np.stack([part.mean(axis=0) for part in np.split(vectors, ends[:-1])])
-        return [*labels], means / np.linalg.norm(means, axis=1, keepdims=True)
 
     def zero_shot(
         self,
@@ -327,6 +281,10 @@ class ImageTextModel(ConfiguredModel):
             arrays |= {"head/kernel": scale * vectors.T, "head/bias": np.full(len(names), bias)}
         return copy_with_weights(self.image, config, arrays)
 
+    def with_labels(self, labels: Labels) -> VisionTransformer:
+        """The classifier by these labels, as `vision_transformer`."""
+        return self.vision_transformer(labels)
+
     def check_projections(self) -> None:
         """Raise ValueError if both the image tower and this model project, as no VisionTransformer does."""
         if self.image_projection is not None and self.image.representation_size is not None:
@@ -342,37 +300,13 @@ class ImageTextModel(ConfiguredModel):
             arrays: dict of the weights by path; None for the model's, with LoRA factors merged.
         """
         config = {**without_state(self.get_config()), "trainable": True}
-        for tower, inference in (("image", INFERENCE), ("text", _TEXT_INFERENCE)):
+        for tower, inference in (("image", INFERENCE), ("text", TEXT_INFERENCE)):
             config[tower] = {**without_state(config[tower]), **inference, "trainable": True}
         return copy_with_weights(self, config, arrays)
 
     @staticmethod
     def min_own_parameters(config: dict[str, Any]) -> int:
         return min_text_parameters(config["text"])
-
-    def _ids(self, texts):
-        texts = [texts] if isinstance(texts, str) else texts
-        if len(texts) and all(isinstance(text, str) for text in texts):
-            if self.text_preprocessing is None:
-                raise ValueError(
-                    "the model has no text_preprocessing for strings; give it one, or token ids instead"
-                )
-            texts = self.text_preprocessing(list(texts))
-        ids, length = np.asarray(texts), self.text.length
-        if not ids.size:
-            return np.zeros((0, length), "int32")
-        if ids.dtype.kind not in "iu" or ids.shape[1:] != (length,):
-            raise ValueError(
-                f"expected texts, or ids of the shape (texts, {length}) as ints; got {ids.dtype} of the "
-                f"shape {ids.shape}"
-            )
-        most = self.text.vocabulary_size
-        if not 0 <= ids.min() <= ids.max() < most:
-            raise ValueError(
-                f"expected token ids from 0 to {most - 1}, of the text tower's vocabulary; got ids from "
-                f"{ids.min()} to {ids.max()}"
-            )
-        return ids.astype("int32")
 
     def get_config(self) -> dict[str, Any]:
         texts = self.text_preprocessing

@@ -17,6 +17,7 @@ from keras_vit.models.configured import ConfiguredModel
 from keras_vit.rules import boolean, integer, number, one_of, optional
 
 _POSITIVE = integer(at_least=1)
+TEXT_INFERENCE = {"dtype": "float32", "dropout_rate": 0.0}
 SCOPE = "text"  # begins the paths of the weights, unlike an image tower's
 
 

@@ -21,8 +21,14 @@ def usual_heads(options):
     return heads_of_variant(options) or max(options["hidden_size"] // _HEAD_SIZE, 1)
 
 
-def split_heads(mapped, arguments):
-    """Split the axis of all heads' channels in the attention arrays into two: heads and channels."""
+def split_heads(mapped, arguments, inside=""):
+    """Split the axis of all heads' channels in the attention arrays into two: heads and channels.
+
+    Args:
+        mapped: `MappedArrays`.
+        arguments: dict of the sizes of the tower.
+        inside: What the names of the tower's arrays begin with: "text/", or nothing for an image tower's.
+    """
     size, heads = arguments["hidden_size"], arguments["num_heads"]
     pooling_heads = arguments.get("pooling_heads") or heads
     check_heads(size, heads)
@@ -30,7 +36,7 @@ def split_heads(mapped, arguments):
         check_heads(size, pooling_heads)
     for name, array in mapped.arrays.items():
         match = _ATTENTION.fullmatch(name)
-        if not match:
+        if not match or name.startswith("text/") != (inside == "text/"):
             continue
         axes = 2 if match[2] == "kernel" else 1
         if array.ndim != axes:

@@ -12,7 +12,13 @@ import re
 import numpy as np
 
 from keras_vit.weights.layouts import huggingface_config
-from keras_vit.weights.layouts.huggingface_models import Eomt, HuggingFaceTowers, ImageGptForm, ViTMAE
+from keras_vit.weights.layouts.huggingface_models import (
+    Eomt,
+    HuggingFaceTowers,
+    ImageGptForm,
+    OwlViT,
+    ViTMAE,
+)
 from keras_vit.weights.layouts.huggingface_types import PACKED, TYPES, type_of_keys, written_type
 from keras_vit.weights.layouts.layout import Layout, ModelForm
 from keras_vit.weights.layouts.table import flat_patches, patch_kernel
@@ -24,6 +30,10 @@ _OTHER_PARTS = {
     "vit": r"decoder\.(decoder_\w+\..*|decoder_pos_embed|mask_token)",
     **dict.fromkeys(("dinov2", "dinov3_vit"), rf"(.*\.)?{_MASK_TOKEN}"),
     **dict.fromkeys(("eomt", "eomt_dinov3"), r"criterion\.empty_weight"),
+    **dict.fromkeys(
+        ("owlvit_vision_model", "owlv2_vision_model"),
+        r"\w+\.(visual_projection\.weight|logit_scale|\w+\.embeddings\.position_ids)",
+    ),
     "imagegpt": r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",
     **dict.fromkeys(
         ("clip_vision_model", "siglip_vision_model"),
@@ -44,6 +54,7 @@ class HuggingFace(Layout):
             'from transformers import pipeline\n\nmodel = pipeline("{task}", model="{repository}")'
         ),
         "mask_segmenter": Eomt(),
+        "word_detector": OwlViT(),
         "image_text": HuggingFaceTowers(),
         "masked_autoencoder": ViTMAE(),
         "image_gpt": ImageGptForm(),
@@ -52,6 +63,8 @@ class HuggingFace(Layout):
     table = TYPES["vit"].table(gated=False)
     without_prefix = re.compile(r"((cls_|distillation_)?classifier|visual_projection|lm_head)\..*")
     anchors = (
+        "owlvit.vision_model.embeddings.patch_embedding.weight",
+        "owlv2.vision_model.embeddings.patch_embedding.weight",
         "embeddings.patch_embeddings.projection.weight",
         "embeddings.patch_embeddings.weight",
         "embeddings.patch_embedding.weight",
@@ -178,7 +191,7 @@ class HuggingFace(Layout):
     def unsupported_in_config(self, config):
         if written_type(config).name == "clip_vision_model" and config["num_classes"]:
             return ["a head (transformers classifies by CLIP's tokens before the last norm)"]
-        return []
+        return super().unsupported_in_config(config)
 
     read_config = staticmethod(huggingface_config.read)
     configured_arrays = staticmethod(huggingface_config.palette)

@@ -26,6 +26,8 @@ _CLIP = {
     "image_mean": (0.48145466, 0.4578275, 0.40821073),
     "image_std": (0.26862954, 0.26130258, 0.27577711),
 }
+_COLORS_OF_CLIP = {name: _CLIP[name] for name in ("image_mean", "image_std")}
+_OWL = {**_VIT, **_COLORS_OF_CLIP, "do_pad": False}
 _NAFLEX = "siglip2"
 _PROCESSORS = {
     "deit": {**_CROP, "size": 256},
@@ -33,9 +35,12 @@ _PROCESSORS = {
     "bit": _CLIP,
     **dict.fromkeys(("dinov3", "eomt"), {**_VIT, **IMAGENET}),
     _NAFLEX: {**_VIT, "patch_size": 16},
+    "owlvit": {**_OWL, "resample": 3, "size": 768},
+    "owlv2": {**_OWL, "do_pad": True, "size": 960},
     "siglip": {**_VIT, "resample": 3},
 }
 _SWITCHES = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
+_PADDED = "owlv2"  # whose processor pads images to squares
 _OF_SIZE = ("size", "do_center_crop", "crop_size")
 _COLORS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
 # Images are RGB, labels are not read, and models with a palette apply it.
@@ -131,6 +136,8 @@ def written(config, kind):
         "image_mean": list(preprocessing["mean"]),
         "image_std": list(preprocessing["std"]),
     }
+    if kind.head == "words":
+        images["do_pad"] = preprocessing["resize"] == "pad"
     if packs:
         images = {name: value for name, value in images.items() if name not in _OF_SIZE}
         images |= {"patch_size": config["patch_size"][0], "max_num_patches": config["max_num_patches"]}
@@ -189,7 +196,7 @@ def _image_processor(found, kind, options):
             raise ValueError(f"{PREPROCESSOR}: {name} must be {expected}; got {values[name]!r}")
 
     for name, value in values.items():
-        if name in _SWITCHES:
+        if name in _SWITCHES or (name == "do_pad" and begins == _PADDED):
             check(value in (True, False, None), name, "true or false")  # null means false
         elif name.startswith("do_") and name not in _WITHOUT_EFFECT:
             check(not value, name, "false")
@@ -217,7 +224,7 @@ def _image_processor(found, kind, options):
     if not values["do_center_crop"]:
         fits = len(size) == 2 and image_size in (None, size)
         check(fits, "size", f"the model's {models} because there is no center crop")
-        return options
+        return {**options, "resize": "pad"} if values.get("do_pad") else options
     crop = _size(values["crop_size"])
     fits = len(crop) == 2 and image_size in (None, crop) and crop[0] == crop[1]
     check(fits, "crop_size", f"the model's {models}, if that is a square")

@@ -1,6 +1,7 @@
 """The models of transformers that hold more than a Vision Transformer, by their files and config.json.
 
-Sources: the modules `siglip`, `siglip2`, `clip`, `vit_mae`, `eomt` and `eomt_dinov3` of transformers 5.23.
+Sources: the modules `siglip`, `siglip2`, `clip`, `owlvit`, `owlv2`, `vit_mae`, `eomt` and `eomt_dinov3` of
+transformers 5.23.
 """
 
 import re
@@ -16,21 +17,18 @@ from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
 from keras_vit.weights.layouts.huggingface_types import (
     MASK_PROBABILITIES,
     PACKED,
-    TOWER_BLOCK,
     VIT_BLOCK,
     VIT_BLOCK_IN_MEMORY,
+    text_rows,
     written_type,
 )
-from keras_vit.weights.layouts.layout import ModelForm, true_reasons
+from keras_vit.weights.layouts.layout import ModelForm, other_values, true_reasons
 from keras_vit.weights.layouts.table import LINEAR, Row, Table, torch_rows
-from keras_vit.weights.layouts.text_tower import TwoTowersForm
+from keras_vit.weights.layouts.text_tower import NOT_BERT, TwoTowersForm, unsupported_text
 
 _USAGE = 'from transformers import {architecture}\n\nmodel = {architecture}.from_pretrained("{repository}")'
 _TEXT = [
-    Row("text/token_embedding/table", "text_model.embeddings.token_embedding.weight"),
-    Row("text/position_embedding/table", "text_model.embeddings.position_embedding.weight", leading=1),
-    *torch_rows(TOWER_BLOCK, "text/encoder_block_{i}/", "text_model.encoder.layers.{i}."),
-    *torch_rows({"text/encoder_norm": "text_model.final_layer_norm"}),
+    *text_rows(),
     Row("logit_factors/scale", "logit_scale"),
     Row("logit_factors/bias", "logit_bias"),
 ]
@@ -119,20 +117,8 @@ class HuggingFaceTowers(TwoTowersForm):
                 "its image tower has no pooling (vision_use_head=False in config.json), and so no vector to "
                 "compare with texts; load it without its text tower"
             )
-        stored = read_json(folder / hub_config.CONFIG, {}) if folder else {}
-        # Of the two, transformers ignores the second.
-        config = stored.get("text_config_dict") or stored.get("text_config")
-        if not isinstance(config, dict | None):
-            raise ValueError(f"{hub_config.CONFIG}: text_config must be an object; got {config!r}")
-        values = {**kind.defaults, **(config or {})}
-        options = {
-            "activation": hub_config.activation(values["hidden_act"]),
-            "norm_epsilon": values["layer_norm_eps"],
-            "causal": kind.causal,
-            "pooling": kind.poolings[0],
-        }
-        if config is not None:
-            options["num_heads"] = values["num_attention_heads"]
+        values, options = _text_options(folder, kind.defaults)
+        options |= {"causal": kind.causal, "pooling": kind.poolings[0]}
         if kind.causal:
             end = values["eos_token_id"]
             options |= {"pooling": "argmax"} if end == _LEGACY_EOS else {"eos_id": end}
@@ -165,11 +151,7 @@ class HuggingFaceTowers(TwoTowersForm):
         own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
         for key in ("architectures", "id2label", "label2id"):
             vision.pop(key)
-        options = {theirs: getattr(tower, ours) for theirs, ours in _TEXT_OPTIONS.items()}
-        options |= {
-            "model_type": f"{name}_text_model",
-            "hidden_act": hub_config.written_activation(tower.activation),
-        }
+        options = _written_text_options(tower, f"{name}_text_model")
         config = {"architectures": [TWO_TOWERS[name].model], "model_type": name}
         if name == "clip":
             options["eos_token_id"] = _LEGACY_EOS if tower.pooling == "argmax" else tower.eos_id
@@ -178,6 +160,36 @@ class HuggingFaceTowers(TwoTowersForm):
         else:
             options["projection_size"] = model.text_projection
         return {**config, **own, "text_config": options, "vision_config": vision}
+
+
+def _text_options(folder, defaults):
+    """The values of a text tower's configuration, and the `TextTransformer` arguments that no array shows.
+
+    Args:
+        folder: pathlib.Path of the folder with config.json, or None if it is not read.
+        defaults: dict of the values without a configuration.
+    """
+    stored = read_json(folder / hub_config.CONFIG, {}) if folder else {}
+    # Of the two, transformers ignores the second.
+    config = stored.get("text_config_dict") or stored.get("text_config")
+    if not isinstance(config, dict | None):
+        raise ValueError(f"{hub_config.CONFIG}: text_config must be an object; got {config!r}")
+    values = {**defaults, **(config or {})}
+    heads = {} if config is None else {"num_heads": values["num_attention_heads"]}
+    return values, {
+        "activation": hub_config.activation(values["hidden_act"]),
+        "norm_epsilon": values["layer_norm_eps"],
+        **heads,
+    }
+
+
+def _written_text_options(tower, model_type):
+    """The `text_config` of a `TextTransformer`."""
+    return {
+        **{theirs: getattr(tower, ours) for theirs, ours in _TEXT_OPTIONS.items()},
+        "model_type": model_type,
+        "hidden_act": hub_config.written_activation(tower.activation),
+    }
 
 
 _ONLY_IN_MEMORY = dict(VIT_BLOCK_IN_MEMORY.items() - VIT_BLOCK.items())
@@ -258,3 +270,59 @@ class Eomt(ModelForm):
         weights = np.ones(model.num_classes + 1, "float32")
         weights[-1] = NO_OBJECT_WEIGHT
         return {**arrays, "criterion.empty_weight": weights}
+
+
+class OwlViT(ModelForm):
+    """How transformers stores an `ObjectDetector` with a text tower: OWL-ViT, or OWLv2 with objectness.
+
+    `config["words"]` has what the arrays show of the head. The projection of CLIP's image tower and the scale
+    of its logits are in their files, but detection does not use them: they are written as zero and as CLIP's
+    start.
+    """
+
+    usage = _USAGE
+
+    def text_options(self, folder):
+        """The `TextTransformer` arguments that no array shows, as for `_text_options`."""
+        _, options = _text_options(folder, _CLIP.defaults)
+        return {**options, **_OWL_TEXT}
+
+    def adapted(self, model, arrays, config):
+        return arrays, {**config, "words": {"objectness": model.objectness}}
+
+    def unsupported(self, model, config):
+        head = {
+            "merge_class_token": True,
+            "query_size": model.text.hidden_size,
+            "head_activation": "gelu_erf",
+        }
+        found = {name: getattr(model, name) for name in head}
+        return other_values(found, head) + unsupported_text(model.text, {**NOT_BERT, **_OWL_TEXT})
+
+    def write(self, model, arrays, others):
+        prefix, size = f"{_owl_type(model)}.", (model.query_size, model.encoder.hidden_size)
+        unused = {"visual_projection.weight": np.zeros(size), "logit_scale": np.array(_LOGIT_SCALE)}
+        return {**arrays, **{prefix + key: array.astype("float32") for key, array in unused.items()}}
+
+    def written_config(self, model, vision):
+        name = _owl_type(model)
+        own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
+        (architecture,) = vision.pop("architectures")
+        for key in ("id2label", "label2id"):
+            vision.pop(key)
+        return {
+            "architectures": [architecture],
+            "model_type": name,
+            **own,
+            "projection_dim": model.query_size,
+            "text_config": _written_text_options(model.text, f"{name}_text_model"),
+            "vision_config": vision,
+        }
+
+
+_OWL_TEXT = {"causal": True, "pooling": "argmax"}
+_LOGIT_SCALE = 2.6592  # of CLIP before training: the logarithm of 1 / 0.07
+
+
+def _owl_type(model):
+    return "owlv2" if model.objectness else "owlvit"

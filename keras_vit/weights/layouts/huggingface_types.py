@@ -4,7 +4,8 @@ An entry says how transformers names what `VisionTransformer` has, and which of 
 express. `huggingface.py` reads and writes the arrays by it, `huggingface_config.py` the options.
 
 Sources: the modules and configurations of transformers 5.23 in `models/` (`vit`, `deit`, `ijepa`, `vit_msn`,
-`vit_mae`, `dinov2`, `dinov2_with_registers`, `dinov3_vit`, `imagegpt`, `siglip`, `siglip2`, `clip`), and
+`vit_mae`, `dinov2`, `dinov2_with_registers`, `dinov3_vit`, `imagegpt`, `siglip`, `siglip2`, `clip`,
+`owlvit`, `owlv2`), and
 `conversion_mapping.py`, by which it renames the arrays of a file; `convert_dinov2_to_hf.py` for `images`.
 """
 
@@ -19,12 +20,13 @@ from keras_vit.rules import integer, number
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG
 from keras_vit.weights.layouts.layout import ANY, COMMON, true_reasons, unsupported_options
-from keras_vit.weights.layouts.table import Row, Table, fused_rows, torch_rows
+from keras_vit.weights.layouts.table import LINEAR, Row, Table, fused_rows, torch_rows
 
 IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
 _GATE = re.compile(r".*\.mlp\.(gate_proj|weights_in)\.weight")
 _BLOCK = "encoder_block_{i}/"
 PACKED = "siglip2_vision_model"  # whose patches are packed
+HEADS = ("segmentation", "words")  # see `ModelType.head`
 MASK_PROBABILITIES = "mask_probabilities"  # of all blocks with queries, in files of EoMT
 
 
@@ -49,7 +51,8 @@ class ModelType(NamedTuple):
         images: What the authors' repositories have in preprocessor_config.json besides the defaults of this
             class, for a folder without that file; None if such a model has our default preprocessing.
         any_size: Whether the model accepts images of other sizes than config.json's.
-        segments: Whether it is a model for segmentation, an `ImageSegmenter`.
+        head: The entry of `get_config()` with the options of the head of a segmenter ("segmentation") or of a
+            detector by words ("words"); None for others.
     """
 
     name: str
@@ -69,7 +72,12 @@ class ModelType(NamedTuple):
     processor: str = "ViTImageProcessor"
     images: dict | None = None
     any_size: bool = False
-    segments: bool = False
+    head: str | None = None
+
+    @property
+    def segments(self):
+        """Whether it is a model for segmentation, an `ImageSegmenter`."""
+        return self.head == "segmentation"
 
     def table(self, gated):
         """The `Table` of the arrays of a model whose MLPs have a gate, or not."""
@@ -92,7 +100,8 @@ def type_of_keys(keys):
 
 def written_type(config):
     """The first `ModelType` that expresses a model with this `get_config()`, or nearly does."""
-    kinds = [kind for kind in TYPES.values() if kind.segments == ("segmentation" in config)]
+    head = next((name for name in HEADS if name in config), None)
+    kinds = [kind for kind in TYPES.values() if kind.head == head]
     return min(kinds, key=lambda kind: [*map(len, kind.unsupported(config))])
 
 
@@ -208,13 +217,48 @@ _SIGLIP_ROWS = (
         "attention_pooling/attention/", ("query", "key", "value"), "head.attention.in_proj", _IN_PROJECTION
     ),
 )
+_CLASS_EMBEDDING = Row("class_token/token", "embeddings.class_embedding", leading=2)
 _CLIP_ROWS = (
     *_TOWER_ROWS,
-    Row("class_token/token", "embeddings.class_embedding", leading=2),
+    _CLASS_EMBEDDING,
     *torch_rows({"pre_norm": "pre_layrnorm", "pooled_norm": "post_layernorm"}),
     *torch_rows({"head": "visual_projection"}),
     *torch_rows({"head": "classifier"}),
 )
+
+
+def text_rows(prefix=""):
+    """Rows of a text tower whose keys begin with a prefix."""
+    model = f"{prefix}text_model."
+    return (
+        Row("text/token_embedding/table", f"{model}embeddings.token_embedding.weight"),
+        Row("text/position_embedding/table", f"{model}embeddings.position_embedding.weight", leading=1),
+        *torch_rows(TOWER_BLOCK, "text/encoder_block_{i}/", f"{model}encoder.layers.{{i}}."),
+        *torch_rows({"text/encoder_norm": f"{model}final_layer_norm"}),
+    )
+
+
+def _owl_rows(prefix):
+    tower = (
+        *_TOWER_ROWS,
+        _CLASS_EMBEDDING,
+        *torch_rows({"pre_norm": "pre_layernorm", "encoder_norm": "post_layernorm"}),
+    )
+    heads = {
+        "merge_norm": "layer_norm",
+        "class_projection": "class_head.dense0",
+        "class_shift": "class_head.logit_shift",
+        "class_scale": "class_head.logit_scale",
+        **{f"box_head/dense_{i}": f"box_head.dense{i}" for i in range(3)},
+        **{f"objectness_head/dense_{i}": f"objectness_head.dense{i}" for i in range(3)},
+    }
+    return (
+        *(row._replace(theirs=f"{prefix}vision_model.{row.theirs}") for row in tower),
+        *text_rows(prefix),
+        Row("text_projection/kernel", f"{prefix}text_projection.weight", LINEAR),
+        *torch_rows(heads),
+    )
+
 
 # Options -------------------------------------------------------------------------------------------
 
@@ -378,6 +422,15 @@ def _read_image_gpt_mlp_dim(model):
     return model["n_inner"] or 4 * model["n_embd"]
 
 
+def _of_owl(config, objectness):
+    found = config["words"]["objectness"]
+    return {
+        **_not_square(config),
+        "pre_norm=False": not config["pre_norm"],
+        f"objectness={found}": found != objectness,
+    }
+
+
 def _of_image_gpt(config):
     return {
         "palette=None": config.get("palette") is None,
@@ -500,7 +553,7 @@ _EOMT = _DINOV2._replace(
     supported={**COMMON, **_GATES, "class_token": (True,), "pooling": ("token", "gap"), "num_registers": ANY},
     processor="EomtImageProcessor",
     images={},
-    segments=True,
+    head="segmentation",
 )
 _EOMT_DINOV3 = _DINOV3._replace(
     name="eomt_dinov3",
@@ -523,7 +576,7 @@ _EOMT_DINOV3 = _DINOV3._replace(
     supported={**_DINOV3.supported, "pooling": ("token", "gap")},
     combinations=_of_eomt_dinov3,
     processor="EomtImageProcessor",
-    segments=True,
+    head="segmentation",
 )
 _IMAGE_GPT = ModelType(
     "imagegpt",
@@ -582,6 +635,31 @@ _SIGLIP = ModelType(
     processor="SiglipImageProcessor",
     images={},
 )
+_CLIP = _SIGLIP._replace(
+    name="clip_vision_model",
+    model="CLIPVisionModel",
+    classifier="CLIPVisionModelWithProjection",
+    rows=_CLIP_ROWS,
+    mark=r"(.*\.)?embeddings\.class_embedding",
+    defaults={**_DEFAULTS, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"},
+    written={**_SIGLIP.written, "projection_dim": lambda c: c["num_classes"] or c["hidden_size"]},
+    supported={**_BIASED, "pre_norm": (True, False), "norm_after_pooling": (True, False)},
+    combinations=_of_clip,
+    processor="CLIPImageProcessor",
+)
+_OWL_VIT = _CLIP._replace(
+    name="owlvit_vision_model",
+    model="OwlViTForObjectDetection",
+    classifier=None,
+    prefix="",
+    rows=_owl_rows("owlvit."),
+    mark=r"owlvit\..*",
+    written=_SIGLIP.written,
+    supported={**_BIASED, "pre_norm": (True,), "pooling": ("token", "gap")},
+    combinations=lambda config: _of_owl(config, objectness=False),
+    processor="OwlViTImageProcessor",
+    head="words",
+)
 TYPES = {
     kind.name: kind
     for kind in (
@@ -621,18 +699,16 @@ TYPES = {
         _EOMT_DINOV3,
         _DINOV3,
         _IMAGE_GPT,
-        _SIGLIP._replace(
-            name="clip_vision_model",
-            model="CLIPVisionModel",
-            classifier="CLIPVisionModelWithProjection",
-            rows=_CLIP_ROWS,
-            mark=r"(.*\.)?embeddings\.class_embedding",
-            defaults={**_DEFAULTS, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"},
-            written={**_SIGLIP.written, "projection_dim": lambda c: c["num_classes"] or c["hidden_size"]},
-            supported={**_BIASED, "pre_norm": (True, False), "norm_after_pooling": (True, False)},
-            combinations=_of_clip,
-            processor="CLIPImageProcessor",
+        _OWL_VIT,
+        _OWL_VIT._replace(
+            name="owlv2_vision_model",
+            model="Owlv2ForObjectDetection",
+            rows=_owl_rows("owlv2."),
+            mark=r"owlv2\..*",
+            combinations=lambda config: _of_owl(config, objectness=True),
+            processor="Owlv2ImageProcessor",
         ),
+        _CLIP,
         _SIGLIP,
         # Read as the model of one image size that it is for images of this size, and then written as the type
         # before it, unless `max_num_patches` is given.
@@ -655,4 +731,4 @@ TYPES = {
     )
 }
 # The image towers of models with two: they are in `vision_config`, and their keys begin with "vision_model.".
-TOWERS = {name: f"{name}_vision_model" for name in ("siglip", "siglip2", "clip")}
+TOWERS = {name: f"{name}_vision_model" for name in ("siglip", "siglip2", "clip", "owlvit", "owlv2")}

@@ -27,7 +27,7 @@ COMMON = {
 
 
 # Entries of `get_config()` that say nothing about what the model computes.
-_NOT_OPTIONS = {"name", "trainable", "dtype", "segmentation", "clusters", *STATE}
+_NOT_OPTIONS = {"name", "trainable", "dtype", "segmentation", "words", "clusters", *STATE}
 
 
 def unsupported_options(config, supported):
@@ -231,4 +231,5 @@ class Layout:
 
     def unsupported_in_config(self, config):
         """List the options that `config_files` cannot express."""
-        return []
+        pads = config["preprocessing"]["resize"] == "pad" and "words" not in config
+        return ["preprocessing with resize='pad'"] if pads else []

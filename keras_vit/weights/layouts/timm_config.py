@@ -323,6 +323,8 @@ def unsupported(config):
     """List the options that config.json cannot express."""
     reasons = other_values(config, {"resnet": None, "distillation": False})
     norm, epsilon = config["norm"], config["norm_epsilon"]
+    if config["preprocessing"]["resize"] == "pad":
+        reasons.append("preprocessing with resize='pad'")
     if _builder(config) is None:
         reasons.append(f"norm={norm!r} with norm_epsilon={epsilon!r}")
     elif is_eva(config):

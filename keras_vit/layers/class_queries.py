@@ -1,0 +1,90 @@
+"""Class logits from the cosine similarity of patches and classes."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.hints import Sharding
+from keras_vit.rules import integer
+
+_SMALLEST = 1e-6  # added to the lengths of vectors
+_PADDING_LOGIT = -1e6
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ClassQueries(Configurable):
+    """Logits of classes, each of which has a vector: cosine similarity, then a shift and a scale.
+
+    Args:
+        num_classes: Number of classes.
+        size: Size of a vector.
+
+    Call arguments:
+        vectors: (batch, patches, size).
+        shift, scale: (batch, patches, 1). The scale is elu(scale) + 1.
+
+    Output shape: (batch, patches, num_classes), float32.
+
+    Raises:
+        ValueError: for a number that is not a positive int.
+
+    Example:
+        >>> zeros = np.zeros((1, 4, 1), "float32")
+        >>> ClassQueries(3, 8)(np.ones((1, 4, 8), "float32"), zeros, zeros).shape
+        TensorShape([1, 4, 3])
+
+    Source: Minderer et al. 2022 (OWL-ViT, arXiv 2205.06230), section 3.1; `ClassPredictor` of its code.
+    """
+
+    sharding = Sharding({"queries": -2})
+
+    def __init__(self, num_classes, size, **kwargs):
+        super().__init__(**kwargs)
+        self.num_classes = integer(at_least=1).check("num_classes", num_classes)
+        self.size = integer(at_least=1).check("size", size)
+
+    def build(self, *shapes):
+        self.queries = self.add_embeddings("queries", (self.num_classes, self.size))
+
+    def vectors_of_classes(self):
+        return self.queries
+
+    def call(self, vectors, shift, scale):
+        vectors, queries, shift, scale = (
+            ops.cast(x, "float32") for x in (vectors, self.vectors_of_classes(), shift, scale)
+        )
+        similarity = ops.matmul(_normalized(vectors), ops.transpose(_normalized(queries)))
+        return (similarity + shift) * (ops.elu(scale) + 1)
+
+    def compute_output_spec(self, vectors, shift, scale):
+        return keras.KerasTensor((*vectors.shape[:2], self.num_classes), "float32")
+
+
+class WordQueries(ClassQueries):
+    """The same with the vectors of texts, which a text tower computes at each call.
+
+    Args:
+        ids: int32 array (num_classes, length), the token ids of each class. A class whose ids begin with 0 is
+            padding, with logits of -1e6.
+        text_encoder: The model from ids to vectors.
+    """
+
+    def __init__(self, ids, text_encoder, **kwargs):
+        super().__init__(len(ids), text_encoder.output.shape[-1], **kwargs)
+        self.ids = np.asarray(ids, "int32")
+        self.text_encoder = text_encoder
+
+    def build(self, *shapes):
+        pass
+
+    def vectors_of_classes(self):
+        return self.text_encoder(self.ids)
+
+    def call(self, vectors, shift, scale):
+        logits = super().call(vectors, shift, scale)
+        return ops.where(self.ids[:, 0] > 0, logits, _PADDING_LOGIT)
+
+
+def _normalized(x):
+    return x / (ops.norm(x, axis=-1, keepdims=True) + _SMALLEST)
