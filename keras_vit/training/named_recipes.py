@@ -227,6 +227,25 @@ RECIPES = {
         cost="10,000 steps of 16 images",
         result="not run here; its parts are tested on small models",
     ),
+    "detect_words": Recipe(
+        task="detection",
+        optimizer="adamw",
+        base_lr=5e-5,
+        total_steps=16_000,
+        warmup_steps=1000,
+        batch_size=256,
+        clip_norm=1.0,
+        stochastic_depth_rate=0.2,
+        crop_area=(0.6, 1.0),
+        mosaic=(0.4, 0.3, 0.3),
+        detector={"text": "stored"},
+        eval_every=4000,
+        source="Minderer et al. 2022 (OWL-ViT, arXiv 2205.06230), and its code: "
+        "`scenic/projects/owl_vit/configs/clip_b32_finetune.py`, with the text tower frozen and gradients "
+        "clipped for a batch",
+        cost="16,000 steps of 256 images",
+        result="not run here; its parts are tested on small models",
+    ),
     # From scratch; the next two start from its run.
     "digits_scenes": Recipe(
         **_SCENES,

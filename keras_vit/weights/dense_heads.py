@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 
+from keras_vit.layers.class_queries import WordQueries
 from keras_vit.layers.segmentation_head import QueryAttentionBias
 from keras_vit.models.detection.object_detector import ObjectDetector
 from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
@@ -17,6 +18,8 @@ from keras_vit.weights.stored_parts import StoredParts
 
 HEADED = {cls.kind: cls for cls in (ImageSegmenter, ObjectDetector)}
 _CLASSES = ("head", "class_head", "class_queries")  # the layers whose shapes depend on the classes
+_TEXT = ("text/", "text_projection/")
+_OF_CLASSES = ("num_classes", "class_ids", "class_names", "split_seed")  # other classes have others
 _LAYERS = rf"queries|mask_dense_\d|{'|'.join(_CLASSES)}|head_norm|head_projection|upscale_\d+|query_mask_\d+"
 _LAYERS += r"|box_head|objectness_head|merge_norm|class_(projection|shift|scale)|text|text_projection"
 _HEAD = re.compile(rf"({_LAYERS})/.*|{MASK_PROBABILITIES}")
@@ -53,9 +56,34 @@ def read_words(checkpoint, folder):
     }
 
 
-def drop_head(arrays):
-    """Remove the arrays of the head, which leaves the encoder; return None."""
-    for name in [name for name in arrays if _HEAD.fullmatch(name)]:
+def with_stored_text(checkpoint, head):
+    """The arguments of a detector with the text tower of a file, and what else its own detector has.
+
+    Args:
+        checkpoint: `StoredModel` of a detector with a text tower, or of two towers.
+        head: dict of `ObjectDetector` arguments, of which "text" is "stored".
+
+    Raises:
+        ValueError: if the file holds no text tower, or one whose vectors are not a linear projection.
+    """
+    arrays, found = checkpoint.arrays, checkpoint.model_options or {}
+    checkpoint.model_options = None
+    if checkpoint.around is not None and checkpoint.around[1].get("text"):
+        found = {name: x for name, x in checkpoint.around[1].items() if name not in _OF_CLASSES}
+    elif found.get("text") and found.get("text_projection") and not found["projection_bias"]:
+        for name in [name for name in arrays if name.startswith(("image_projection/", "logit_factors/"))]:
+            del arrays[name]
+        found = {"text": found["text"], "query_size": found["text_projection"]}
+    else:
+        raise ValueError(
+            f"{checkpoint.path}: expected the file of a detector by words or of a CLIP, for text='stored'"
+        )
+    return {**found, **head, "text": found["text"]}
+
+
+def drop_head(arrays, kept=()):
+    """Remove the arrays of the head but some, which leaves the encoder; return None."""
+    for name in [name for name in arrays if _HEAD.fullmatch(name) and name not in kept]:
         del arrays[name]
 
 
@@ -143,10 +171,11 @@ def reset_head(checkpoint, model, class_names, head):
     arrays = checkpoint.arrays
     weights = [weight for layer in model.own_layers() for weight in layer.weights]
     own = [weight.path for weight in weights if "float" in weight.dtype]
+    text = {path for path in own if path in arrays and path.startswith(_TEXT)}
     new = [path for path in own if path.startswith("query_mask")]
     stored = stored_kind(checkpoint)
     if head == "reset" or stored != model.kind or not _has_head_of(checkpoint, model):
-        differs, new = "head", own
+        differs, new = "head", [path for path in own if path not in text]
     elif _has_classes_of(checkpoint, model, class_names):
         differs = ""
     else:
@@ -156,7 +185,7 @@ def reset_head(checkpoint, model, class_names, head):
             f"{checkpoint.path}: expected a {model.kind} with the same {differs}, for head='keep'"
         )
     if differs == "head" and stored:
-        drop_head(arrays)
+        drop_head(arrays, text)
     for name in [name for name in arrays if name in new or name.startswith("query_mask")]:
         del arrays[name]
     return new
@@ -164,7 +193,11 @@ def reset_head(checkpoint, model, class_names, head):
 
 def _class_variables(model):
     """The shapes of the variables of the layer with the classes, by path."""
-    layers = [layer for layer in model.own_layers() if layer.name in _CLASSES]
+    layers = [
+        layer
+        for layer in model.own_layers()
+        if layer.name in _CLASSES and not isinstance(layer, WordQueries)  # which any words suit
+    ]
     return {weight.path: tuple(weight.shape) for layer in layers for weight in layer.weights}
 
 

@@ -143,7 +143,8 @@ def from_pretrained(
         segmenter: dict of `ImageSegmenter` arguments: such a model around the encoder, instead of a head of
             its own. If the file is of a segmenter whose head has the same options, its weights are loaded,
             too, those for the classes if there are as many of the same names.
-        detector: The same of `ObjectDetector`.
+        detector: The same of `ObjectDetector`. text="stored" is the text tower of the file, of a detector by
+            words, whose other options are then the defaults, or of a CLIP.
         text_tower, pretrainer: Deprecated: `kind="image_text"`, or "stored" for text_tower="auto", and
             `kind="pretrainer"`.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
@@ -206,7 +207,11 @@ def from_pretrained(
             if image_size is not None or overrides or (pooling, representation_size) != ("auto", "auto"):
                 raise ValueError("a .keras file of a pretrainer is loaded as it is; got other options")
             return read_model(fetch(resolve(file), sha256=sha256, trust=trust), kind)
-    checkpoint = read_checkpoint(source, kind=kind, variant=variant, sha256=sha256, trust=trust, **known)
+    words = kind == "detector" and (new_head or {}).get("text") == "stored"
+    read_kind = "stored" if words else kind
+    checkpoint = read_checkpoint(source, kind=read_kind, variant=variant, sha256=sha256, trust=trust, **known)
+    if words:
+        new_head = dense_heads.with_stored_text(checkpoint, new_head)
     if kind == "pretrainer" or checkpoint.model_options:
         _check_no_head(num_classes, head)
         num_classes = 0
@@ -234,6 +239,9 @@ def from_pretrained(
         config["num_classes"] = None
     elif num_classes is not None:
         config["num_classes"] = num_classes or None
+    if new_head is not None and stored.get("norm_after_pooling") and stored["pooling"] == "token":
+        config["norm_after_pooling"] = stored["norm_after_pooling"] = False
+        _norm_all_tokens(checkpoint)
     if image_size is not None:
         config["image_size"] = image_size
         config["max_num_patches"] = overrides.get("max_num_patches")
@@ -275,6 +283,8 @@ def from_pretrained(
     with named(checkpoint.path):
         encoder = model = VisionTransformer.from_config(config)
         if new_head is not None:
+            if words and not new_head.get("text_preprocessing"):
+                new_head["text_preprocessing"] = read_tokenizer(new_head["text"]["length"])
             model = dense_heads.HEADED[kind](encoder, **new_head)
         elif headed:
             model = dense_heads.headed(checkpoint, encoder, num_classes, names, read_tokenizer)
@@ -389,6 +399,13 @@ def _drop(arrays, model, stored, head):
         if name in reset or name not in heads:
             _remove(arrays, f"{name}/")
     return new_norm + [f"{name}/{leaf}" for name in reset for leaf in ("kernel", "bias")]
+
+
+def _norm_all_tokens(checkpoint):
+    """Let CLIP's norm of the class token be that of all tokens, as in OWL-ViT."""
+    for leaf in ("gamma", "beta"):
+        for by_name in (checkpoint.arrays, checkpoint.keys):
+            by_name[f"encoder_norm/{leaf}"] = by_name.pop(f"pooled_norm/{leaf}")
 
 
 def _heads(options):

@@ -126,6 +126,35 @@ def test_an_image_without_objects_is_listed_as_such(keras_vit, run, scenes, tmp_
 
 
 @pytest.mark.slow
+def test_a_run_begins_with_the_words_of_a_clip(keras_vit, scenes, tmp_path):
+    import keras
+    from made import tokenizers
+
+    from keras_vit import ImageTextModel, TextPreprocessing, VisionTransformer, save_weights
+
+    for name, content in tokenizers.clip_files().items():
+        (tmp_path / name).write_bytes(content)
+    prepare = TextPreprocessing.from_files(tmp_path, "clip", length=8)
+    sizes = {"hidden_size": 24, "num_layers": 1, "mlp_dim": 24, "num_heads": 3}
+    text = {"vocabulary_size": prepare.vocabulary_size, "length": 8, **sizes, "causal": True}
+    image = VisionTransformer(32, 8, **sizes, pre_norm=True, norm_after_pooling=True)
+    options = {"objective": "softmax", "image_projection": 12, "text_projection": 12}
+    clip = ImageTextModel(image, {**text, "pooling": "argmax"}, **options, text_preprocessing=prepare)
+    save_weights(clip, tmp_path / "clip", "huggingface")
+    words = "--recipe", "detect_words", "--weights", tmp_path / "clip", "--dataset", f"folder:{scenes}"
+    few = "--total_steps", 4, "--batch_size", 4, "--set", "eval_every=2", "--set", "warmup_steps=1"
+    keras_vit("finetune", *words, "--workdir", tmp_path / "run", *few)
+    model = keras.models.load_model(tmp_path / "run" / "model.keras")
+    assert model.class_names == tuple(f"digit {digit}" for digit in range(10))
+    texts = [f"digit {digit}" for digit in range(10)]
+    np.testing.assert_allclose(model.encode_text(texts), clip.encode_text(texts), atol=1e-5)
+    options = "--labels", "seven,eight", "--threshold", 0, "--top", 4
+    found = keras_vit("predict", "--model", tmp_path / "run", *options, "--json", scenes / "00.png")
+    [row] = json.loads(found.stdout)
+    assert {one["name"] for one in row["objects"]} <= {"seven", "eight"}
+
+
+@pytest.mark.slow
 def test_inspect_and_report_draw_boxes(keras_vit, run, scenes, tmp_path):
     keras_vit("inspect", "--model", run, "--dataset", f"folder:{scenes}", "--output", tmp_path / "inside")
     names = {path.name for path in (tmp_path / "inside").iterdir()}

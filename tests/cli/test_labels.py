@@ -6,7 +6,14 @@ from made import tokenizers
 from PIL import Image
 from reference.comparing import randomize
 
-from keras_vit import ImageTextModel, TextPreprocessing, from_pretrained, save_weights
+from keras_vit import (
+    ImageTextModel,
+    ObjectDetector,
+    TextPreprocessing,
+    VisionTransformer,
+    from_pretrained,
+    save_weights,
+)
 from keras_vit.cli.labels import read_labels, read_prompts
 from keras_vit.cli.source import open_live
 from keras_vit.data import load_dataset
@@ -166,6 +173,32 @@ def test_a_checkpoint_without_words_has_no_labels(weights, images, refused):
         ("predict", "--model", weights, "--labels", "a,b", images / "cat" / "00.png"),
         "need a model with a text tower",
     )
+
+
+@pytest.fixture(scope="module")
+def words(two_towers, tmp_path_factory):
+    """A `.keras` file of a detector by words without classes, and the model."""
+    prepare, encoder = two_towers[1].text_preprocessing, VisionTransformer(**IMAGE)
+    text = {**text_tower(prepare), "pooling": "first"}
+    model = randomize(ObjectDetector(encoder, query_size=6, text=text, text_preprocessing=prepare))
+    path = tmp_path_factory.mktemp("words") / "words.keras"
+    model.save(path)
+    return path, model
+
+
+def test_labels_are_what_a_model_detects(words, images, json_of, tmp_path):
+    path, model = words
+    photo = images / "cat" / "00.png"
+    [row] = json_of(
+        "predict", "--model", path, "--labels", "cat,dog", "--threshold", "0", "--top", "3", photo
+    )
+    [found] = model.with_labels(["cat", "dog"]).detect([str(photo)], threshold=0, top=3)
+    np.testing.assert_allclose([one["score"] for one in row["objects"]], found.scores, rtol=1e-4)
+    assert [one["name"] for one in row["objects"]] == [["cat", "dog"][i] for i in found.classes]
+
+
+def test_a_model_without_classes_needs_labels(words, images, refused):
+    refused(("predict", "--model", words[0], images / "cat" / "00.png"), "give --labels")
 
 
 @pytest.fixture(scope="module")

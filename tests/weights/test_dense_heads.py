@@ -5,10 +5,11 @@ import pytest
 from made import tokenizers
 from made.sampling import some
 from reference.comparing import assert_close, numpy, randomize
-from reference.small import SMALL, TEXT
+from reference.small import SMALL, TEXT, one_block
 
 from keras_vit import (
     ImageSegmenter,
+    ImageTextModel,
     ObjectDetector,
     TextPreprocessing,
     VisionTransformer,
@@ -88,6 +89,57 @@ def test_a_detector_by_words_is_written_and_read_with_its_tokenizer(objectness, 
     encoder = from_pretrained(tmp_path / "model", num_classes=0)
     assert isinstance(encoder, VisionTransformer)
     assert_close(encoder(images), numpy(model.encoder(images)), 1e-5)
+
+
+def clip(tmp_path, **options):
+    """A folder of transformers' files of a CLIP without a tokenizer, and the model."""
+    image = {**SMALL, "num_classes": None, "pre_norm": True, "norm_after_pooling": True}
+    text = {**TEXT, "causal": True, "pooling": "argmax"}
+    sizes = {"image_projection": 6, "text_projection": 6}
+    model = ImageTextModel(image, text, **{"objective": "softmax", **sizes, **options})
+    save_weights(randomize(model), tmp_path / "clip", "huggingface")
+    return tmp_path / "clip", model
+
+
+def test_a_clip_becomes_a_detector_by_words(tmp_path, rng):
+    """Its norm of the class token is then that of all tokens."""
+    path, model = clip(tmp_path)
+    ids = rng.integers(1, 11, (2, 5))
+    options = {"text": "stored", "class_ids": ids, "train_text": True}
+    found = from_pretrained(path, detector=options)
+    images = rng.standard_normal((2, 16, 16, 3)).astype("float32")
+    assert_close(found.encoder(images), numpy(model.image(images)), 1e-5)
+    assert_close(found.encode_text(ids), model.encode_text(ids), 1e-5)
+    assert {path.partition("/")[0] for path in found.initial_weights} == {
+        *("box_head", "class_projection", "class_shift", "class_scale")
+    }
+    trained = {variable.path for variable in found.trainable_variables}
+    assert "text_projection/kernel" in trained
+    frozen = from_pretrained(path, detector={**options, "train_text": False})
+    assert {variable.path for variable in frozen.trainable_variables} == {
+        path for path in trained if not path.startswith("text")
+    }
+
+
+@pytest.mark.parametrize("layout", ["huggingface", "keras"])
+def test_a_detector_by_words_gets_other_words(layout, tmp_path, rng):
+    model = words(class_ids=[[5] * 8])
+    path = tmp_path / ("model.keras" if layout == "keras" else "model")
+    model.save(path) if layout == "keras" else save_weights(model, path, layout)
+    ids = [[3] * 8, [7] * 8]
+    found = from_pretrained(path, detector={"text": "stored", "class_ids": ids, "class_names": "ab"})
+    images = rng.standard_normal((2, 16, 16, 3)).astype("float32")
+    assert not found.initial_weights and found.class_names == ("a", "b")
+    assert_close(found(images), numpy(model.with_queries("ab", model.encode_text(ids))(images)), 1e-5)
+
+
+def test_a_file_without_a_text_tower_stores_none(tmp_path):
+    one_block().save(tmp_path / "model.keras")
+    for path in (tmp_path / "model.keras", "tests/golden/token.npz"):
+        with pytest.raises(ValueError, match="expected the file of a detector by words or of a CLIP"):
+            from_pretrained(path, detector={"text": "stored"})
+    with pytest.raises(ValueError, match="or 'stored' with weights; got 'stored'"):
+        ObjectDetector(one_block(num_classes=None), text="stored", query_size=6)
 
 
 @pytest.mark.parametrize(

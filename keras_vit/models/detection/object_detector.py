@@ -60,6 +60,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
             output of the model, but a stage of `feature_extractor`, and is not trained.
         text: A `TextTransformer` whose output a linear layer projects to `query_size`, or its constructor
             arguments; None for classes without texts.
+        train_text: Whether training changes the text tower, too.
         class_ids: int array (num_classes, length), the token ids of each class; None for those of
             `class_names`, or for padding, with which nothing is detected, without names or tokenizer.
         text_preprocessing: How texts become token ids, a `TextPreprocessing` or its arguments, or None.
@@ -97,6 +98,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
         "head_activation": optional(one_of(ACTIVATIONS)),
         "query_size": optional(integer(at_least=1)),
         "objectness": boolean,
+        "train_text": boolean,
     }
 
     def __init__(
@@ -108,6 +110,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
         query_size: int | None = None,
         objectness: bool = False,
         text: TextTransformer | Mapping[str, Any] | None = None,
+        train_text: bool = False,
         class_ids: Any = None,
         text_preprocessing: TextPreprocessing | None = None,
         class_names: Sequence[str] | None = None,
@@ -156,6 +159,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
                 queries = ClassQueries(num_classes, query_size, dtype=float32, name="class_queries")
             else:
                 text_encoder = text_encoder_of(text, query_size)
+                text_encoder.trainable = train_text
                 queries = WordQueries(class_ids, text_encoder, dtype=float32, name="class_queries")
             logits = queries(vectors, sharded(shift, FREE)(patches), sharded(scale, FREE)(patches))
         activation = head_activation or encoder.activation

@@ -1,5 +1,7 @@
 """The classes of a detector as words: token ids, a text tower, and objects shown by images."""
 
+from collections.abc import Mapping
+
 import keras
 import numpy as np
 
@@ -15,6 +17,10 @@ def text_tower(text, encoder):
     """The text tower of a detector, from its constructor argument, in the types of its encoder."""
     if isinstance(text, TextTransformer):
         return text
+    if not isinstance(text, Mapping):
+        raise ValueError(
+            f"text must be a TextTransformer or its arguments, or 'stored' with weights; got {text!r}"
+        )
     return TextTransformer.from_config({"dtype": encoder.dtype_policy, **text})
 
 
