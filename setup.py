@@ -61,6 +61,7 @@ setup(
         # For .xml files of OpenVINO; nncf for int8.
         "openvino": ["openvino", "nncf"],
         "text": ["tokenizers", "sentencepiece"],  # for the text towers of image-text models
+        "flax": ["msgpack"],  # for the files of OWL-ViT's authors
         "search": ["usearch"],  # for keras-vit search
         "search-large": ["usearch", "faiss-cpu"],  # for its engine ivf_pq
         "keras-cv": ["keras-cv"],  # augmentation layers

@@ -25,7 +25,7 @@ STRATEGIES = ("auto", "single", "mirrored", "multi_worker (reads TF_CONFIG)", "t
 JAX_STRATEGIES = ("single", "data_parallel", "fsdp", "model_parallel=AxB")
 COMPUTE_DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 STORED_DTYPES = ("float32", "float16", "bfloat16", "float64")
-LAYOUTS = ("vit_jax", "big_vision", "timm", "huggingface", "open_clip")
+LAYOUTS = ("vit_jax", "big_vision", "timm", "huggingface", "open_clip", "scenic")
 PUSHED_LAYOUTS = ("huggingface", "timm")
 FORMATS = ("saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub", "web")
 LITERT_PRECISIONS = ("float32", "float16", "dynamic_int8", "int8")

@@ -1,4 +1,4 @@
-"""A file of arrays ↔ a dict of arrays: `.npz`, safetensors and their index, torch's `.bin` and `.pth`.
+"""A file of arrays ↔ a dict of arrays: `.npz`, safetensors and their index, `.bin`, `.pth` and msgpack.
 
 The first bytes of a file determine its format, not its name. No code in a file is run: pickled objects
 are refused, and torch's files are read by its weights-only loader.
@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_vit.messages import listed, one_line
 from keras_vit.types import Path
+from keras_vit.weights.flax_files import first_entry, is_msgpack, read_msgpack, write_msgpack
 from keras_vit.weights.shards import is_index, read_shards
 from keras_vit.writing import atomic_path
 
@@ -31,7 +32,7 @@ def read_arrays(path: Path, subtree: str | None = None) -> dict[str, np.ndarray]
     """Read the arrays of a checkpoint file.
 
     Args:
-        path: An `.npz`, safetensors or torch file, or the index of several safetensors files.
+        path: An `.npz`, safetensors or torch file, the index of several safetensors files, or Flax's msgpack.
         subtree: Read only the keys that begin with this name and a slash, and remove both from them.
 
     Returns:
@@ -84,11 +85,12 @@ def write_arrays(arrays, path, dtype="float32", digest=None):
     Args:
         arrays: dict of arrays by key, or an iterable of such pairs, each of which is converted before the
             next one is asked for.
-        path: File to write: an `.npz`, or else safetensors.
+        path: File to write: an `.npz`, a `.msgpack`, or else safetensors.
         dtype: "float32", "float16", "bfloat16" or "float64". In an `.npz`, which has no bfloat16, each
             such number is stored as two raw bytes, as `big_vision` does.
         digest: Digest of the configuration in the sidecar, which `digest_in` reads. It is the comment of
-            an `.npz` and an entry of safetensors' metadata, which other readers ignore.
+            an `.npz`, an entry of safetensors' metadata, and the first of a msgpack file, which other readers
+            ignore.
 
     Raises:
         ValueError: for a value that overflows the dtype.
@@ -102,7 +104,8 @@ def write_arrays(arrays, path, dtype="float32", digest=None):
     pairs = arrays.items() if isinstance(arrays, dict) else arrays
     converted = ((key, _converted(key, array, kind)) for key, array in pairs)
     with atomic_path(path) as temporary:
-        (_write_npz if temporary.suffix == ".npz" else _write_safetensors)(converted, temporary, digest)
+        write = {".npz": _write_npz, ".msgpack": _write_flax}.get(temporary.suffix, _write_safetensors)
+        write(converted, temporary, digest)
 
 
 def _converted(key, array, kind):
@@ -123,6 +126,9 @@ def digest_in(path):
     """
     with open(path, "rb") as file:
         start = file.read(2)
+    if is_msgpack(start):
+        name, digest = first_entry(path)
+        return digest if name == DIGEST_KEY else None
     if start == b"PK":
         with zipfile.ZipFile(path) as archive:
             name, _, digest = archive.comment.decode(errors="replace").partition(" ")
@@ -181,6 +187,10 @@ def _write_safetensors(arrays, path, digest):
         raise OSError(str(error)) from None
 
 
+def _write_flax(arrays, path, digest):
+    write_msgpack(arrays, path, **({DIGEST_KEY: digest} if digest else {}))
+
+
 def _reader(path, start):
     if start.startswith(b"PK"):  # zip
         with zipfile.ZipFile(path) as archive:
@@ -195,7 +205,15 @@ def _reader(path, start):
         return lambda index: read_shards(pathlib.Path(index), _read_safetensors)
     if start.startswith(b"\x80"):
         raise ValueError("pickle")
-    raise ValueError("it is no archive of arrays (.npz, safetensors, or torch's .bin and .pth)")
+    if is_msgpack(start):
+        return _read_flax
+    raise ValueError("it is no archive of arrays (.npz, safetensors, torch's .bin and .pth, or msgpack)")
+
+
+def _read_flax(path):
+    arrays = read_msgpack(path)
+    arrays.pop(DIGEST_KEY, None)
+    return arrays
 
 
 def _read_npz(path):

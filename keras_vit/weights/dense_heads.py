@@ -42,14 +42,16 @@ def read_words(checkpoint, folder):
     """
     arrays = checkpoint.arrays
     layout = LAYOUTS[checkpoint.layout]
-    text = {**text_sizes(arrays), **layout.forms["word_detector"].text_options(folder)}
-    text.setdefault("num_heads", usual_heads(text))
-    if not layout.split_heads:
+    form = layout.forms["word_detector"]
+    text = {**text_sizes(arrays), **form.text_options(folder)}
+    if layout.split_heads:
+        text["num_heads"] = shape_of(arrays, "text/encoder_block_0/attention/query/kernel", 3)[1]
+    else:
+        text.setdefault("num_heads", usual_heads(text))
         split_heads(checkpoint, text, "text/")
     checkpoint.position_resize = "truncate"
     return ObjectDetector.kind, {
-        "merge_class_token": "merge_norm/gamma" in arrays,
-        "head_activation": "gelu_erf",
+        **form.head,
         "query_size": shape_of(arrays, "class_projection/kernel", 2)[1],
         "objectness": "objectness_head/dense_0/kernel" in arrays,
         "text": text,
@@ -101,6 +103,8 @@ def headed(checkpoint, encoder, num_classes=None, class_names=None, read_tokeniz
         options["text_preprocessing"] = read_tokenizer(options["text"]["length"])
     if num_classes not in (None, options.get("num_classes")):
         options |= {"num_classes": num_classes, "class_names": None}
+        if "class_ids" in options:
+            options["class_ids"] = None
     return HEADED[stored_kind(checkpoint)](encoder, **options)
 
 
@@ -246,8 +250,8 @@ class DetectorParts(StoredParts):
     """The parts of an `ObjectDetector`, which a layout has only with a text tower."""
 
     missing = (
-        "of detectors only those with a text tower have a layout, 'huggingface'; save the `encoder` "
-        "(num_classes=0 of a file), or all of it as .keras"
+        "of detectors only those with a text tower have layouts, 'huggingface' and 'scenic'; save the "
+        "`encoder` (num_classes=0 of a file), or all of it as .keras"
     )
 
     def __init__(self, model):

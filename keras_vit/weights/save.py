@@ -46,11 +46,13 @@ def save_weights(
             `ImageSegmenter` with head "mask"; an
             `ImageTextModel` for all layouts but "timm"; a `MaskedAutoencoder` for "huggingface" and "timm",
             whose names facebookresearch/mae has.
-        path: File to write: `.npz` for "vit_jax" and "big_vision", `.safetensors` for "timm"; for
+        path: File to write: `.npz` for "vit_jax" and "big_vision", `.safetensors` for "timm", `.msgpack` for
+            "scenic"; for
             "huggingface" and "open_clip" a folder, in which `model.safetensors` or
             `open_clip_model.safetensors` is written.
         layout: "vit_jax", "big_vision", "timm", "huggingface", which chooses the model type that expresses
-            the model, or "open_clip", for an `ImageTextModel` only.
+            the model, "open_clip", for an `ImageTextModel` only, or "scenic", for an `ObjectDetector` with a
+            text tower only.
         dtype: Stored type: "float32", "float16", "bfloat16" or "float64".
         overwrite: Whether to replace existing files.
         **options: `scan=True` stacks the blocks of "big_vision" along a first axis.
@@ -119,7 +121,13 @@ def save_weights(
     return file
 
 
-_SUFFIXES = (".npz", ".safetensors", ".bin", ".pth")  # of files that have a `NAME.json` next to them
+_SUFFIXES = (
+    ".npz",
+    ".safetensors",
+    ".bin",
+    ".pth",
+    ".msgpack",
+)  # of files that have a `NAME.json` next to them
 
 
 def files_to_write(path, layout, overwrite, option="overwrite=True"):
@@ -151,7 +159,7 @@ def files_to_write(path, layout, overwrite, option="overwrite=True"):
 def _files(path, layout):
     if not layout.in_folder and path.suffix != layout.suffix:
         raise ValueError(f"expected a {layout.suffix} file for the layout {layout.name!r}; got {str(path)!r}")
-    if layout.in_folder and (path.suffix in (".safetensors", ".npz", ".bin") or path.is_file()):
+    if layout.in_folder and (path.suffix in (".safetensors", ".npz", ".bin", ".msgpack") or path.is_file()):
         raise ValueError(f"expected a folder for the layout {layout.name!r}; got {str(path)!r}")
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {str(path.parent)!r} to write into")

@@ -48,6 +48,11 @@ TOWERS = {"text": TEXT, "text_projection": 12, "projection_bias": True}
 QUERIES = {"head": "mask", "num_queries": 3, "query_blocks": 1}
 DINOV2 = {**BARE, "mlp_dim": 48, "layer_scale": 0.1, "prefix_positions": False}
 MAP = {**BARE, "pooling": "map", "prefix_positions": False}
+WORDS = {
+    **{"encoder": {**BARE, "pre_norm": True}, "merge_class_token": True, "head_activation": "gelu_erf"},
+    **{"query_size": 12, "text": {**TEXT, "causal": True, "pooling": "argmax"}},
+    "class_ids": [[number] * TEXT["length"] for number in range(1, 11)],
+}
 VIT, SEGMENTER, PAIR = keras_vit.VisionTransformer, keras_vit.ImageSegmenter, keras_vit.ImageTextModel
 DETECTOR = keras_vit.ObjectDetector
 KINDS = {
@@ -72,13 +77,14 @@ KINDS = {
     "EoMT": (SEGMENTER, {"encoder": DINOV2, "num_classes": 11, **QUERIES}),
     "detector": (DETECTOR, {"encoder": BARE, "num_classes": 10}),
     "any-size detector": (DETECTOR, {"encoder": {**BARE, **ANY_SIZE}, "num_classes": 10}),
+    "word detector": (DETECTOR, WORDS),
     "two towers": (PAIR, {"image": MAP, **TOWERS}),
     "packed towers": (PAIR, {"image": {**BARE, **PACKED, "activation": "gelu_tanh"}, **TOWERS}),
     "text": (keras_vit.TextTransformer, TEXT),
 }
 CHANGED = {"adapted": lambda model: model.enable_lora(2), "quantized": lambda model: model.quantize("int8")}
 SEGMENTERS = {"segmenter", "any-size segmenter", "EoMT"}
-DETECTORS = {"detector", "any-size detector"}
+DETECTORS = {"detector", "any-size detector", "word detector"}
 OF_TASKS = {"segmentation": SEGMENTERS, "detection": DETECTORS}
 PAIRS = {"two towers", "packed towers"}
 OPEN_SIZE = {"any size", "any-size segmenter", "any-size detector"}
@@ -254,6 +260,8 @@ VERBS = {
     "classify": (lambda model, *_: model.classify(IMAGES), WITH_HEAD),
     "segment": (lambda model, *_: model.segment([*IMAGES]), SEGMENTERS),
     "detect": (lambda model, *_: model.detect([*IMAGES], threshold=0.0), DETECTORS),
+    "with_queries": (lambda model, *_: model.with_queries("ab", np.ones((2, 12))), {"word detector"}),
+    "image_queries": (lambda model, *_: model.image_queries(IMAGES), {"word detector"}),
     "panoptic": (lambda model, *_: model.panoptic([*IMAGES]), {"EoMT"}),
     "query_predictions": (lambda model, *_: model.query_predictions(), {"EoMT"}),
     "encode_images": (lambda model, *_: model.encode_images(IMAGES), PAIRS),
@@ -311,10 +319,11 @@ VERBS = {
     "save timm": (stored("timm"), PLAIN | {"distilled", "registers", "hybrid"}),
     "save huggingface": (
         stored("huggingface"),
-        PLAIN - {"tokens"} | PAIRS | {"distilled", "MAE", "iGPT", "EoMT"},
+        PLAIN - {"tokens"} | PAIRS | {"distilled", "MAE", "iGPT", "EoMT", "word detector"},
     ),
     "save open_clip": (stored("open_clip"), set()),
-    "push": (pushed, PLAIN | PAIRS | {"distilled", "registers", "MAE", "iGPT", "EoMT"}),
+    "save scenic": (stored("scenic"), set()),
+    "push": (pushed, PLAIN | PAIRS | {"distilled", "registers", "MAE", "iGPT", "EoMT", "word detector"}),
     "export_saved_model": (
         lambda model, folder, _: export.export_saved_model(model, folder / "1", warmup=()),
         EXPORTED,
@@ -353,7 +362,14 @@ INTERNAL_METHODS = {
     *("after_step", "train_on_features", "min_own_parameters", "own_layers", "own_loss", "from_variant"),
     *("caches", "step", "color_ids", "images_of", "patch_targets", "check_projections", "check_one_size"),
     *("schema", "store_arguments"),
-    *("encode_text", "similarity", "class_vectors", "zero_shot"),  # which need a tokenizer or texts
+    "exported",
+    *(
+        "encode_text",
+        "similarity",
+        "class_vectors",
+        "zero_shot",
+        "with_labels",
+    ),  # which need a tokenizer or texts
 }
 _MADE = {}
 

@@ -155,7 +155,7 @@ def test_a_detector_that_no_layout_expresses_is_refused(options, message, tmp_pa
         save_weights(words(**options), tmp_path / "model", "huggingface")
     assert message in str(error.value)
     fixed = words().with_queries(["a"], np.ones((1, 12)))
-    with pytest.raises(ValueError, match="of detectors only those with a text tower have a layout"):
+    with pytest.raises(ValueError, match="of detectors only those with a text tower have layouts"):
         save_weights(fixed, tmp_path / "model", "huggingface")
 
 

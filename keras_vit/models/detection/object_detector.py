@@ -25,7 +25,7 @@ from keras_vit.models.headed_model import HeadedModel
 from keras_vit.models.image_text.text_encoding import TextEncoding
 from keras_vit.models.image_text.text_transformer import TEXT_INFERENCE, TextTransformer
 from keras_vit.models.pretraining.encoder_model import as_encoder
-from keras_vit.rules import boolean, integer, one_of, optional
+from keras_vit.rules import boolean, integer, number, one_of, optional
 from keras_vit.types import Images, Labels
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
         num_classes: Number of classes; None for that of `class_ids` or `class_names`.
         merge_class_token: Whether to multiply the patch tokens by the class token, with a norm after it
             (OWL-ViT).
+        merge_norm_epsilon: Epsilon of that norm; None for the encoder's.
         head_activation: Activation of the MLP of the boxes, as in `MlpBlock`; None for the encoder's, or
             "gelu_erf" if that is "silu".
         query_size: Size of the classes' vectors; None for a linear layer of the classes.
@@ -95,6 +96,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
     rules = {
         "num_classes": integer(at_least=1),
         "merge_class_token": boolean,
+        "merge_norm_epsilon": optional(number(above=0)),
         "head_activation": optional(one_of(ACTIVATIONS)),
         "query_size": optional(integer(at_least=1)),
         "objectness": boolean,
@@ -106,6 +108,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
         encoder: VisionTransformer,
         num_classes: int | None = None,
         merge_class_token: bool = False,
+        merge_norm_epsilon: float | None = None,
         head_activation: str | None = None,
         query_size: int | None = None,
         objectness: bool = False,
@@ -124,7 +127,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
             text_preprocessing = preprocessing.TextPreprocessing(**text_preprocessing)
         if text is not None:
             text = text_tower(text, encoder)
-            class_ids = ids_of_classes(class_ids, class_names, text.length, text_preprocessing)
+            class_ids = ids_of_classes(class_ids, num_classes, class_names, text.length, text_preprocessing)
             num_classes = num_classes or len(class_ids)
         self.store_arguments(locals())
         if merge_class_token and not encoder.class_token:
@@ -141,7 +144,9 @@ class ObjectDetector(TextEncoding, HeadedModel):
         patches = GridToTokens(name="patches")(grid)  # (b, n, d)
         if merge_class_token:
             patches = MergeClassToken(dtype=policy, name="merge_class_token")(tokens, patches)
-            norm = LayerNormalization(encoder.norm_epsilon, dtype=policy, name="merge_norm")
+            norm = LayerNormalization(
+                merge_norm_epsilon or encoder.norm_epsilon, dtype=policy, name="merge_norm"
+            )
             patches = norm(patches)
         rare = keras.initializers.Constant(math.log(PRIOR / (1 - PRIOR)))
         stages, text_encoder = {}, None

@@ -24,12 +24,12 @@ def text_tower(text, encoder):
     return TextTransformer.from_config({"dtype": encoder.dtype_policy, **text})
 
 
-def ids_of_classes(ids, names, length, text_preprocessing):
+def ids_of_classes(ids, num_classes, names, length, text_preprocessing):
     """The token ids of classes: a tuple of ints for each.
 
     Args:
         ids: int array (classes, length), or None.
-        names: The names of the classes, or None.
+        num_classes, names: The number and the names of the classes, or None.
         length: Number of ids of a text.
         text_preprocessing: `TextPreprocessing`, or None.
 
@@ -41,12 +41,14 @@ def ids_of_classes(ids, names, length, text_preprocessing):
         ValueError: for ids of another shape or type.
 
     Example:
-        >>> ids_of_classes(None, ["cat", "dog"], 2, None)
+        >>> ids_of_classes(None, None, ["cat", "dog"], 2, None)
         ((0, 0), (0, 0))
     """
     if ids is None and names and text_preprocessing:
         ids = text_preprocessing([name.replace("_", " ") for name in names])
-    ids = np.asarray(np.zeros((len(names or "?"), length), int) if ids is None else ids)
+    if ids is None:
+        ids = np.zeros((num_classes or len(names or "?"), length), int)
+    ids = np.asarray(ids)
     if ids.dtype.kind not in "iu" or ids.ndim != 2 or ids.shape[1] != length or not len(ids):
         raise ValueError(
             f"expected class_ids of the shape (classes, {length}) as ints; got {ids.dtype} of the shape "

@@ -5,10 +5,12 @@ import re
 from keras_vit.weights.layouts.big_vision import BigVision
 from keras_vit.weights.layouts.huggingface import HuggingFace
 from keras_vit.weights.layouts.open_clip import OpenClip
+from keras_vit.weights.layouts.scenic import Scenic
 from keras_vit.weights.layouts.timm import Timm
 from keras_vit.weights.layouts.vit_jax import VitJax
 
-LAYOUTS = {layout.name: layout for layout in (VitJax(), BigVision(), Timm(), HuggingFace(), OpenClip())}
+_ALL = (VitJax(), BigVision(), Timm(), HuggingFace(), OpenClip(), Scenic())
+LAYOUTS = {layout.name: layout for layout in _ALL}
 
 # Image-text models without a Vision Transformer, each with a key that only it has. Sources: the modules
 # `align` and `groupvit` of transformers, and `ModifiedResNet` of open_clip.

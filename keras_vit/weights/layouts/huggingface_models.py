@@ -281,6 +281,7 @@ class OwlViT(ModelForm):
     """
 
     usage = _USAGE
+    head = {"merge_class_token": True, "merge_norm_epsilon": None, "head_activation": "gelu_erf"}
 
     def text_options(self, folder):
         """The `TextTransformer` arguments that no array shows, as for `_text_options`."""
@@ -291,11 +292,7 @@ class OwlViT(ModelForm):
         return arrays, {**config, "words": {"objectness": model.objectness}}
 
     def unsupported(self, model, config):
-        head = {
-            "merge_class_token": True,
-            "query_size": model.text.hidden_size,
-            "head_activation": "gelu_erf",
-        }
+        head = {**self.head, "query_size": model.text.hidden_size}
         found = {name: getattr(model, name) for name in head}
         return other_values(found, head) + unsupported_text(model.text, {**NOT_BERT, **_OWL_TEXT})
 

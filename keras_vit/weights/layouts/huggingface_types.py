@@ -650,7 +650,7 @@ _CLIP = _SIGLIP._replace(
 _OWL_VIT = _CLIP._replace(
     name="owlvit_vision_model",
     model="OwlViTForObjectDetection",
-    classifier=None,
+    classifier="OwlViTForObjectDetection",
     prefix="",
     rows=_owl_rows("owlvit."),
     mark=r"owlvit\..*",
@@ -703,6 +703,7 @@ TYPES = {
         _OWL_VIT._replace(
             name="owlv2_vision_model",
             model="Owlv2ForObjectDetection",
+            classifier="Owlv2ForObjectDetection",
             rows=_owl_rows("owlv2."),
             mark=r"owlv2\..*",
             combinations=lambda config: _of_owl(config, objectness=True),
