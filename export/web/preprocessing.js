@@ -38,9 +38,19 @@ function axisWeights(old, size, start, count, {interpolation, antialias}) {
   });
 }
 
-/** The size to resize a picture to, and the top left corner of the part that is kept. */
-function resizedWindow(picture, {image_size: [height, width], resize, before_crop}) {
-  if (resize === "squash") return {size: [height, width], top: 0, left: 0};
+/** The (height, width) of a picture with the black below it or at its right. */
+function paddedSize({height, width}, {image_size: [rows, columns], resize}) {
+  if (resize !== "pad") return [height, width];
+  return [Math.max(height, Math.ceil(width * rows / columns)), Math.max(width, Math.ceil(height * columns / rows))];
+}
+
+/** The size of the whole picture when it is resized, and the top left corner of the part that is kept. */
+function resizedWindow(picture, options) {
+  const {image_size: [height, width], resize, before_crop} = options;
+  if (resize !== "crop") {
+    const [rows, columns] = paddedSize(picture, options);
+    return {size: [height * picture.height / rows, width * picture.width / columns], top: 0, left: 0};
+  }
   const sides = [picture.height, picture.width];
   const factor = Math.max(...before_crop.map((least, i) => least / sides[i]));
   const size = before_crop.map((least, i) => Math.max(roundEven(sides[i] * factor), least));
@@ -72,8 +82,10 @@ function colors({data, width, height}, channels) {
 function preprocess(picture, options) {
   const {image_size: [height, width], channels} = options;
   const {size, top, left} = resizedWindow(picture, options);
-  const rows = axisWeights(picture.height, size[0], top, height, options);
-  const columns = axisWeights(picture.width, size[1], left, width, options);
+  const [tall, wide] = paddedSize(picture, options);
+  const [resizedTall, resizedWide] = options.resize === "crop" ? size : [height, width];
+  const rows = axisWeights(tall, resizedTall, top, height, options);
+  const columns = axisWeights(wide, resizedWide, left, width, options);
   const pixels = colors(picture, channels);
   const stride = picture.width * channels;
   const input = new Float32Array(height * width * channels);
@@ -81,13 +93,14 @@ function preprocess(picture, options) {
   rows.forEach(([first, weights], y) => {
     row.fill(0);
     weights.forEach((weight, i) => {
+      if (first + i >= picture.height) return; // padding
       const start = (first + i) * stride;
       for (let x = 0; x < stride; x++) row[x] += weight * pixels[start + x];
     });
     columns.forEach(([first, weights], x) => {
       for (let channel = 0; channel < channels; channel++) {
         let sum = 0;
-        weights.forEach((weight, i) => { sum += weight * row[(first + i) * channels + channel]; });
+        weights.forEach((weight, i) => { sum += first + i < picture.width ? weight * row[(first + i) * channels + channel] : 0; });
         // Cubics overshoot, and Pillow clips.
         input[(y * width + x) * channels + channel] = float32(Math.min(Math.max(sum, 0), 255)) / 255;
       }

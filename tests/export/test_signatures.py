@@ -31,6 +31,7 @@ KINDS = {  # Pillow's mode, the format, (height, width)
 PREPARE = {
     "squash": Preprocessing(16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)),
     "nearest": Preprocessing(16, "crop", interpolation="nearest"),
+    "pad": Preprocessing(16, "pad"),
 }
 
 
