@@ -12,6 +12,7 @@ from keras_vit.models.pixels.pixel_transformer import PixelTransformer as PixelT
 from keras_vit.models.pretraining.dino import DINO as DINO
 from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor
 from keras_vit.models.segmentation.image_segmenter import ImageSegmenter as ImageSegmenter
+from keras_vit.models.segmentation.instances import Instances as Instances
 from keras_vit.models.vit.vision_transformer import VisionTransformer as VisionTransformer
 
 __getattr__, __dir__ = lazy_names(__name__)

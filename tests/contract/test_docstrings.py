@@ -34,7 +34,7 @@ EXAMPLES = {
 
 SLOW = re.compile(
     r"keras_vit\.(training|export|engine|inspection|reports|cli\.(?!export)|losses"
-    r"|models\.(pretraining\.masked|segmentation\.(mask_loss|panoptic)|image_text\.pair_loss|windows)"
+    r"|models\.(pretraining\.masked|segmentation\.(mask_loss|panoptic|instances\.instances)|image_text\.pair_loss|windows)"
     r"|evaluation\.(few_shot|predicting|real_labels)|tasks\.segmentation_scores"
     r"|data\.(augmentation\.masking|batches|files))\."
 )

@@ -263,6 +263,7 @@ VERBS = {
     "with_queries": (lambda model, *_: model.with_queries("ab", np.ones((2, 12))), {"word detector"}),
     "image_queries": (lambda model, *_: model.image_queries(IMAGES), {"word detector"}),
     "panoptic": (lambda model, *_: model.panoptic([*IMAGES]), {"EoMT"}),
+    "instances": (lambda model, *_: model.instances([*IMAGES]), {"EoMT"}),
     "query_predictions": (lambda model, *_: model.query_predictions(), {"EoMT"}),
     "encode_images": (lambda model, *_: model.encode_images(IMAGES), PAIRS),
     "vision_transformer": (lambda model, *_: model.vision_transformer(), PAIRS),

@@ -1,5 +1,7 @@
 """transformers' EoMT and our segmenters: outputs, files in both directions, loss and gradients."""
 
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from reference.comparing import assert_close, numpy
 from keras_vit import VisionTransformer, from_pretrained, save_weights
 from keras_vit.models.segmentation.mask_loss import query_loss
 from keras_vit.models.segmentation.panoptic_segments import segments
+from keras_vit.models.segmentation.query_outputs import query_outputs
 
 SIZES = {
     **{"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 32},
@@ -181,6 +184,50 @@ def test_the_gradients_of_a_training_step_are_theirs(name, tmp_path, monkeypatch
     }
     for path, gradient in pairs.items():
         assert_close(gradients[path], gradient, 1e-5)
+
+
+def instances_of_the_authors(masks, classes, top):
+    """As EoMT's `MaskClassificationInstance.eval_step`, of an image's logits at its size, (q, h, w)."""
+    scores, pairs = classes.softmax(-1)[:, :-1].flatten().topk(top)
+    numbers = classes.shape[1] - 1
+    masks = masks[pairs // numbers]
+    inside = (masks > 0).float()
+    quality = (masks.sigmoid() * inside).sum((1, 2)) / (inside.sum((1, 2)) + 1e-6)
+    best = torch.argsort(scores * quality, descending=True)
+    return [each[best].numpy() for each in (scores * quality, pairs % numbers, masks > 0)]
+
+
+@pytest.mark.parametrize("size", [(32, 32), (20, 40), (64, 48)])
+def test_objects_are_those_of_the_authors_and_of_their_processor(size, tmp_path):
+    """The authors keep all pairs of a query and a class, the processor a query's best class, unsorted."""
+    processing = pytest.importorskip("transformers.models.eomt.image_processing_eomt")
+    made("DINOv2").save_pretrained(tmp_path)
+    model = from_pretrained(tmp_path)
+    photo = np.random.default_rng(1).integers(0, 256, (*size, 3)).astype("uint8")
+    [(_, classes, masks_of)] = query_outputs(model, photo)
+    classes, raw = torch.from_numpy(classes), masks_of.args[0]
+    masks = torch.from_numpy(np.asarray(masks_of(range(7))).transpose(2, 0, 1).copy())
+    found = model.instances(photo, threshold=0.0, top=20)[0]
+    scores, numbers, inside = instances_of_the_authors(masks, classes, 20)
+    kept = inside.any((1, 2))  # An object has a pixel here.
+    assert kept.sum() > 3
+    assert_close(found.scores, scores[kept], 1e-5)
+    np.testing.assert_array_equal(found.classes, numbers[kept])
+    np.testing.assert_array_equal(found.masks, inside[kept])
+
+    outputs = types.SimpleNamespace(
+        masks_queries_logits=channels_first(raw), class_queries_logits=classes[np.newaxis]
+    )
+    processor = processing.EomtImageProcessor(size={"shortest_edge": 32, "longest_edge": 32})
+    [each] = processor.post_process_instance_segmentation(outputs, [size], threshold=0.0)
+    found, best = model.instances(photo, threshold=0.0, top=28)[0], {}
+    for score, number, mask in zip(found.scores, found.classes, found.masks):
+        best.setdefault(mask.tobytes(), (score, number))
+    segments = sorted(each["segments_info"], key=lambda row: -row["score"])
+    np.testing.assert_allclose([row["score"] for row in segments], [s for s, _ in best.values()], atol=2e-6)
+    assert [row["label_id"] for row in segments] == [number for _, number in best.values()]
+    # The processor's map has the masks above each other, the last query's as a whole.
+    assert (each["segmentation"] == len(segments) - 1).numpy().tobytes() in best
 
 
 @pytest.mark.parametrize("things", [None, (0, 2)])

@@ -19,6 +19,7 @@ from keras_vit.losses import MEAN
 from keras_vit.models.features import grids_of_blocks, normalized, patch_grid
 from keras_vit.models.headed_model import HeadedModel
 from keras_vit.models.pretraining.encoder_model import as_encoder
+from keras_vit.models.segmentation.instances import instances
 from keras_vit.models.segmentation.mask_loss import query_loss
 from keras_vit.models.segmentation.panoptic_segments import panoptic
 from keras_vit.models.vit.geometry import patch_pixels
@@ -237,6 +238,7 @@ class ImageSegmenter(HeadedModel):
 
     segment = segment
     panoptic = panoptic
+    instances = instances
 
     def query_predictions(self) -> keras.Model:
         """A model from images to the queries' predictions: a dict of logits, `masks` and `classes`.
@@ -249,8 +251,14 @@ class ImageSegmenter(HeadedModel):
         """
         if self._training is None:
             raise ValueError(f"only head='mask' has queries; got {self.head!r}")
-        masks, classes = self._training.output[1][-1]
-        return keras.Model(self.input, {"masks": masks, "classes": classes}, name="query_predictions")
+        # A function that Keras has compiled computes with the weights that there were: LoRA adds others.
+        weights = self.weights
+        known, model = vars(self).get("_query_predictions", ((), None))
+        if [*map(id, known)] != [*map(id, weights)]:
+            masks, classes = self._training.output[1][-1]
+            model = keras.Model(self.input, {"masks": masks, "classes": classes}, name="query_predictions")
+            vars(self)["_query_predictions"] = weights, model
+        return model
 
     def finished(self, arrays: dict[str, np.ndarray] | None = None) -> ImageSegmenter:
         """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.

@@ -1,16 +1,10 @@
 """Panoptic segmentation by queries: each pixel belongs to an object, to all of a class, or to nothing."""
 
-import dataclasses
-
 import numpy as np
 from keras import ops
 
 from keras_vit.labels import IGNORE
-from keras_vit.layers.segmentation_head import resize as resize_bilinearly
-from keras_vit.models.classifying import check_finite
-from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
-from keras_vit.preprocessing.image_resizing import resize
-from keras_vit.preprocessing.inputs import as_list, as_pixels
+from keras_vit.models.segmentation.query_outputs import query_outputs
 from keras_vit.rules import number
 
 _FRACTION = number(0, high=1)
@@ -48,31 +42,11 @@ def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range
     """
     _FRACTION.check("threshold", threshold)
     _FRACTION.check("overlap", overlap)
-    queries = model.query_predictions()
-    preprocessing = dataclasses.replace(model.preprocessing, interpolation="bilinear")
     results = []
-    for image in as_list(images, preprocessing.channels):
-        pixels = as_pixels(image, preprocessing.channels, value_range)
-        own = pixels.shape[:2]
-        if is_dynamic(model.image_size):
-            size = [-(-side // patch) * patch for side, patch in zip(own, patch_pixels(model.encoder))]
-            factor = 1.0
-        else:
-            size = model.image_size
-            factor = min(side / given for side, given in zip(size, own))
-        inner = [max(round(side * factor), 1) for side in own]
-        x = np.asarray(resize(pixels[np.newaxis], inner, preprocessing))
-        x = np.pad(x, [(0, 0), *((0, side - given) for side, given in zip(size, inner)), (0, 0)])
-        outputs = queries.predict_on_batch(preprocessing.normalize(x))
-        outputs = {name: check_finite(np.asarray(values)) for name, values in outputs.items()}
-        classes = np.asarray(ops.softmax(outputs["classes"]))[0]  # (q, k + 1)
+    for _, classes, masks_of in query_outputs(model, images, value_range):
+        classes = np.asarray(ops.softmax(classes))  # (q, k + 1)
         kept = np.flatnonzero((classes.argmax(-1) < model.num_classes) & (classes.max(-1) > threshold))
-        if not len(kept):  # TensorFlow does not resize zero masks.
-            results.append(segments(np.zeros((*own, 0)), kept, kept))
-            continue
-        masks = resize_bilinearly(outputs["masks"][..., kept], size)[:, : inner[0], : inner[1]]
-        masks = np.asarray(ops.sigmoid(resize_bilinearly(masks, own)))[0]  # (h, w, kept)
-        classes = classes[kept]
+        masks, classes = np.asarray(ops.sigmoid(masks_of(kept))), classes[kept]  # (h, w, kept)
         results.append(segments(masks, classes.max(-1), classes.argmax(-1), things, overlap))
     return results
 
