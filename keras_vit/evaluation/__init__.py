@@ -23,6 +23,10 @@ from keras_vit.tasks.detection_scores import detection_classes as detection_clas
 from keras_vit.tasks.detection_scores import detection_confusion as detection_confusion
 from keras_vit.tasks.detection_scores import detection_scores as detection_scores
 from keras_vit.tasks.detection_scores import precision_recall as precision_recall
+from keras_vit.tasks.instance_scores import MaskPredictions as MaskPredictions
+from keras_vit.tasks.instance_scores import TrueObjects as TrueObjects
+from keras_vit.tasks.instance_scores import mask_average_precision as mask_average_precision
+from keras_vit.tasks.instance_scores import mask_iou as mask_iou
 from keras_vit.tasks.multi_label import multi_label_classes as multi_label_classes
 from keras_vit.tasks.multi_label import multi_label_scores as multi_label_scores
 from keras_vit.tasks.regression import regression_scores as regression_scores

@@ -49,6 +49,17 @@ class DetectionPredictions:
         """For each class that occurs, its `_ClassMatches`."""
         return _match_all(self)
 
+    def _images(self):
+        """Yield of each image its detections, their areas, its truth, and the IoU (n, m) of all pairs."""
+        for detections, truth in self._rows():
+            areas = np.prod(detections[:, 2:4] - detections[:, :2], axis=1)
+            yield detections, areas, truth, box_iou(detections[:, :4], truth[:, :4], truth[:, 5] > 0)
+
+    def _rows(self):
+        """(detections, truth) of each image."""
+        ends = np.cumsum(self.counts, axis=0)[:-1]
+        return zip(*(np.split(rows, end) for rows, end in zip((self.detections, self.truth), ends.T)))
+
 
 @dataclasses.dataclass(frozen=True)
 class _ClassMatches:
@@ -291,10 +302,10 @@ def detection_confusion(predictions: DetectionPredictions, threshold: float | No
         threshold = best_threshold(predictions)
     background = predictions.num_classes
     matrix = np.zeros((background + 1,) * 2, "int64")
-    for detections, truth in _images(predictions):
-        detections = detections[detections[:, 5] >= threshold]
+    for detections, _, truth, iou in predictions._images():
+        kept = detections[:, 5] >= threshold
+        detections, iou = detections[kept], iou[kept]
         is_crowd = truth[:, 5] > 0
-        iou = box_iou(detections[:, :4], truth[:, :4], is_crowd)
         true, predicted = truth[:, 4].astype(int), detections[:, 4].astype(int)
         free, to_find = np.ones(len(detections), bool), ~is_crowd
         pairs = np.argwhere((iou >= SAME) & ~is_crowd)
@@ -342,23 +353,16 @@ def best_threshold(predictions):
     return _best_threshold([*predictions._matches.values()])[0] or 0.0
 
 
-def _images(predictions):
-    """(detections, truth) of each image."""
-    ends = np.cumsum(predictions.counts, axis=0)[:-1]
-    parts = (np.split(rows, end) for rows, end in zip((predictions.detections, predictions.truth), ends.T))
-    return zip(*parts)
-
-
 def _match_all(predictions):
     """The `_ClassMatches` of each class that has objects or detections, in the order of the classes."""
     by_class = {}
-    for number, (detections, truth) in enumerate(_images(predictions)):
+    for number, (detections, areas, truth, iou) in enumerate(predictions._images()):
         best = np.argsort(-detections[:, 5], kind="stable")
-        detections = detections[best]
         for class_id in np.unique(np.concatenate([detections[:, 4], truth[:, 4]])):
-            own = detections[detections[:, 4] == class_id][:MAX_DETECTIONS]
-            matched, ignored, objects = _match(own[:, :4], truth[truth[:, 4] == class_id])
-            columns = own[:, 5], np.full(len(own), number), np.arange(len(own)), matched, ignored
+            own = best[detections[best, 4] == class_id][:MAX_DETECTIONS]
+            true = np.flatnonzero(truth[:, 4] == class_id)
+            matched, ignored, objects = _match(iou[np.ix_(own, true)], areas[own], truth[true])
+            columns = detections[own, 5], np.full(len(own), number), np.arange(len(own)), matched, ignored
             by_class.setdefault(int(class_id), []).append((columns, objects))
     return {class_id: _joined(parts) for class_id, parts in sorted(by_class.items())}
 
@@ -372,14 +376,15 @@ def _joined(parts):
     return _ClassMatches(scores[order], *others, np.sum(objects, axis=0))
 
 
-def _match(boxes, truth):
+def _match(iou, sizes, truth):
     """Match the detections of one class in an image, best first, with its objects.
 
     Each takes the free object of the highest IoU, and one that does not count only if there is no other. A
     crowd is never taken.
 
     Args:
-        boxes: (n, 4).
+        iou: (n, m), of crowds as `box_iou` has it.
+        sizes: (n,), the areas of the detections.
         truth: (m, 7).
 
     Returns:
@@ -389,9 +394,8 @@ def _match(boxes, truth):
     low, high = np.array([*AREAS.values()]).T[..., np.newaxis]
     is_crowd, areas = truth[:, 5] > 0, truth[:, 6]
     uncounted = is_crowd | (areas < low) | (areas > high)  # (areas, m)
-    shape = (len(AREAS), len(THRESHOLDS), len(boxes))
+    shape = (len(AREAS), len(THRESHOLDS), len(iou))
     matched, ignored = np.zeros(shape, bool), np.zeros(shape, bool)
-    iou = box_iou(boxes, truth[:, :4], is_crowd)
     taken = np.zeros((*shape[:2], len(truth)), bool)
     enough = np.minimum(THRESHOLDS, 1 - 1e-10)[:, np.newaxis]
     for place in np.flatnonzero((iou >= THRESHOLDS[0]).any(axis=1)):
@@ -405,7 +409,6 @@ def _match(boxes, truth):
         ignored[..., place] = has_match & np.take_along_axis(uncounted, chosen, axis=1)
         area, threshold = np.nonzero(has_match)
         taken[area, threshold, chosen[area, threshold]] = True
-    sizes = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
     outside = (sizes < low) | (sizes > high)  # (areas, n)
     ignored |= ~matched & outside[:, np.newaxis]
     return matched, ignored, (~uncounted).sum(axis=1)

@@ -6,22 +6,30 @@ import io
 import numpy as np
 import pytest
 from made.detections import images_of, random_predictions
+from made.instances import random_images
 from peers.packages import faster_coco_eval
 
-from keras_vit.evaluation import detection_classes, detection_scores
+from keras_vit.evaluation import MaskPredictions, detection_classes, detection_scores, mask_average_precision
 
 REASON = "pycocotools is not installed; see requirements-peers.txt"
 pycocotools_coco = pytest.importorskip("pycocotools.coco", reason=REASON)
 pycocotools_cocoeval = pytest.importorskip("pycocotools.cocoeval", reason=REASON)
+pycocotools_mask = pytest.importorskip("pycocotools.mask", reason=REASON)
 NAMES = (
     *("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"),
     *("ar_1", "ar_10", "ar_100", "ar_small", "ar_medium", "ar_large"),
 )
-CASES = 1000
+CASES, MASK_CASES = 1000, 400
 
 
-def coco_scores(predictions, coco, evaluation):
-    """The twelve scores of a package with the interface of pycocotools, and the AP of each class."""
+def coco_scores(predictions, coco, evaluation, masks=None):
+    """The twelve scores of a package with the interface of pycocotools, and the AP of each class.
+
+    Args:
+        predictions: `DetectionPredictions`.
+        coco, evaluation: The classes of the package.
+        masks: The masks of all detections and of all objects, which are compared; None: boxes are.
+    """
     images, annotations, results = [], [], []
     for number, (detections, truth) in enumerate(images_of(predictions)):
         images.append({"id": number, "width": 400, "height": 400})
@@ -39,12 +47,17 @@ def coco_scores(predictions, coco, evaluation):
         for left, top, right, bottom, of_class, score in detections.tolist():
             box = [left, top, right - left, bottom - top]
             results.append({"image_id": number, "category_id": int(of_class), "bbox": box, "score": score})
+    for rows, own in zip((results, annotations), masks or ()):
+        for row, mask in zip(rows, own, strict=True):
+            row["segmentation"] = pycocotools_mask.encode(np.asfortranarray(mask, "uint8"))
+            if rows is results:
+                del row["bbox"]  # which pycocotools would take for what is compared
     categories = [{"id": number, "name": str(number)} for number in range(predictions.num_classes)]
     with contextlib.redirect_stdout(io.StringIO()):
         truth = coco()
         truth.dataset = {"images": images, "annotations": annotations, "categories": categories}
         truth.createIndex()
-        found = evaluation(truth, truth.loadRes(results), iouType="bbox")
+        found = evaluation(truth, truth.loadRes(results), iouType="bbox" if masks is None else "segm")
         found.evaluate()
         found.accumulate()
         found.summarize()
@@ -53,22 +66,49 @@ def coco_scores(predictions, coco, evaluation):
     return np.array(found.stats[:12], "float64"), np.array(means)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("package", ["pycocotools", "faster_coco_eval"])
-def test_average_precision_is_that_of_other_packages(package, rng):
+def classes_of(package):
     if package == "pycocotools":
-        parts = pycocotools_coco.COCO, pycocotools_cocoeval.COCOeval
-    else:
-        parts = faster_coco_eval.COCO, faster_coco_eval.COCOeval_faster
+        return pycocotools_coco.COCO, pycocotools_cocoeval.COCOeval
+    return faster_coco_eval.COCO, faster_coco_eval.COCOeval_faster
+
+
+every_package = pytest.mark.parametrize("package", ["pycocotools", "faster_coco_eval"])
+
+
+def assert_same_scores(predictions, expected, of_classes):
+    scores, classes = detection_scores(predictions), detection_classes(predictions)
+    found = [-1 if scores[name] is None else scores[name] for name in NAMES]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+    found = [-1 if row["ap"] is None else row["ap"] for row in classes]
+    np.testing.assert_allclose(found, of_classes, rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+@every_package
+def test_average_precision_is_that_of_other_packages(package, rng):
     compared = 0
     while compared < CASES:
         predictions = random_predictions(rng)
         if not len(predictions.detections):  # Their readers refuse results without rows.
             continue
-        expected, of_classes = coco_scores(predictions, *parts)
-        scores, classes = detection_scores(predictions), detection_classes(predictions)
-        found = [-1 if scores[name] is None else scores[name] for name in NAMES]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
-        found = [-1 if row["ap"] is None else row["ap"] for row in classes]
-        np.testing.assert_allclose(found, of_classes, rtol=0, atol=1e-9)
+        assert_same_scores(predictions, *coco_scores(predictions, *classes_of(package)))
+        compared += 1
+
+
+@pytest.mark.slow
+@every_package
+def test_average_precision_of_masks_is_that_of_other_packages(package, rng):
+    compared = 0
+    while compared < MASK_CASES:
+        found, truth, classes = random_images(rng)
+        predictions = MaskPredictions.of(found, truth, classes)
+        if not len(predictions.detections):
+            continue
+        masks = [[mask for one in each for mask in one.masks] for each in (found, truth)]
+        assert_same_scores(predictions, *coco_scores(predictions, *classes_of(package), masks))
+        of_boxes = coco_scores(predictions.of_boxes(), *classes_of(package))
+        assert_same_scores(predictions.of_boxes(), *of_boxes)
+        both = mask_average_precision(found, truth, classes)
+        assert both["ap"] == detection_scores(predictions)["ap"]
+        np.testing.assert_allclose(both["box_ap50"] or 0, max(of_boxes[0][1], 0), rtol=0, atol=1e-9)
         compared += 1
