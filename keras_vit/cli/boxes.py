@@ -10,7 +10,7 @@ def box_writer(folder, model, files):
 
     Args:
         folder: pathlib.Path, which does not exist.
-        model: A detector.
+        model: A detector, or a segmenter whose objects are drawn.
         files: dict from the path of an image to the relative path of the file.
     """
     folder.mkdir()

@@ -37,8 +37,13 @@ def add_arguments(add):
     add("--masks", metavar="DIR", help=masks)
     windows = "segmentation: at the images' own scale, in overlapping windows (default: resized as a whole)"
     add("--windows", action="store_true", help=windows)
-    add("--boxes", metavar="DIR", help="detection: folder to write, with the objects drawn into PNG files")
-    threshold = "detection: least score of an object, from 0 to 1 (default: 0.3)"
+    instances = "segmentation by queries (EoMT): list objects with boxes instead of classes of pixels"
+    add("--instances", action="store_true", help=instances)
+    things = "--instances: classes that have objects, separated by commas (default: all)"
+    add("--things", type=options.words, metavar="NAMES", help=things)
+    boxes = "detection, --instances: folder to write, with the objects drawn into PNG files"
+    add("--boxes", metavar="DIR", help=boxes)
+    threshold = "least score of an object, from 0 to 1 (default: 0.3, with --instances 0.5)"
     add("--threshold", type=options.fraction, help=threshold)
 
 
@@ -46,7 +51,7 @@ def needs_keras(args):
     """False for an exported file with a runtime of its own."""
     from keras_vit.export.formats import format_of, suffix_of
 
-    others = args.labels, args.prompts, args.masks, args.boxes
+    others = args.labels, args.prompts, args.masks, args.boxes, args.instances
     if any(others) or not (suffix_of(args.model) or os.path.isdir(args.model)):
         return True
     return format_of(args.model).needs_keras
@@ -58,10 +63,15 @@ def run(args):
     from keras_vit.cli.labels import with_labels
     from keras_vit.cli.source import open_model, task_of, with_class_names
     from keras_vit.tasks import get_task
+    from keras_vit.tasks.instance_segmentation import INSTANCES
 
     suffix = args.output and pathlib.Path(args.output).suffix[1:].lower()
     one_of(FORMATS).check("--format", args.format)
     one_of(options.ON_BAD_FILE).check("--on_bad_image", args.on_bad_image)
+    if args.things and not args.instances:
+        raise ValueError("--things are the classes of --instances, which is not given")
+    if args.instances and (args.masks or args.windows):
+        raise ValueError("--masks and --windows are of class maps; --boxes draws what --instances finds")
     if args.output is not None:
         if suffix not in FILES:
             known = options.either([f".{name}" for name in FILES])
@@ -76,8 +86,9 @@ def run(args):
     model = with_labels(model, args.labels, args.prompts, "--labels")
     if args.class_names:
         model = with_class_names(model, args.class_names)
-    task = get_task(task_of(args.model, model))
+    task = INSTANCES if args.instances else get_task(task_of(args.model, model))
     task.check_model(model)
+    things = args.things and task.things(model, args.things)
     if needs_keras(args) and len(paths) <= FEW and not args.windows:
         import keras
 
@@ -87,7 +98,7 @@ def run(args):
         raise ValueError(
             f"--masks and --windows need a model that segments images; this one's task is {task.name!r}"
         )
-    if (args.boxes or args.threshold is not None) and task.name != "detection":
+    if (args.boxes or args.threshold is not None) and not args.instances and task.name != "detection":
         raise ValueError(
             f"--boxes and --threshold need a model that detects objects; this one's task is {task.name!r}"
         )
@@ -105,6 +116,8 @@ def run(args):
 
             folder = at_end.enter_context(atomic_path(args.boxes, overwrite=False))
             maps["write"] = box_writer(folder, model, files)
+        if args.things:
+            maps["things"] = things
         if args.threshold is not None:
             maps["threshold"] = args.threshold
         journal = args.output and at_end.enter_context(_journal(args, paths, model))
@@ -148,6 +161,7 @@ def _journal(args, paths, model):
         **{"--labels": content_digest(args.labels), "--prompts": content_digest(args.prompts)},
         **{"--top": args.top, "--windows": args.windows, "--class_names": names},
         **({"--threshold": args.threshold} if args.threshold is not None else {}),
+        **({"--instances": True, "--things": args.things and [*args.things]} if args.instances else {}),
     }
     with only_process(file):
         yield Journal(file.with_name(file.name + PARTIAL), origin)

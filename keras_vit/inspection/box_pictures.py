@@ -13,15 +13,21 @@ from keras_vit.messages import printable
 
 if TYPE_CHECKING:
     from keras_vit.models.detection.detecting import Detections
+    from keras_vit.models.segmentation.instances import Instances
 
 
-def box_overlay(image: np.ndarray, found: Detections, names: Sequence[str]) -> np.ndarray:
-    """An image with the boxes, the names and the scores of objects.
+def box_overlay(
+    image: np.ndarray, found: Detections | Instances, names: Sequence[str], opacity: float = 0.5
+) -> np.ndarray:
+    """An image with the boxes, the names and the scores of objects, and with their masks if they have any.
+
+    Objects without masks have the colors of their classes; those with masks have one each.
 
     Args:
         image: uint8 (height, width, 3).
-        found: `Detections`, in pixels of the image.
+        found: `Detections` or `Instances`, in pixels of the image.
         names: One name per class.
+        opacity: Of the masks, in [0, 1].
 
     Returns:
         uint8 (height, width, 3).
@@ -33,13 +39,19 @@ def box_overlay(image: np.ndarray, found: Detections, names: Sequence[str]) -> n
         >>> bool(drawn[9, 2:10].any()), drawn.shape
         (True, (12, 16, 3))
     """
+    masks = getattr(found, "masks", None)
+    kinds = found.classes if masks is None else np.arange(len(masks))
+    # Class 0 of `class_colors` is black, the background of masks.
+    colors = class_colors(int(kinds.max(initial=-1)) + 2)[1:][kinds]
+    # The best are drawn last, over the others.
+    if masks is not None:
+        image = image.copy()
+        for mask, color in zip(masks[::-1], colors[::-1]):
+            image[mask] = np.round((1 - opacity) * image[mask] + opacity * color)
     picture = Image.fromarray(image)
     draw, line = ImageDraw.Draw(picture), max(1, round(max(image.shape[:2]) / 300))
-    # Class 0 of `class_colors` is black, the background of masks.
-    colors = class_colors(len(names) + 1)[1:]
-    # The best are drawn last, over the others.
-    for box, score, number in [*zip(found.boxes.tolist(), found.scores, found.classes)][::-1]:
-        color = tuple(colors[number].tolist())
+    objects = zip(found.boxes.tolist(), found.scores, found.classes, map(tuple, colors.tolist()))
+    for box, score, number, color in [*objects][::-1]:
         draw.rectangle(box, outline=color, width=line)
         text = f"{printable(str(names[number]))} {score:.0%}"
         left, top, right, bottom = draw.textbbox(box[:2], text)

@@ -67,17 +67,7 @@ class Detection(HeadedTask):
             threshold: The least score of an object.
             write: A function of a path, the image and its `Detections`, or None.
         """
-        names = names_or_indices(model.class_names, model.num_classes)
-        for path, image, found in zip(paths, inputs, model.detect(inputs, threshold, top)):
-            if write:
-                write(path, image, found)
-            objects = zip(found.classes.tolist(), found.scores.tolist(), found.boxes.tolist())
-            yield {
-                "objects": [
-                    {"name": names[number], "score": score, **dict(zip(SIDES, box))}
-                    for number, score, box in objects
-                ]
-            }
+        return object_rows(model, paths, inputs, model.detect(inputs, threshold, top), write)
 
     def draw_predictions(self, report, model, inputs, names):
         from keras_vit.inspection.detection_figures import detection_figure  # needs matplotlib
@@ -133,6 +123,26 @@ class Detection(HeadedTask):
 
     def max_samples(self, description):
         return max(2**26 // math.prod(description.image_size), 1)
+
+
+def object_rows(model, paths, inputs, found, write=None):
+    """Yield the rows of `Detection.rows`.
+
+    Args:
+        model, paths, inputs, write: As of `Detection.rows`.
+        found: The `Detections`, or `Instances`, in each image.
+    """
+    names = names_or_indices(model.class_names, model.num_classes)
+    for path, image, one in zip(paths, inputs, found):
+        if write:
+            write(path, image, one)
+        objects = zip(one.classes.tolist(), one.scores.tolist(), one.boxes.tolist())
+        yield {
+            "objects": [
+                {"name": names[number], "score": score, **dict(zip(SIDES, box))}
+                for number, score, box in objects
+            ]
+        }
 
 
 DETECTION = Detection()

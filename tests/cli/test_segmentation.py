@@ -4,6 +4,7 @@ import csv
 import io
 import json
 
+import keras
 import numpy as np
 import pytest
 from made.folders import write_masks
@@ -19,7 +20,7 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.data.masks import read_mask
 from keras_vit.evaluation import predict, segmentation_scores
 from keras_vit.export.folder import export_folder
-from keras_vit.inspection import class_overlay
+from keras_vit.inspection import box_overlay, class_overlay
 from keras_vit.reports.evaluation_summary import add_evaluation
 from keras_vit.reports.page import Report
 
@@ -74,6 +75,45 @@ def test_masks_and_overlays_are_written_and_are_a_data_set(keras_vit, live, mode
         assert fractions == pytest.approx([float(row[3]) for row in rows if row[0] == path])
     (tmp_path / "out" / "overlays").rename(tmp_path / "out" / "images")
     assert load_dataset(f"folder:{tmp_path}/out", task="segmentation").class_names == NAMES
+
+
+@pytest.fixture(scope="module")
+def queries(tmp_path_factory):
+    """The file of a model whose queries find objects of every class."""
+    encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
+    model = ImageSegmenter(encoder, 3, "mask", num_queries=5, query_blocks=1, class_names=NAMES)
+    path = tmp_path_factory.mktemp("queries") / "model.keras"
+    randomize(model).save(path)
+    return path
+
+
+def test_objects_of_queries_are_listed_and_drawn(keras_vit, queries, streets, tmp_path):
+    paths = sorted(map(str, (streets / "images").iterdir()))[:2]
+    options = "--instances", "--threshold", "0", "--top", 3, "--boxes", tmp_path / "drawn", "--json"
+    done = keras_vit("predict", "--model", queries, *paths, *options)
+    model = keras.models.load_model(queries)
+    for path, row in zip(paths, json.loads(done.stdout), strict=True):
+        [found] = model.instances([path], threshold=0.0, top=3)
+        assert row["image"] == path and 0 < len(row["objects"]) <= 3
+        expected = [NAMES[number] for number in found.classes]
+        assert [each["name"] for each in row["objects"]] == expected
+        assert [each["score"] for each in row["objects"]] == pytest.approx(found.scores.tolist(), rel=1e-4)
+        boxes = [[each[side] for side in ("left", "top", "right", "bottom")] for each in row["objects"]]
+        assert boxes == found.boxes.tolist()
+        with Image.open(tmp_path / "drawn" / path.rpartition("/")[2]) as drawn:
+            expected = box_overlay(np.asarray(Image.open(path)), found, NAMES)
+            np.testing.assert_array_equal(np.asarray(drawn), expected)
+    done = keras_vit("predict", "--model", queries, paths[0], "--instances", "--threshold", "1")
+    assert done.stdout.splitlines()[1].split()[1:] == ["none"]
+
+
+def test_only_objects_of_named_classes_are_listed(json_of, refused, queries, streets):
+    image = "predict", "--model", queries, streets / "images" / "00.png"
+    [row] = json_of(*image, "--instances", "--threshold", "0", "--things", "road,sky")
+    assert {each["name"] for each in row["objects"]} == {"road", "sky"}
+    line = refused((*image, "--instances", "--things", "road,trees"))
+    assert line.endswith("expected things among sky, tree, road; got 'trees' (did you mean 'tree'?)")
+    refused((*image, "--things", "road"), "--things are the classes of --instances, which is not given")
 
 
 def test_windows_keep_the_images_scale(json_of, live, model, streets):
@@ -171,6 +211,9 @@ REFUSED = {
     "two images with one name": ["a/0.jpg", "a/0.png", "--masks", "out"],
     "more classes than a mask holds": ["--model", "many.keras", "--masks", "out"],
     "another number of class names": ["--class_names", "names.txt"],
+    "`--instances` of a model without queries": ["--instances"],
+    "`--instances` of a classifier": ["--model", "classes.keras", "--instances"],
+    "`--instances` with `--masks`": ["--instances", "--masks", "out"],
 }
 _, MESSAGES, _ = tables("segmentation.md")  # of data, of commands and of exports
 
