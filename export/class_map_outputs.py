@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_vit.export.row_outputs import RowOutputs
+from keras_vit.export.row_outputs import RowOutputs, checked_values
 from keras_vit.inspection.class_map_pictures import class_colors
 from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, patch_pixels
@@ -12,7 +12,6 @@ from keras_vit.tasks.segmentation_scores import one_hot
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
 MAP = "class_map"
-MAX_CHECKED = 4096  # pixels of a class map that a web page knows
 
 
 class ClassMapOutputs(RowOutputs):
@@ -106,10 +105,7 @@ class ClassMapOutputs(RowOutputs):
         return class_colors(self.description.num_classes).tolist()
 
     def page_check(self, outputs):
-        """Every `step`-th pixel of the class map."""
-        pixels = outputs[MAP].ravel()
-        step = -(-len(pixels) // MAX_CHECKED)
-        return {"output": MAP, "values": pixels[::step].tolist(), "step": step}
+        return {MAP: checked_values(outputs[MAP])}
 
     @property
     def head_words(self):

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from keras_vit.export.row_outputs import RowOutputs
+from keras_vit.export.row_outputs import RowOutputs, checked_values
+from keras_vit.inspection.box_pictures import box_colors
 from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 
@@ -20,7 +21,8 @@ class DetectionOutputs(RowOutputs):
     """
 
     without_head = "this export detects objects; use its `detect` method"
-    on_pages, can_roll_out, has_objects = False, False, True
+    on_pages, can_roll_out, has_objects = True, False, True
+    page_words = "analyzed", "Show the boxes"
 
     @property
     def takes_bytes(self):
@@ -79,6 +81,13 @@ class DetectionOutputs(RowOutputs):
     def compared(self, outputs):
         low, high = outputs["boxes"][..., :2], outputs["boxes"][..., 2:]
         return np.concatenate([(low + high) / 2, high - low, outputs["logits"]], axis=-1)
+
+    @property
+    def colors(self):
+        return box_colors(self.description.num_classes).tolist()
+
+    def page_check(self, outputs):
+        return {name: checked_values(outputs[name]) for name in ("boxes", "logits")}
 
     @property
     def head_words(self):

@@ -7,6 +7,7 @@ from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
 TOP = 5  # classes in the answer of `serving_bytes`
+MAX_CHECKED = 4096  # values of an output that a web page knows
 
 
 class RowOutputs:
@@ -20,7 +21,7 @@ class RowOutputs:
 
     Attributes:
         without_head: What `check_head` says of an export without class scores, in place of its own message.
-        colors: The color of each class on a web page, for maps.
+        colors: The color of each class on a web page, for maps and objects.
         has_objects: Whether the outputs are objects of a detector.
         can_roll_out: Whether a web page can show attention rollout.
         page_words: What a web page has done with a picture, and the label of the switch of its overlay.
@@ -151,9 +152,8 @@ class RowOutputs:
         """The number of pixels of the live model's output for maps; None for rows."""
 
     def page_check(self, outputs):
-        """What a web page compares its own outputs with: the output's name and its first row."""
-        values = [float(f"{value:.7g}") for value in self.compared(outputs)[0]]
-        return {"output": self.description.output, "values": values}
+        """What a web page compares its own outputs with: by output, values of the first image."""
+        return {self.description.output: checked_values(self.compared(outputs)[0])}
 
     @property
     def head_words(self):
@@ -170,3 +170,14 @@ class RowOutputs:
             f"`logits` of {d.num_outputs:,} classes; {label_kind(d.task).activation} turns them into "
             "probabilities. `assets/labels.txt` names the classes in this order, one a line."
         )
+
+
+def checked_values(output):
+    """Every `step`-th value of an output, for a web page.
+
+    >>> checked_values(np.float32([[0.1, 0.2]]))
+    {'values': [0.1, 0.2], 'step': 1}
+    """
+    step = -(-output.size // MAX_CHECKED)
+    values = output.ravel()[::step].tolist()
+    return {"values": [float(f"{value:.7g}") for value in values], "step": step}

@@ -1,4 +1,4 @@
-"""A model as a web page that classifies or segments pictures in the browser, by LiteRT.js."""
+"""A model as a web page that classifies or segments pictures or finds objects in them, by LiteRT.js."""
 
 from __future__ import annotations
 
@@ -53,11 +53,12 @@ def export_web(
     `preprocessing` does, and shows the best classes. It requests nothing but its own files. It computes with
     WebGPU where available, otherwise with WebAssembly. When it is opened, it computes a test image and uses
     WebGPU only if its outputs agree with Python's. The page of a segmenter shows the classes over the
-    picture, and over what the camera shows while it is on.
+    picture, and over what the camera shows while it is on; that of a detector the boxes, classes and scores
+    of the objects with at least the score that a slider sets.
 
     Args:
-        saved_model: Folder that `export_saved_model` wrote, of a segmenter, or of a model with a head and
-            pooled tokens.
+        saved_model: Folder that `export_saved_model` wrote, of a segmenter, a detector, or a model with a
+            head and pooled tokens.
         path: Folder to write; it must not exist. Any web server can serve it; its page is `index.html`.
         precision: Of the LiteRT model in it, as for `export_tflite`, but not "int8".
         image_size: (height, width) to fix for a model of any size; None: the size that its position grid
@@ -180,7 +181,7 @@ def check_model(description, representation=False, attention=False):
         raise ValueError("a web page shows one row of class scores or values; this model has none")
     if attention and not outputs.can_roll_out:
         raise ValueError(
-            "attention rollout is shown on the pages of models of whole images, not of segmenters"
+            "attention rollout is shown on pages of models of whole images, not of segmenters or detectors"
         )
     if attention and description.architecture["num_layers"] is None:
         raise ValueError("attention rollout needs an encoder, which this model does not have")
@@ -212,7 +213,7 @@ def check_input(description):
 
 def _page(title, summary, words, facts, assets):
     """The HTML, with the style, the scripts and, in a single file, all assets."""
-    scripts = ("litert/litert.js", "preprocessing.js", "page.js")
+    scripts = ("litert/litert.js", "preprocessing.js", "objects.js", "page.js")
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PARTS),
         autoescape=True,

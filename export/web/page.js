@@ -1,4 +1,5 @@
-// The page: loads the model, checks what this device computes with it, and classifies or segments pictures.
+// The page: loads the model, checks what this device computes with it, and classifies or segments pictures, or finds
+// objects in them.
 
 const page = JSON.parse(document.getElementById("page").textContent);
 const NAMES = {webgpu: "WebGPU", wasm: "WebAssembly"};
@@ -61,10 +62,12 @@ function checkInput() {
 
 /** How far the outputs for the check's input are from those that the page knows, relative to all. */
 function checkError(outputs) {
-  const {output, values, step} = page.check, found = outputs[output];
-  if (page.colors) return values.filter((value, i) => value !== found[i * step]).length / values.length;
-  const errors = values.map((value, i) => Math.abs(value - found[i]));
-  return Math.max(...errors) / (Math.max(...values.map(Math.abs)) || 1); // A new head's outputs are all 0.
+  return Math.max(...Object.entries(page.check).map(([name, {values, step}]) => {
+    const found = outputs[name];
+    if (name === "class_map") return values.filter((value, i) => value !== found[i * step]).length / values.length;
+    const errors = values.map((value, i) => Math.abs(value - found[i * step]));
+    return Math.max(...errors) / (Math.max(...values.map(Math.abs)) || 1); // A new head's outputs are all 0.
+  }));
 }
 
 /** Compiles the model; raises an error if this device computes something else than was exported. */
@@ -107,7 +110,7 @@ function say(text, isError = false) {
 /** Removes the result of the last picture, and the picture unless the camera is on. */
 function clearResult() {
   $("classes").replaceChildren();
-  $("attention").hidden = $("overlay-choice").hidden = true;
+  $("attention").hidden = $("overlay-choice").hidden = $("threshold-choice").hidden = true;
   $("frame").hidden = !$("video").srcObject;
   window.result = null;
 }
@@ -129,13 +132,19 @@ function areas(map) {
   return [...counts].map(([number, count]) => [number, count / map.length]);
 }
 
-function showClasses({class_map: map, probabilities, values}) {
-  const fractions = map ? areas(map) : probabilities?.map((value, i) => [i, value]);
-  const rows = fractions
-    ? fractions.map(([i, value]) => [page.labels[i], value, `${(100 * value).toFixed(1)} %`, page.colors?.[i]])
-    : values.map((value, i) => [page.labels[i] ?? `value ${i}`, null, value.toPrecision(4)]);
-  if (fractions) rows.sort((a, b) => b[1] - a[1]);
-  $("classes").replaceChildren(...rows.slice(0, map ? rows.length : TOP).map(([name, fraction, text, color]) => {
+const percent = fraction => `${(100 * fraction).toFixed(1)} %`;
+
+/** The rows of the list, the best first: name, fraction or null, text, color. */
+function rowsOf({class_map: map, probabilities, values}, objects) {
+  if (objects) return objects.map(({number, score}) => [page.labels[number], score, percent(score), page.colors[number]]);
+  if (values) return values.map((value, i) => [page.labels[i] ?? `value ${i}`, null, value.toPrecision(4)]).slice(0, TOP);
+  const fractions = map ? areas(map) : probabilities.map((value, i) => [i, value]);
+  const rows = fractions.map(([i, value]) => [page.labels[i], value, percent(value), page.colors?.[i]]);
+  return rows.sort((a, b) => b[1] - a[1]).slice(0, map ? rows.length : TOP);
+}
+
+function showRows(rows) {
+  $("classes").replaceChildren(...rows.map(([name, fraction, text, color]) => {
     const item = document.createElement("li"), line = document.createElement("div");
     line.className = "name";
     for (const [kind, words] of [["label", name], ["value", text]]) {
@@ -196,18 +205,29 @@ function showAttention(rollout, picture) {
   canvas.hidden = !$("overlay").checked;
 }
 
-/** Classifies or segments an `ImageData`; the last result is also kept for tests. */
+/** Shows outputs in the list and over the picture; returns the objects of a detector. */
+function showOutputs(outputs, picture) {
+  const threshold = $("threshold").valueAsNumber;
+  const objects = outputs.boxes && objectsOf(outputs, picture, page.preprocessing, threshold);
+  showRows(rowsOf(outputs, objects));
+  if (objects) showObjects(objects, picture);
+  else if (outputs.class_map) showMap(outputs.class_map);
+  else showAttention(outputs.rollout, picture);
+  $("threshold-choice").hidden = !objects;
+  $("threshold-value").textContent = `${percent(threshold)}: ${objects?.length}`;
+  return objects;
+}
+
+/** Computes the outputs for an `ImageData`, and shows them; the last result is also kept for tests. */
 async function classify(picture, isQuiet = false) {
   if (!compiled) throw new Error("The model is not loaded.");
   const start = performance.now();
   const input = preprocess(picture, page.preprocessing);
   const preparing = performance.now() - start;
   const {outputs, milliseconds} = await run(compiled, input);
-  showClasses(outputs);
-  if (page.colors) showMap(outputs.class_map);
-  else showAttention(outputs.rollout, picture);
+  const objects = showOutputs(outputs, picture);
   if (!isQuiet) say(`${milliseconds.toFixed(1)} ms on ${NAMES[compiled.accelerator]}, and ${preparing.toFixed(1)} ms to prepare the picture.`);
-  window.result = {outputs, milliseconds, accelerator: compiled.accelerator, picture, input};
+  window.result = {outputs, objects, milliseconds, accelerator: compiled.accelerator, picture, input};
 }
 
 /** Shows what `draw` draws, and returns its pixels. */
@@ -252,7 +272,7 @@ async function startCamera() {
   if (page.colors) follow();
 }
 
-/** Segments what the camera shows, one picture after another, until it is stopped. */
+/** Computes what the camera shows, one picture after another, until it is stopped. */
 let lastSaid = 0;
 function follow() {
   queue(async () => {
@@ -402,6 +422,9 @@ $("camera").addEventListener("click", () => queue(startCamera));
 $("shutter").addEventListener("click", () => queue(takePicture));
 $("overlay").addEventListener("change", () => {
   $("attention").hidden = !$("overlay").checked || (page.colors ? $("frame") : $("picture")).hidden;
+});
+$("threshold").addEventListener("input", () => {
+  if (window.result) window.result.objects = showOutputs(window.result.outputs, window.result.picture);
 });
 $("accelerator").addEventListener("change", event => queue(async () => {
   const problem = await use(event.target.value);

@@ -41,8 +41,7 @@ def box_overlay(
     """
     masks = getattr(found, "masks", None)
     kinds = found.classes if masks is None else np.arange(len(masks))
-    # Class 0 of `class_colors` is black, the background of masks.
-    colors = class_colors(int(kinds.max(initial=-1)) + 2)[1:][kinds]
+    colors = box_colors(int(kinds.max(initial=-1)) + 1)[kinds]
     # The best are drawn last, over the others.
     if masks is not None:
         image = image.copy()
@@ -59,3 +58,12 @@ def box_overlay(
         draw.rectangle((left, top + down - 1, right + 1, bottom + down), fill=color)
         draw.text((box[0], box[1] + down), text, fill=(0, 0, 0) if sum(color) > 380 else (255, 255, 255))
     return np.asarray(picture)
+
+
+def box_colors(count):
+    """The color of each class: uint8 (count, 3).
+
+    >>> box_colors(2).tolist()
+    [[128, 0, 0], [0, 128, 0]]
+    """
+    return class_colors(count + 1)[1:]  # Class 0 there is black, the background of masks.

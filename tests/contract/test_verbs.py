@@ -333,7 +333,7 @@ VERBS = {
         f"export {option}": (checked_export(option), EXPORTED | {"two towers"})
         for option in ("saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub")
     },
-    "export web": (checked_export("web"), EXPORTED - {"features", "tokens"} - DETECTORS),
+    "export web": (checked_export("web"), EXPORTED - {"features", "tokens"}),
     "train single_label": (trained_from(task="single_label"), UNPACKED),
     "train multi_label": (trained_from(task="multi_label"), UNPACKED),
     "train regression": (trained_from(task="regression"), UNPACKED),

@@ -1,10 +1,16 @@
 """Exports of detectors: boxes in every format."""
 
+import io
+import json
+import re
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
 from made.scenes import few_scenes
+from PIL import Image
 from reference.comparing import assert_close, randomize
 from reference.small import one_block, run_live
 
@@ -19,6 +25,8 @@ from keras_vit.export.onnx import export_onnx
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.tolerance import Tolerance
+from keras_vit.export.web import check_input, check_model, export_web
+from keras_vit.inspection.box_pictures import box_colors
 
 DIGITS = tuple(map(str, range(10)))
 
@@ -53,33 +61,41 @@ def loaded(saved):
     return tf.saved_model.load(saved)
 
 
+@pytest.fixture(scope="module")
+def litert(saved, tmp_path_factory):
+    return export_tflite(saved, tmp_path_factory.mktemp("litert") / "m.tflite", precision="float32")
+
+
 @pytest.fixture(scope="module", params=["saved_model", "tflite", "onnx"])
-def opened(request, saved, tmp_path_factory):
-    folder = tmp_path_factory.mktemp(request.param)
-    if request.param == "tflite":
-        return open_exported(export_tflite(saved, folder / "m.tflite", precision="float32"))
-    return open_exported(export_onnx(saved, folder / "m.onnx") if request.param == "onnx" else saved)
+def exported(request, saved, litert, tmp_path_factory):
+    if request.param == "onnx":
+        return open_exported(export_onnx(saved, tmp_path_factory.mktemp("onnx") / "m.onnx"))
+    return open_exported({"tflite": litert, "saved_model": saved}[request.param])
 
 
-def test_every_format_has_the_boxes_and_scores_of_the_live_model(model, opened):
+def corners_of(live):
+    """The sides of the boxes that the live model computes."""
+    return np.concatenate([live[..., :2] - live[..., 2:4] / 2, live[..., :2] + live[..., 2:4] / 2], axis=-1)
+
+
+def test_every_format_has_the_boxes_and_scores_of_the_live_model(model, exported):
     images = pixels(1)
     live = run_live(model, images)
-    outputs = opened.outputs(images)
+    outputs = exported.outputs(images)
     assert {*outputs} == {"boxes", "logits", "scores"}
-    assert_close(opened.predict_on_batch(images), live, 1e-5)
-    low, high = live[..., :2] - live[..., 2:4] / 2, live[..., :2] + live[..., 2:4] / 2
-    assert_close(outputs["boxes"], np.concatenate([low, high], axis=-1), 1e-5)
+    assert_close(exported.predict_on_batch(images), live, 1e-5)
+    assert_close(outputs["boxes"], corners_of(live), 1e-5)
     assert_close(outputs["scores"], keras.ops.sigmoid(live[..., 4:]).numpy(), 1e-5)
 
 
-def test_an_opened_export_detects_like_the_live_model(model, opened):
+def test_an_opened_export_detects_like_the_live_model(model, exported):
     images = photos((40, 31), (16, 24))
-    for found, expected in zip(opened.detect(images, top=9), model.detect(images, top=9), strict=True):
+    for found, expected in zip(exported.detect(images, top=9), model.detect(images, top=9), strict=True):
         assert found.classes.tolist() == expected.classes.tolist() and len(found.classes)
         np.testing.assert_allclose(found.boxes, expected.boxes, rtol=1e-3, atol=1e-2)
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
     with pytest.raises(ValueError, match="this export detects objects; use its `detect` method"):
-        opened.classify(images)
+        exported.classify(images)
 
 
 def test_an_opened_export_is_evaluated_like_the_live_model(model, saved):
@@ -108,6 +124,20 @@ def test_serving_decodes_images_to_boxes_in_their_pixels(resize, tmp_path, eager
     sides = np.clip(found["boxes"][0, best] * [width, height, width, height], 0, [width, height] * 2)
     np.testing.assert_allclose(sides, live[0].boxes[0], rtol=1e-4, atol=1e-2)
     assert loaded.signatures["serving_bytes"](image_bytes=tf.constant([], tf.string))["boxes"].shape[0] == 0
+
+
+def test_a_page_knows_the_classes_and_the_boxes_in_one_image(model, saved, litert, tmp_path):
+    page = export_web(saved, tmp_path / "web", precision="float32", model=litert)
+    text = (page / "index.html").read_text(encoding="utf-8")
+    facts = json.loads(re.search(r'id="page"[^>]*>(.*?)</script>', text)[1])
+    assert facts["labels"] == [*DIGITS] and facts["colors"] == box_colors(10).tolist()
+    live = run_live(model, check_input(describe(model)))
+    assert [*facts["check"]] == ["boxes", "logits"]
+    for name, expected in {"boxes": corners_of(live), "logits": live[..., 4:]}.items():
+        check = facts["check"][name]
+        assert_close(np.array(check["values"]), expected.ravel()[:: check["step"]], 1e-5)
+    with pytest.raises(ValueError, match="shown on pages of models of whole images, not of segmenters or"):
+        check_model(describe(model), attention=True)
 
 
 def test_the_description_builds_the_detector(model):
@@ -164,13 +194,83 @@ def test_a_folder_of_exports_has_the_precision_of_each(model, tmp_path):
     report = export_folder(
         small,
         tmp_path / "export",
-        ("saved_model", "tflite"),
+        ("saved_model", "tflite", "web"),
         dataset=few_scenes(),
         precisions=("float32", "float16"),
     )
     assert report["judged"] == "ap" and report["images"] == 12
     scores = [row["score"] for row in (report["live"], *report["formats"].values())]
-    assert scores == pytest.approx([scores[0]] * 4, abs=0.005)
-    with pytest.raises(ValueError, match="web"):
-        export_folder(small, tmp_path / "page", ("web",))
-    assert not (tmp_path / "page").exists()
+    assert scores == pytest.approx([scores[0]] * 5, abs=0.005)
+
+
+FOUND = """async () => {
+  const {picture, objects} = result, canvas = new OffscreenCanvas(picture.width, picture.height);
+  canvas.getContext("2d").putImageData(picture, 0, 0);
+  const bytes = new Uint8Array(await (await canvas.convertToBlob()).arrayBuffer());
+  return [Array.from(bytes), objects.map(({box, score, number}) => [...box, score, number])];
+}"""
+DRAWN = """([x, y]) => {
+  const canvas = $("attention"), {picture} = result;
+  const at = [x * canvas.width / picture.width, y * canvas.height / picture.height].map(Math.floor);
+  return Array.from(canvas.getContext("2d").getImageData(...at, 1, 1).data);
+}"""
+
+
+def found_as_live(tab, model, threshold):
+    """The `Detections` of the live model in the picture of a page, which has found the same."""
+    content, found = tab.evaluate(FOUND)
+    [expected] = model.detect(np.array(Image.open(io.BytesIO(bytes(content))).convert("RGB")), threshold)
+    found = np.reshape(found, (-1, 6))
+    assert found[:, 5].tolist() == expected.classes.tolist()
+    np.testing.assert_allclose(found[:, 4], expected.scores, atol=1e-4)
+    np.testing.assert_allclose(found[:, :4], expected.boxes, rtol=1e-3, atol=1e-2)
+    return expected
+
+
+def assert_shows(tab, detections, threshold):
+    """Compare the list of a page with the objects in its picture, and what is drawn with the best box."""
+    labels, scores = (tab.locator(f"#classes .{part}").all_inner_texts() for part in ("label", "value"))
+    assert [label.strip() for label in labels] == [DIGITS[number] for number in detections.classes]
+    assert [float(score.strip(" %")) for score in scores] == pytest.approx(detections.scores * 100, abs=0.1)
+    assert tab.inner_text("#threshold-value") == f"{100 * threshold:.1f} %: {len(labels)}"
+    left, _, right, bottom = detections.boxes[0].tolist()
+    drawn = tab.evaluate(DRAWN, [(left + right) / 2, bottom - 1e-3])
+    assert drawn == [*box_colors(10)[detections.classes[0]].tolist(), 255]
+
+
+PAGES = [("squash", "webgpu", "WebGPU"), ("crop", "wasm", "WebAssembly"), ("pad", "wasm", "WebAssembly")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resize, accelerator, name", PAGES, ids=["squash", "crop", "pad"])
+def test_pages_draw_the_objects_over_pictures_and_the_camera(resize, accelerator, name, tmp_path):
+    model = detector(preprocessing={"resize": resize, "crop_fraction": 0.9})
+    saved = export_saved_model(model, tmp_path / "1", warmup=())
+    page = export_web(saved, tmp_path / "web", precision="float32", title="Digits")
+    Image.fromarray(photos((60, 84))[0]).save(tmp_path / "photo.png")
+    with served(page) as url, chromium(*WEBGPU, *CAMERA) as browser:
+        tab, _, errors = opened(browser, f"{url}/#{accelerator}", permissions=["camera"])
+        assert tab.inner_text("#status") == f"Ready, on {name}."
+        assert tab.is_hidden("#threshold")
+        tab.set_input_files("#file", tmp_path / "photo.png")
+        tab.evaluate("last")
+        for threshold in (0.3, 0.05, 0.45):
+            tab.fill("#threshold", str(threshold))
+            assert_shows(tab, found_as_live(tab, model, threshold), threshold)
+        tab.fill("#threshold", "1")
+        assert tab.evaluate("result.objects") == [] and tab.locator("#classes li").count() == 0
+        tab.uncheck("#overlay")
+        assert tab.is_hidden("#attention")
+        tab.check("#overlay")
+        tab.fill("#threshold", "0.3")
+        tab.click("#camera")
+        wait(tab, "!$('video').hidden && result.picture.width > 500")
+        tab.evaluate("window.result = null")
+        wait(tab, "window.result")  # the next picture of the camera
+        found_as_live(tab, model, 0.3)
+        assert tab.is_visible("#attention") and tab.is_visible("#video")
+        tab.click("#shutter")
+        wait(tab, "$('video').hidden && !$('picture').hidden")
+        tab.evaluate("last")
+        assert_shows(tab, found_as_live(tab, model, 0.3), 0.3)
+        assert not errors

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.browser import CAMERA, WEBGPU, chromium, opened, served
+from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
 from made.exports import HEADS, SCENE, pixels, segmenter
 from made.refusals import assert_is, tables
 from PIL import Image
@@ -224,12 +224,6 @@ def test_integers_go_in_where_they_are_asked_for(model, saved, tmp_path):
     assert runner.get_input_details()["images"]["dtype"] is np.uint8
     found = open_exported(path).outputs(pixels(3, (16, 24)))["class_map"]
     assert np.mean(found == run_live(model, pixels(3, (16, 24))).argmax(-1)) > 0.7
-
-
-def wait(tab, condition):
-    """Playwright's own function evaluates a string, which the page does not allow."""
-    pause = "await new Promise(done => setTimeout(done, 20))"
-    tab.evaluate(f"async () => {{ while (!({condition})) {pause}; }}")
 
 
 @SLOW

@@ -98,7 +98,8 @@ def test_the_html_is_whole_and_labeled(single):
     for tag, attributes in found.tags:
         if tag == "canvas":
             assert "aria-label" in attributes or "aria-hidden" in attributes
-    used = re.findall(r'\$\("([\w-]+)"\)', (web.PARTS / "page.js").read_text())
+    scripts = "".join((web.PARTS / name).read_text() for name in ("page.js", "objects.js"))
+    used = re.findall(r'\$\("([\w-]+)"\)', scripts)
     assert {*used} <= {*ids} | {"asset-"}
 
 
@@ -118,8 +119,8 @@ def test_the_page_knows_the_outputs_for_one_image(single, model):
     expected = [0, 2654435761 / 2**32, 2 * 2654435761 % 2**32 / 2**32]
     np.testing.assert_allclose(image.ravel()[:3], expected, rtol=1e-6)
     check = facts_of(single)["check"]
-    assert check["output"] == "logits"
-    assert_close(np.array([check["values"]]), run_live(model, image), 1e-5)
+    assert [*check] == ["logits"] and check["logits"]["step"] == 1
+    assert_close(np.array([check["logits"]["values"]]), run_live(model, image), 1e-5)
 
 
 def test_a_page_is_opened_like_its_model(page, single, model):
@@ -305,7 +306,7 @@ def test_outputs_that_are_all_zero_are_equal_probabilities(tmp_path):
         weight.assign(0 * weight)
     saved = export_saved_model(model, tmp_path / "1", warmup=())
     page = web.export_web(saved, tmp_path / "web", precision="float32", single_file=True)
-    assert {*facts_of(page)["check"]["values"]} == {0}
+    assert {*facts_of(page)["check"]["logits"]["values"]} == {0}
     with chromium() as browser:
         tab, *_ = opened(browser, (page / "index.html").as_uri())
         assert tab.inner_text("#status") == "Ready, on WebAssembly."

@@ -50,3 +50,9 @@ def opened(browser, url, **options):
     tab.goto(url)
     tab.evaluate("ready")
     return tab, requests, errors
+
+
+def wait(tab, condition):
+    """Wait for a condition. Playwright's own function evaluates a string, which the page does not allow."""
+    pause = "await new Promise(done => setTimeout(done, 20))"
+    tab.evaluate(f"async () => {{ while (!({condition})) {pause}; }}")
