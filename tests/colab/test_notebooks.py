@@ -12,7 +12,7 @@ import keras
 import nbformat
 import numpy as np
 import pytest
-from made.folders import write_classes, write_masks
+from made.folders import write_boxes, write_classes, write_masks
 from made.notebooks import executed
 from reference.comparing import randomize
 
@@ -241,6 +241,29 @@ def test_words_classify_and_find_digits(tmp_path):
     assert len(re.findall(r"^\w+ [\d.]+%, \w+ [\d.]+%$", done.printed("zero-shot"), re.MULTILINE)) == 4
     assert done.fraction("similarity-figure") >= 0.9
     assert done.fraction("search-figure") >= 0.75
+
+
+@pytest.mark.slow
+def test_detect_starts_from_a_folder_and_writes_a_page(tmp_path):
+    boxes = {"FOLDER": str(write_boxes(tmp_path / "boxes", count=40)), "STEPS": 8, "BATCH": 4}
+    done = run("08_detect", tmp_path, again=boxes)
+    assert done.figures == {"test-images": 1}
+    assert "1 class (digit): 432 train" in done.printed("write-folder")
+    assert "2 classes (red, green)" in done.printed("again-write-folder")
+    assert done.fraction("train", "AP50") > 0.9
+    assert done.fraction("test-images", "F1") > 0.9
+    assert done.fraction("export-folder", "tflite_dynamic_int8") > 0.3
+    live, phone = (
+        [
+            (name, np.array(json.loads(box)))
+            for name, box in re.findall(r"^(\w+) .*? at (.*)$", text, re.MULTILINE)
+        ]
+        for text in (done.printed("detect"), done.printed("use-litert"))
+    )
+    assert {name for name, _ in live} == {"digit"} and len(live) == len(phone)
+    for _, box in live:
+        assert min(np.abs(box - other).max() for _, other in phone) <= 1
+    assert "page" in (done.folder / "exported/web/index.html").read_text(encoding="utf-8")
 
 
 @each
