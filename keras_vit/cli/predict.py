@@ -10,7 +10,7 @@ import tempfile
 from keras_vit.cli import options
 from keras_vit.cli.journal import Journal, content_digest, only_process
 from keras_vit.cli.report import print_now
-from keras_vit.cli.rows import FILES, FORMATS, write_rows
+from keras_vit.cli.rows import COCO, FILES, FORMATS, suffix_of, write_rows
 from keras_vit.messages import listed
 from keras_vit.rules import one_of
 from keras_vit.writing import atomic_path, check_writable
@@ -31,7 +31,8 @@ def add_arguments(add):
     add("--format", default="table", help=f"what to print: {formats} (default: table)")
     add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     suffixes = options.either([f".{suffix}" for suffix in FILES])
-    add("--output", metavar="FILE", help=f"also write a file, {suffixes}; the same command continues it")
+    of_files = f"also write a file, {suffixes} (detection); the same command continues it"
+    add("--output", metavar="FILE", help=of_files)
     options.on_bad_image(add, options.ON_BAD_FILE)
     masks = "segmentation: folder to write, with masks as palette PNGs and overlays"
     add("--masks", metavar="DIR", help=masks)
@@ -64,8 +65,9 @@ def run(args):
     from keras_vit.cli.source import open_model, task_of, with_class_names
     from keras_vit.tasks import get_task
     from keras_vit.tasks.instance_segmentation import INSTANCES
+    from keras_vit.tasks.task import names_or_indices
 
-    suffix = args.output and pathlib.Path(args.output).suffix[1:].lower()
+    suffix = args.output and suffix_of(args.output)
     one_of(FORMATS).check("--format", args.format)
     one_of(options.ON_BAD_FILE).check("--on_bad_image", args.on_bad_image)
     if args.things and not args.instances:
@@ -98,9 +100,11 @@ def run(args):
         raise ValueError(
             f"--masks and --windows need a model that segments images; this one's task is {task.name!r}"
         )
-    if (args.boxes or args.threshold is not None) and not args.instances and task.name != "detection":
+    of_objects = args.boxes or args.threshold is not None or suffix == COCO
+    if of_objects and not args.instances and task.name != "detection":
         raise ValueError(
-            f"--boxes and --threshold need a model that detects objects; this one's task is {task.name!r}"
+            f"--boxes, --threshold and a file of .{COCO} need a model that detects objects; this one's task "
+            f"is {task.name!r}"
         )
     if args.windows and model.preprocessing.image_size is None:
         print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
@@ -130,6 +134,8 @@ def run(args):
         if len(skipped) == len(paths):
             raise ValueError(f"none of these images can be read: {listed(skipped)}")
         if journal:
+            if suffix == COCO:
+                names = names_or_indices(model.class_names, model.num_classes)
             write_rows(args.output, suffix, _readable(journal.rows(), []), names)
             journal.path.unlink()
     if skipped:

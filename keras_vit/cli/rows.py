@@ -1,10 +1,11 @@
-"""Predictions, image by image: a table, CSV, JSON lines, JSON or Parquet."""
+"""Predictions, image by image: a table, CSV, JSON lines, JSON, Parquet, or of objects COCO's JSON."""
 
 import contextlib
 import csv
 import io
 import itertools
 import json
+import pathlib
 import textwrap
 
 from keras_vit.cli.report import text_table
@@ -82,7 +83,18 @@ def _cells(row):
 # Each is a generator of text, as early as possible, from an iterator of what `predicted` yields and the names
 # of a regression's values, otherwise None.
 FORMATS = {"table": _table, "csv": _csv, "jsonl": _json_lines, "json": _json}
-FILES = ("csv", "jsonl", "json", "parquet")  # the suffixes of files
+COCO = "coco.json"
+FILES = ("csv", "jsonl", "json", "parquet", COCO)  # the suffixes of files
+
+
+def suffix_of(path):
+    """The suffix of a file, in lower case and without the first dot.
+
+    >>> suffix_of("a.b.CSV"), suffix_of("a.coco.json"), suffix_of("a.json")
+    ('csv', 'coco.json', 'json')
+    """
+    name = pathlib.Path(path).name.lower()
+    return COCO if name.endswith(f".{COCO}") else pathlib.Path(name).suffix[1:]
 
 
 def write_rows(path, suffix, results, names):
@@ -91,11 +103,16 @@ def write_rows(path, suffix, results, names):
     Args:
         path: Of the file.
         suffix: One of `FILES`.
-        results, names: As for the functions of `FORMATS`.
+        results, names: As for the functions of `FORMATS`; for `COCO` the names of the classes.
 
     Raises:
         OSError: if it cannot be written.
     """
+    if suffix == COCO:
+        from keras_vit.cli.coco import coco_parts
+
+        with atomic_open(path) as file:
+            return file.writelines(coco_parts(results, names))
     if suffix == "parquet":
         return _write_parquet(path, results, names)
     with atomic_open(path) as file:

@@ -61,6 +61,8 @@ class Detection(HeadedTask):
     def rows(self, model, paths, inputs, top, threshold=SHOWN, write=None):
         """As of `LabelTask`, with `objects` in place of `classes`: their scores, and sides in pixels.
 
+        The `width` and `height` of the image are there, too.
+
         Args:
             model, paths, inputs: As of `LabelTask`.
             top: The maximum number of objects.
@@ -138,10 +140,12 @@ def object_rows(model, paths, inputs, found, write=None):
             write(path, image, one)
         objects = zip(one.classes.tolist(), one.scores.tolist(), one.boxes.tolist())
         yield {
+            "width": image.shape[1],
+            "height": image.shape[0],
             "objects": [
                 {"name": names[number], "score": score, **dict(zip(SIDES, box))}
                 for number, score, box in objects
-            ]
+            ],
         }
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pyarrow.parquet
@@ -9,6 +10,9 @@ import pytest
 from made.scenes import few_scenes
 from PIL import Image
 from reference.small import one_block
+
+from keras_vit.cli.coco import coco_parts
+from keras_vit.data import load_dataset
 
 SMALL = {"image_size": 32, "patch_size": 8, "hidden_size": 24, "num_layers": 1, "mlp_dim": 48, "num_heads": 3}
 LITTLE = (
@@ -90,6 +94,41 @@ def test_predict_writes_objects_in_every_format(keras_vit, run, scenes, tmp_path
     assert written.column_names == rows[0] and written.num_rows == len(rows) - 1
 
 
+def test_predict_writes_a_file_of_coco_that_can_be_read_as_labels(keras_vit, run, scenes, tmp_path):
+    for path in scenes.glob("*.png"):
+        shutil.copy(path, tmp_path)
+    options = "--top", 5, "--json", "--output", tmp_path / "found.coco.json"
+    rows = json.loads(keras_vit("predict", "--model", run, tmp_path, *options).stdout)
+    content = json.loads((tmp_path / "found.coco.json").read_text())
+    assert [image["id"] for image in content["images"]] == [*range(1, 13)]
+    assert [category["name"] for category in content["categories"]] == [f"digit {i}" for i in range(10)]
+    assert content["annotations"][0]["score"] == rows[0]["objects"][0]["score"]
+    data = load_dataset(f"folder:{tmp_path}", task="detection", seed=None)
+    assert data.class_names == tuple(f"digit {i}" for i in range(10))
+    for row, (_, boxes) in zip(rows, data.split("train"), strict=True):
+        expected = {(f["name"], *(f[side] / 32 for side in OBJECT[2:])) for f in row["objects"]}
+        found = {(data.class_names[int(box[4])], *box[:4].tolist()) for box in boxes}
+        assert found == expected
+
+
+def test_a_file_of_coco_has_each_box_of_a_class_once():
+    box = {"left": 0.0, "top": 0.0, "right": 8.0, "bottom": 6.0}
+    empty = {**box, "left": 8.0}
+    objects = [
+        {"name": name, "score": score, **sides}
+        for name, score, sides in [("b", 0.9, box), ("b", 0.8, box), ("a", 0.7, box), ("a", 0.6, empty)]
+    ]
+    results = [
+        {"image": f"{folder}/1.png", "width": 8, "height": 6, "objects": found}
+        for folder, found in (("x", []), ("y", objects))
+    ]
+    content = json.loads("".join(coco_parts(results, ["a", "b"])))
+    keys = "id", "image_id", "category_id", "score"
+    found = [[annotation[key] for key in keys] for annotation in content["annotations"]]
+    assert found == [[1, 2, 2, 0.9], [2, 2, 1, 0.7]]
+    assert [image["file_name"] for image in content["images"]] == ["x/1.png", "y/1.png"]
+
+
 def test_predict_draws_boxes(keras_vit, run, scenes, tmp_path):
     images = [scenes / "00.png", scenes / "01.png"]
     options = "--boxes", tmp_path / "drawn", "--threshold", 0.6, "--json"
@@ -99,15 +138,16 @@ def test_predict_draws_boxes(keras_vit, run, scenes, tmp_path):
     with Image.open(tmp_path / "drawn" / "00.png") as drawn, Image.open(images[0]) as image:
         assert drawn.size == image.size
         assert (np.asarray(drawn) != np.asarray(image)).any() == bool(rows[0]["objects"])
-    message = "--boxes and --threshold need a model that detects objects; this one's task is 'single_label'"
+    message = "--boxes, --threshold and a file of .coco.json need a model that detects objects; this one's "
     classifier = one_block(num_classes=3)
     classifier.save(tmp_path / "classifier.keras")
-    for option in (("--boxes", tmp_path / "none"), ("--threshold", 0.5)):
+    options = ("--boxes", tmp_path / "none"), ("--threshold", 0.5), ("--output", tmp_path / "none.coco.json")
+    for option in options:
         found = keras_vit("predict", "--model", tmp_path / "classifier.keras", images[0], *option, status=2)
         assert message in found.stderr
     found = keras_vit("predict", "--model", run, images[0], "--threshold", "2", status=2)
     assert "expected a number from 0 to 1; got '2'" in found.stderr
-    assert not (tmp_path / "none").exists()
+    assert not [*tmp_path.glob("none*")]
 
 
 def test_an_image_without_objects_is_listed_as_such(keras_vit, run, scenes, tmp_path):

@@ -131,7 +131,7 @@ COMMAND_LINES = {
     "predict --model MODEL IMAGE --class_names imagenet_1k": "has 1000 class names; the model has 2 classes",
     "predict --model MODEL IMAGE --labels cat,dog": "need an image-text model",
     "predict --model MODEL IMAGE --format jsn": "(did you mean 'json' or 'jsonl'?)",
-    "predict --model MODEL IMAGE --output x.xml": ".csv, .jsonl, .json or .parquet",
+    "predict --model MODEL IMAGE --output x.xml": ".csv, .jsonl, .json, .parquet or .coco.json",
     "predict --model MODEL IMAGE --masks NEW": "need a model that segments images",
     "complete --model MODEL --output NEW": "expected either images to complete, or --count",
     "complete --model MODEL --output NEW IMAGE": "expected --rows",

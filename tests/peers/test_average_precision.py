@@ -9,7 +9,9 @@ from made.detections import images_of, random_predictions
 from made.instances import random_images
 from peers.packages import faster_coco_eval
 
+from keras_vit.cli.coco import coco_parts
 from keras_vit.evaluation import MaskPredictions, detection_classes, detection_scores, mask_average_precision
+from keras_vit.labels.boxes import COLUMNS
 
 REASON = "pycocotools is not installed; see requirements-peers.txt"
 pycocotools_coco = pytest.importorskip("pycocotools.coco", reason=REASON)
@@ -112,3 +114,36 @@ def test_average_precision_of_masks_is_that_of_other_packages(package, rng):
         assert both["ap"] == detection_scores(predictions)["ap"]
         np.testing.assert_allclose(both["box_ap50"] or 0, max(of_boxes[0][1], 0), rtol=0, atol=1e-9)
         compared += 1
+
+
+@pytest.mark.slow
+def test_a_file_of_predictions_is_read_by_pycocotools(rng, tmp_path):
+    names = ["a", "b", "c"]
+    results = [
+        {
+            "image": f"{number}.png",
+            "width": 100,
+            "height": 80,
+            "objects": [
+                {"name": str(name), "score": score, **dict(zip(COLUMNS, (*corner, *(corner + side))))}
+                for name, score, corner, side in zip(
+                    rng.choice(names, count),
+                    sorted(rng.random(count), reverse=True),
+                    rng.uniform(0, 40, (count, 2)),
+                    rng.uniform(1, 40, (count, 2)),
+                )
+            ],
+        }
+        for number, count in enumerate((3, 0, 5))
+    ]
+    (tmp_path / "found.coco.json").write_text("".join(coco_parts(results, names)))
+    with contextlib.redirect_stdout(io.StringIO()):
+        content = pycocotools_coco.COCO(tmp_path / "found.coco.json")
+        found = content.loadRes(content.dataset["annotations"])
+    assert [content.imgs[number]["file_name"] for number in (1, 2, 3)] == ["0.png", "1.png", "2.png"]
+    for number, result in enumerate(results, 1):
+        rows = found.loadAnns(found.getAnnIds(imgIds=number))
+        for row, one in zip(rows, result["objects"], strict=True):
+            left, top, right, bottom = (one[side] for side in COLUMNS[:4])
+            assert (names[row["category_id"] - 1], row["score"]) == (one["name"], one["score"])
+            assert row["bbox"] == [left, top, right - left, bottom - top]

@@ -74,7 +74,7 @@ def test_rows_have_names_scores_and_boxes_in_pixels(detector, rng):
     assert all(found["name"].startswith("digit ") and 0.3 <= found["score"] <= 1 for found in row["objects"])
     assert all(0 <= found["left"] <= found["right"] <= 60 for found in row["objects"])
     named.get_layer("head").bias.assign(np.full(10, -30))
-    assert [*TASK.rows(named, ["a.png"], images, top=3)] == [{"objects": []}]
+    assert [*TASK.rows(named, ["a.png"], images, top=3)] == [{"width": 60, "height": 40, "objects": []}]
 
 
 def test_an_export_is_compared_by_its_objects_and_its_precision(detector, scenes, rng):

@@ -1,0 +1,61 @@
+"""Objects that a model has found, as a file of COCO."""
+
+import itertools
+import json
+
+from keras_vit.cli.images import names_of
+
+
+def coco_parts(results, names):
+    """Yield the text of a JSON file of COCO: `annotations` with a `score`, `images` and `categories`.
+
+    Numbers count from 1, in the order of the images, of their objects and of the classes. An image is named
+    by the shortest end of its path that is unique. An object without an extent, and one of a box and a class
+    that the image has with a higher score, are left out, since no file of labels may have them.
+
+    Args:
+        results: An iterator of what `cli.image_batches.predicted` yields for a detector.
+        names: Of the classes.
+
+    Example:
+        >>> found = {"name": "cat", "score": 0.5, "left": 1.0, "top": 2.0, "right": 3.0, "bottom": 5.0}
+        >>> result = {"image": "a/1.png", "width": 8, "height": 6, "objects": [found]}
+        >>> content = json.loads("".join(coco_parts([result], ["dog", "cat"])))
+        >>> content["images"], content["categories"][1]
+        ([{'id': 1, 'file_name': '1.png', 'width': 8, 'height': 6}], {'id': 2, 'name': 'cat'})
+        >>> [annotation] = content["annotations"]
+        >>> annotation["category_id"], annotation["bbox"], annotation["score"]
+        (2, [1.0, 2.0, 2.0, 3.0], 0.5)
+
+    Source: COCO's formats of data and of results (cocodataset.org, "Data format" and "Results format").
+    """
+    numbers = {name: number for number, name in reversed([*enumerate(names, 1)])}
+    images, ids, before = [], itertools.count(1), ""
+    yield '{"annotations": ['
+    for image_id, found in enumerate(results, 1):
+        images.append((found["image"], found["width"], found["height"]))
+        for category_id, box, score in _different(found["objects"], numbers):
+            annotation = {
+                **{"id": next(ids), "image_id": image_id, "category_id": category_id, "bbox": box},
+                **{"area": box[2] * box[3], "iscrowd": 0, "score": score},
+            }
+            yield f"{before}\n{json.dumps(annotation, allow_nan=False)}"
+            before = ","
+    yield '\n],\n"images": ['
+    files = names_of([path for path, _, _ in images])
+    for image_id, (file, (_, width, height)) in enumerate(zip(files, images), 1):
+        image = {"id": image_id, "file_name": file, "width": width, "height": height}
+        yield f"{',' if image_id > 1 else ''}\n{json.dumps(image)}"
+    categories = [{"id": number, "name": name} for number, name in enumerate(names, 1)]
+    yield f'\n],\n"categories": {json.dumps(categories)}}}\n'
+
+
+def _different(objects, numbers):
+    """Yield (category, [left, top, width, height], score), without empty boxes and repeated ones."""
+    seen = set()
+    for one in objects:
+        box = [one["left"], one["top"], one["right"] - one["left"], one["bottom"] - one["top"]]
+        category_id = numbers[one["name"]]
+        if min(box[2:]) > 0 and (key := (category_id, *box)) not in seen:
+            seen.add(key)
+            yield category_id, box, one["score"]
