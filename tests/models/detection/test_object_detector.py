@@ -1,12 +1,16 @@
 import keras
 import numpy as np
 import pytest
-from reference.comparing import numpy, randomize
+from made.devices import devices
+from reference.comparing import assert_close, numpy, randomize
 from reference.small import small
 
 import keras_vit
+from keras_vit.labels.boxes import PADDING
 from keras_vit.models.detection.detecting import best_detections, input_window
+from keras_vit.models.detection.detection_loss import DetectionLoss
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.training import SGD
 
 
 def detector(num_classes=3, options={}, **encoder):  # noqa: B006 - it is not changed
@@ -106,3 +110,26 @@ def test_boxes_of_a_center_crop_are_those_of_the_whole_image():
     outputs = np.array([[[0.5, 0.5, 1.0, 0.5, 3.0]]], "float32")
     [found] = best_detections(outputs, [(50, 100)], prepare)
     np.testing.assert_allclose(found.boxes, [[30, 15, 70, 35]])
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only("JAX has one program, whose devices tests/training divides")
+@pytest.mark.parametrize("replicas, accumulation_steps", [(0, 2), (2, 1), (2, 2)])
+def test_steps_of_parts_are_those_of_the_batch(replicas, accumulation_steps, rng):
+    """Of five images with up to three objects, so that the parts differ in size and padding."""
+    boxes = np.full((5, 4, 7), PADDING, "float32")
+    for image, count in enumerate((3, 0, 1, 2, 1)):
+        sides = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4)
+        others = rng.integers(0, 3, count), np.zeros(count), np.ones(count)
+        boxes[image, :count] = np.column_stack([sides, *others])
+    images = rng.standard_normal((5, 16, 16, 3)).astype("float32")
+    histories, models = [], []
+    for count, steps in ((0, 1), (replicas, accumulation_steps)):
+        with devices(count).scope():
+            models.append(detector(num_layers=1))
+            models[-1].compile(SGD(0.1), DetectionLoss(), accumulation_steps=steps)
+        fitted = models[-1].fit(images, boxes, batch_size=5, epochs=3, shuffle=False, verbose=0)
+        histories.append(fitted.history["loss"])
+    np.testing.assert_allclose(*histories, rtol=1e-5)
+    for expected, found in zip(models[0].weights, models[1].weights):
+        assert_close(numpy(found), numpy(expected), 1e-4)
