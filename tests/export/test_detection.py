@@ -22,6 +22,7 @@ from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
 from keras_vit.export.hub_card import model_card
 from keras_vit.export.onnx import export_onnx
+from keras_vit.export.openvino import export_openvino
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.tolerance import Tolerance
@@ -66,10 +67,18 @@ def litert(saved, tmp_path_factory):
     return export_tflite(saved, tmp_path_factory.mktemp("litert") / "m.tflite", precision="float32")
 
 
-@pytest.fixture(scope="module", params=["saved_model", "tflite", "onnx"])
+# `make test` does not install OpenVINO.
+OPENVINO = pytest.param("openvino", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=["saved_model", "tflite", "onnx", OPENVINO])
 def exported(request, saved, litert, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "openvino":
+        pytest.importorskip("openvino", reason="openvino is not installed; see requirements-peers.txt")
+        return open_exported(export_openvino(saved, folder / "m.xml"))
     if request.param == "onnx":
-        return open_exported(export_onnx(saved, tmp_path_factory.mktemp("onnx") / "m.onnx"))
+        return open_exported(export_onnx(saved, folder / "m.onnx"))
     return open_exported({"tflite": litert, "saved_model": saved}[request.param])
 
 
@@ -96,6 +105,16 @@ def test_an_opened_export_detects_like_the_live_model(model, exported):
         np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
     with pytest.raises(ValueError, match="this export detects objects; use its `detect` method"):
         exported.classify(images)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision, bound", [("bfloat16", 0.05), ("int8", 0.1)])
+def test_openvino_computes_boxes_in_few_bits(precision, bound, model, saved, tmp_path):
+    for package in ("openvino", "nncf"):
+        pytest.importorskip(package, reason=f"{package} is not installed; see requirements-peers.txt")
+    options = {"calibration": pixels(8)} if precision == "int8" else {}
+    opened = open_exported(export_openvino(saved, tmp_path / "m.xml", precision=precision, **options))
+    assert_close(opened.predict_on_batch(pixels(2)), run_live(model, pixels(2)), bound)
 
 
 def test_an_opened_export_is_evaluated_like_the_live_model(model, saved):
