@@ -23,6 +23,8 @@ class DetectionOutputs(RowOutputs):
     without_head = "this export detects objects; use its `detect` method"
     on_pages, can_roll_out, has_objects = True, False, True
     page_words = "analyzed", "Show the boxes"
+    # The logit of a box next to an edge is 9, and 1/256 of such a range is a hundredth of the image's side.
+    in_float = ("boxes",)
 
     @property
     def takes_bytes(self):

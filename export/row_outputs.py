@@ -23,6 +23,7 @@ class RowOutputs:
         without_head: What `check_head` says of an export without class scores, in place of its own message.
         colors: The color of each class on a web page, for maps and objects.
         has_objects: Whether the outputs are objects of a detector.
+        in_float: Names of outputs whose end LiteRT's int8 computes in float32.
         can_roll_out: Whether a web page can show attention rollout.
         page_words: What a web page has done with a picture, and the label of the switch of its overlay.
 
@@ -39,6 +40,7 @@ class RowOutputs:
 
     without_head = colors = None
     has_objects = False
+    in_float = ()
     can_roll_out = True
     page_words = "classified", "Show where the model looked (attention rollout)"
 

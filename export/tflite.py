@@ -22,6 +22,7 @@ from keras_vit.startup_logs import quiet_startup_logs
 from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path
 
+float_end = LazyModule("keras_vit.export.litert.float_end")
 graph_form = LazyModule("keras_vit.export.litert.graph_form")
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 # Bytes per parameter of the largest intermediate flatbuffer; full int8 is converted from float32.
@@ -61,7 +62,8 @@ def export_tflite(
             values are measured: a float32 array (images, height, width, channels) in [0, 1], or batches of
             such.
         integer_io: With "int8", "uint8" or "int8" for integer inputs and outputs. "uint8" takes pixels
-            0…255, "int8" pixels minus 128.
+            0…255, "int8" pixels minus 128. A detector's boxes are less accurate then: otherwise their last
+            layer computes in float32.
         rollout: Whether attention rollout is another output, `rollout` (1, patches): as
             `inspection.attention_rollout`, but not scaled to a sum of 1. It needs batches of one image.
 
@@ -100,7 +102,8 @@ def export_tflite(
             return outputs.of_litert(images, lambda images: compute(images, False))
 
         spec = tf.TensorSpec(shape, tf.float32, name="images")
-        content = convert(serve, spec, model, precision, integer_io, samples)
+        in_float = () if integer_io else outputs.in_float
+        content = convert(serve, spec, model, precision, integer_io, samples, in_float)
         if refused := ml_drift.refusals(content):
             raise ValueError(f"LiteRT's delegate for GPUs cannot compute this model: {'; '.join(refused)}")
         write_tflite(temporary, content, description)
@@ -210,7 +213,7 @@ def _variables(model):
     return tf.train.Checkpoint(variables=[variable.value for variable in model.variables])
 
 
-def convert(serve, spec, model, precision, integer_io=None, samples=None):
+def convert(serve, spec, model, precision, integer_io=None, samples=None, in_float=()):
     """Convert a function of a model in LiteRT's form.
 
     Args:
@@ -220,6 +223,7 @@ def convert(serve, spec, model, precision, integer_io=None, samples=None):
             objects would stay variables in the LiteRT file.
         precision, integer_io: As for `export_tflite`.
         samples: Batches for the calibration of "int8".
+        in_float: Names of outputs that "int8" computes in float32 from their last matmul on.
 
     Returns:
         bytes of the flatbuffer.
@@ -239,10 +243,14 @@ def convert(serve, spec, model, precision, integer_io=None, samples=None):
     if precision == "int8":
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
         converter.representative_dataset = lambda: samples
+        converter._experimental_calibrate_only = bool(in_float)
     if integer_io is not None:
         converter.inference_input_type = converter.inference_output_type = getattr(tf, integer_io)
     try:
-        return converter.convert()
+        content = converter.convert()
+        if precision == "int8" and in_float:
+            content = float_end.quantized(content, in_float)
+        return content
     except Exception as error:  # The converter's class has no public name.
         raise ValueError(f"LiteRT cannot hold this model: {one_line(error)[:300]}") from error
 

@@ -107,6 +107,17 @@ def test_an_opened_export_detects_like_the_live_model(model, exported):
         exported.classify(images)
 
 
+@pytest.mark.parametrize("integer_io", [None, pytest.param("uint8", marks=pytest.mark.slow)])
+def test_boxes_of_int8_end_in_float_unless_its_outputs_are_integers(integer_io, model, saved, tmp_path):
+    options = {"precision": "int8", "calibration": pixels(8), "integer_io": integer_io}
+    opened = open_exported(export_tflite(saved, tmp_path / "m.tflite", **options))
+    images = pixels(40)
+    outputs = opened.outputs(images)
+    count = {name: len(np.unique(values)) for name, values in outputs.items()}
+    assert (count["boxes"] > 256) == (integer_io is None) and max(count["logits"], count["scores"]) <= 256
+    assert_close(opened.predict_on_batch(images), run_live(model, images), 0.2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision, bound", [("bfloat16", 0.05), ("int8", 0.1)])
 def test_openvino_computes_boxes_in_few_bits(precision, bound, model, saved, tmp_path):

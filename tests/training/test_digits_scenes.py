@@ -1,11 +1,14 @@
 """Runs on `digits_scenes` until the scores of the manual, and the time of a linear head."""
 
+import importlib.util
 import time
 
 import numpy as np
 import pytest
 
 from keras_vit import ImageSegmenter, VisionTransformer
+from keras_vit.cli.source import open_model
+from keras_vit.data import load_dataset
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
 from keras_vit.training.run_config import RunConfig
@@ -44,9 +47,31 @@ def test_a_decoder_segments_scenes(scenes):
     assert scenes[1]["test_mean_iou"] >= 0.9
 
 
-def test_a_detector_finds_the_digits(tmp_path):
-    _, record = train(RunConfig("digits_scenes", RECIPES["digits_detect"]), tmp_path / "run", 0)
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory):
+    """The run of `digits_detect`, with its record."""
+    config = RunConfig("digits_scenes", RECIPES["digits_detect"])
+    return train(config, tmp_path_factory.mktemp("detector") / "run", 0)
+
+
+def test_a_detector_finds_the_digits(detector):
+    _, record = detector
     assert record["test_ap"] >= 0.6 and record["test_ap50"] >= 0.9
+
+
+@pytest.mark.tensorflow_only("exports a SavedModel")
+def test_its_exports_keep_the_average_precision(detector, tmp_path):
+    from keras_vit.export.folder import export_folder
+    from keras_vit.export.openvino import PACKAGES
+
+    run, record = detector
+    formats = ["tflite", *(["openvino"] if all(map(importlib.util.find_spec, PACKAGES)) else [])]
+    options = {"precisions": ["float32", "bfloat16", "dynamic_int8", "int8"]}
+    dataset = load_dataset("digits_scenes", task="detection")
+    report = export_folder(open_model(run.path), tmp_path / "export", formats, dataset=dataset, **options)
+    assert report["live"]["score"] == pytest.approx(record["test_ap"], abs=1e-3)
+    for name, row in report["formats"].items():
+        assert row["score"] >= report["live"]["score"] - (0.001 if "float32" in name else 0.02), name
 
 
 @pytest.mark.parametrize("head, score", [("linear", 0.8), ("mask", 0.9)])
