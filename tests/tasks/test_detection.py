@@ -126,7 +126,7 @@ def test_unknown_arguments_of_the_detector_are_refused():
     recipe = keras_vit.training.find_recipe("digits_detect").with_changes(detector={"heads": 3})
     with pytest.raises(
         ValueError,
-        match="^expected merge_class_token, .*, text_preprocessing in the recipe's detector; got heads",
+        match="^expected merge_class_token, .* in the recipe's detector; got heads",
     ):
         TASK.loading({}, recipe, data)
 
