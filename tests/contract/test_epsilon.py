@@ -112,6 +112,7 @@ def test_defaults_of_public_classes_are_those_of_vit_jax():
     public = [*vars(layers).values(), *vars(keras_vit).values(), UpscaleBlock]
     found = {cls: defaults(cls) for cls in filter(inspect.isclass, public)}
     assert found.pop(layers.StdConv2D) == {"epsilon": 1e-5, "variance_epsilon": 0.0}
+    assert found.pop(keras_vit.ObjectDetector) == {"merge_norm_epsilon": None}  # the encoder's
     assert {epsilon for values in found.values() for epsilon in values.values()} == {1e-6}
     assert all(map(found.get, (layers.LayerNormalization, keras_vit.VisionTransformer, UpscaleBlock)))
 
@@ -122,6 +123,7 @@ TRANSFORMERS = {
     **dict.fromkeys(("vit_msn", "dinov2", "dinov2_with_registers", "eomt", "eomt_dinov3"), 1e-6),
     **dict.fromkeys(("siglip_vision_model", "siglip2_vision_model"), 1e-6),
     **dict.fromkeys(("dinov3_vit", "imagegpt", "clip_vision_model"), 1e-5),
+    **dict.fromkeys(("owlvit_vision_model", "owlv2_vision_model"), 1e-5),
 }
 TRANSFORMERS_TEXT = {"siglip": 1e-6, "siglip2": 1e-6, "clip": 1e-5}
 

@@ -107,7 +107,7 @@ COMMAND_LINES = {
         "--retrieval scores captions, without classes; got it with --per_class, --prompts"
     ),
     f"{EVALUATE} --retrieval": "--retrieval needs an image-text model",
-    f"{EVALUATE} --zero_shot cat,dog": "need an image-text model",
+    f"{EVALUATE} --zero_shot cat,dog": "need a model with a text tower",
     f"{EVALUATE} --on_bad_image none": "on_bad_image must be one of 'fail', 'skip', 'keep'; got 'none'",
     f"{EVALUATE} --output none/x.json": "there is no folder 'none'",
     "fewshot --model MODEL --dataset digits --shots one": "expected a non-negative integer; got 'one'",
@@ -129,7 +129,7 @@ COMMAND_LINES = {
     "predict --model MODEL IMAGE --top 0": "expected a positive integer; got '0'",
     "predict --model MODEL IMAGE --class_names none.txt": "or a text file of class names; got 'none.txt'",
     "predict --model MODEL IMAGE --class_names imagenet_1k": "has 1000 class names; the model has 2 classes",
-    "predict --model MODEL IMAGE --labels cat,dog": "need an image-text model",
+    "predict --model MODEL IMAGE --labels cat,dog": "need a model with a text tower",
     "predict --model MODEL IMAGE --format jsn": "(did you mean 'json' or 'jsonl'?)",
     "predict --model MODEL IMAGE --output x.xml": ".csv, .jsonl, .json, .parquet or .coco.json",
     "predict --model MODEL IMAGE --masks NEW": "need a model that segments images",

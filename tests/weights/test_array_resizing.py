@@ -95,6 +95,8 @@ def test_the_official_resize_equals_scipys(old, new):
 @pytest.mark.parametrize("method", POSITION_RESIZES)
 @given(old=GRIDS, new=GRIDS, prefix=st.integers(0, 5))
 def test_rows_of_prefix_tokens_do_not_change(method, old, new, prefix):
+    if method == "truncate":  # to a smaller grid
+        old, new = tuple(map(max, old, new)), tuple(map(min, old, new))
     table = table_of(old, prefix)
     resized = resized_positions(table, old, new, method)
     assert resized.shape == (1, prefix + new[0] * new[1], 3)
