@@ -100,8 +100,8 @@ class DetectionOutputs(RowOutputs):
     def words(self):
         d = self.description
         return (
-            "`boxes` (left, top, right and bottom, as fractions of the image's sides), `logits` and "
-            f"`scores` of {d.num_classes:,} classes for each patch. The signature `serving_bytes` makes of "
-            f"encoded images the {TOP} objects of the highest scores, with boxes in pixels. "
+            "`boxes` (left, top, right and bottom, as fractions of the sides of the model's input), `logits` "
+            f"and `scores` of {d.num_classes:,} classes for each patch. The signature `serving_bytes` makes "
+            f"of encoded images the {TOP} objects of the highest scores, with boxes in pixels. "
             "`assets/labels.txt` names the classes in this order, one a line."
         )

@@ -133,7 +133,7 @@ def _input(description):
     resizes = {
         "squash": "straight to this size",
         "crop": f"the shorter side to {scale}the size, then crop the center",
-        "pad": "to this size, after black at the right or below to its aspect ratio",
+        "pad": "to this size, after padding with black at the right or bottom to its aspect ratio",
     }
     antialiasing = f"{'with' if d.antialias else 'without'} antialiasing"
     return f"{text} Resize images {resizes[d.resize]}, {d.interpolation}, {antialiasing}."

@@ -21,7 +21,7 @@ function objectsOf({boxes, logits, scores}, picture, options, threshold) {
   return best.slice(0, MAX_OBJECTS).map(i => {
     const patch = Math.floor(i / classes), box = boxes.slice(4 * patch, 4 * patch + 4);
     return {box: [x(box[0]), y(box[1]), x(box[2]), y(box[3])], score: scores[i], number: i % classes};
-  });
+  }).filter(({box}) => box[2] > box[0] && box[3] > box[1]); // not of padding
 }
 
 /** Draws the boxes, classes and scores over the picture, as sharp as the screen is. */

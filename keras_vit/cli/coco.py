@@ -2,25 +2,29 @@
 
 import itertools
 import json
+import os
+import pathlib
 
 from keras_vit.cli.images import names_of
 
 
-def coco_parts(results, names):
+def coco_parts(results, names, folder):
     """Yield the text of a JSON file of COCO: `annotations` with a `score`, `images` and `categories`.
 
-    Numbers count from 1, in the order of the images, of their objects and of the classes. An image is named
-    by the shortest end of its path that is unique. An object without an extent, and one of a box and a class
-    that the image has with a higher score, are left out, since no file of labels may have them.
+    Numbers count from 1, in the order of the images, of their objects and of the classes. Images below the
+    folder of the file are named by their paths from there, others by the shortest ends of their paths that
+    are unique; an image that is given twice is listed once. A box of zero width or height, and one of a box
+    and a class that the image has with a higher score, are left out, since no file of labels may have them.
 
     Args:
         results: An iterator of what `cli.image_batches.predicted` yields for a detector.
         names: Of the classes.
+        folder: Of the file.
 
     Example:
         >>> found = {"name": "cat", "score": 0.5, "left": 1.0, "top": 2.0, "right": 3.0, "bottom": 5.0}
         >>> result = {"image": "a/1.png", "width": 8, "height": 6, "objects": [found]}
-        >>> content = json.loads("".join(coco_parts([result], ["dog", "cat"])))
+        >>> content = json.loads("".join(coco_parts([result], ["dog", "cat"], "a")))
         >>> content["images"], content["categories"][1]
         ([{'id': 1, 'file_name': '1.png', 'width': 8, 'height': 6}], {'id': 2, 'name': 'cat'})
         >>> [annotation] = content["annotations"]
@@ -30,10 +34,13 @@ def coco_parts(results, names):
     Source: COCO's formats of data and of results (cocodataset.org, "Data format" and "Results format").
     """
     numbers = {name: number for number, name in reversed([*enumerate(names, 1)])}
-    images, ids, before = [], itertools.count(1), ""
+    images, ids, before = {}, itertools.count(1), ""
     yield '{"annotations": ['
-    for image_id, found in enumerate(results, 1):
-        images.append((found["image"], found["width"], found["height"]))
+    for found in results:
+        if found["image"] in images:
+            continue
+        images[found["image"]] = found["width"], found["height"]
+        image_id = len(images)
         for category_id, box, score in _different(found["objects"], numbers):
             annotation = {
                 **{"id": next(ids), "image_id": image_id, "category_id": category_id, "bbox": box},
@@ -42,12 +49,20 @@ def coco_parts(results, names):
             yield f"{before}\n{json.dumps(annotation, allow_nan=False)}"
             before = ","
     yield '\n],\n"images": ['
-    files = names_of([path for path, _, _ in images])
-    for image_id, (file, (_, width, height)) in enumerate(zip(files, images), 1):
+    files = _names_from(folder, [*images])
+    for image_id, (file, (width, height)) in enumerate(zip(files, images.values()), 1):
         image = {"id": image_id, "file_name": file, "width": width, "height": height}
         yield f"{',' if image_id > 1 else ''}\n{json.dumps(image)}"
     categories = [{"id": number, "name": name} for number, name in enumerate(names, 1)]
     yield f'\n],\n"categories": {json.dumps(categories)}}}\n'
+
+
+def _names_from(folder, paths):
+    """The paths from a folder if all are below it, otherwise their shortest ends that are unique."""
+    inside = [os.path.relpath(path, folder) for path in paths]
+    if any(name.startswith(os.pardir) or "://" in path for name, path in zip(inside, paths)):
+        return names_of(paths)
+    return [pathlib.PurePath(name).as_posix() for name in inside]
 
 
 def _different(objects, numbers):

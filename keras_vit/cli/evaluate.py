@@ -19,7 +19,7 @@ def add_arguments(add):
     options.task(add)
     add("--per_class", action="store_true", help="add a row for each class")
     add("--confusion", metavar="FILE.png", help="draw the confusion matrix")
-    add("--zero_shot", metavar="FILE", help=f"image-text models: {options.LABELS}")
+    add("--zero_shot", metavar="FILE", help=f"models with a text tower: {options.LABELS}")
     options.prompts(add)
     recall = "image-text models: recall of a folder's captions and images"
     add("--retrieval", action="store_true", help=recall)

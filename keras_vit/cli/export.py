@@ -52,8 +52,10 @@ def run(args):
     from keras_vit.cli.source import open_dataset, open_live, seed_of, task_of
     from keras_vit.models.backbones import image_model
 
+    of_images = args.representation and not (args.labels or args.prompts)
+    kind = "auto" if of_images else "stored"
     opening = {"image_size": args.image_size, "trust": args.trust, "sha256": args.sha256}
-    model = open_live(args.model, kind="auto" if args.representation else "stored", **opening)
+    model = open_live(args.model, kind=kind, **opening)
     if args.labels or args.prompts:
         model = with_labels(model, args.labels, args.prompts, "--labels")
     images = image_model(model)

@@ -24,12 +24,12 @@ def with_labels(model, labels, prompts, option):
         ValueError: if a model without classes has no labels, or one without a text tower has some.
     """
     has_text = getattr(model, "text", None) is not None
-    if not labels and not prompts and not (has_text and model.needs_labels):
+    if not labels and not prompts and not (has_text and model.needs_texts):
         return model
     if not has_text:
         raise ValueError(f"{option} and --prompts need a model with a text tower, such as SigLIP or OWLv2")
     if not labels:
-        raise ValueError(f"this model compares images with texts; give {option}")
+        raise ValueError(f"this model has no classes but those of texts; give {option}")
     if model.text_preprocessing is None:
         raise ValueError(f"this model has no tokenizer, which {option} needs")
     return model.with_labels(read_labels(labels, read_prompts(prompts)))

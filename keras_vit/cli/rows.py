@@ -112,7 +112,7 @@ def write_rows(path, suffix, results, names):
         from keras_vit.cli.coco import coco_parts
 
         with atomic_open(path) as file:
-            return file.writelines(coco_parts(results, names))
+            return file.writelines(coco_parts(results, names, pathlib.Path(path).parent))
     if suffix == "parquet":
         return _write_parquet(path, results, names)
     with atomic_open(path) as file:

@@ -184,9 +184,14 @@ def prepare_map(label, kind, preprocessing):
         >>> prepare_map(tf.constant([[[1], [2]]]), kind, keras_vit.Preprocessing((2, 4))).numpy().tolist()
         [[1, 1, 2, 2], [1, 1, 2, 2]]
     """
-    if preprocessing.resize == "pad" and preprocessing.image_size:
-        label = padded(label, preprocessing.padded_size, tf.cast(kind.outside, label.dtype))
-    return tf.cast(nearest(preprocessing).resized(label), kind.dtype)[..., 0]
+    return tf.cast(resized_map(label, nearest(preprocessing), kind.outside), kind.dtype)[..., 0]
+
+
+def resized_map(values, preprocessing, outside=None):
+    """An image or a map as a `Preprocessing` resizes it, with `outside` in place of black padding."""
+    if outside is not None and preprocessing.resize == "pad" and preprocessing.image_size:
+        values = padded(values, preprocessing.padded_size, tf.cast(outside, values.dtype))
+    return preprocessing.resized(values)
 
 
 def with_pixel_weights(batches):

@@ -55,7 +55,7 @@ def enable_lora(
     """
     integer(at_least=1).check("rank", rank)
     targets = (targets,) if isinstance(targets, str) else tuple(targets)
-    dense = adaptable_layers(model)
+    dense = [layer for layer in adaptable_layers(model) if not _is_never_trained(layer)]
     names = {layer.name for layer in dense}
     if not targets or not names.issuperset(targets):
         raise ValueError(
@@ -144,10 +144,19 @@ def copy_with_weights(model, config, arrays=None):
     return copy
 
 
+def _is_never_trained(layer):
+    return getattr(layer, "never_trained", False)
+
+
 def _unfreeze(model):
     # On TensorFlow, setting a model's `trainable` has no effect if it is already True.
     for layer in model._flatten_layers():
+        if _is_never_trained(layer):
+            continue
         layer.trainable = True
+        for part in layer._layers:
+            if _is_never_trained(part):
+                part.trainable = False
         for variable in layer._trainable_variables:
             variable.trainable = True
 

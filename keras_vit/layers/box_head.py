@@ -128,7 +128,7 @@ def patch_boxes(rows, columns):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class Detections(Configurable):
+class ConcatenateDetections(Configurable):
     """Boxes and logits in one tensor.
 
     Call arguments:
@@ -139,7 +139,7 @@ class Detections(Configurable):
     Output shape: (batch, patches, 4 + classes), float32.
 
     Example:
-        >>> Detections()(np.zeros((1, 9, 4)), np.zeros((1, 9, 3)), np.zeros((1, 9, 1))).shape
+        >>> ConcatenateDetections()(np.zeros((1, 9, 4)), np.zeros((1, 9, 3)), np.zeros((1, 9, 1))).shape
         TensorShape([1, 9, 7])
     """
 

@@ -56,6 +56,20 @@ def sharded(layer, sharding):
     return layer
 
 
+def never_trained(layer):
+    """Freeze a built layer and all in it for good: also `enable_lora` and `merge_lora` leave it so.
+
+    >>> layer = keras.layers.Dense(2)
+    >>> layer.build((None, 3))
+    >>> never_trained(layer).trainable_variables
+    []
+    """
+    for part in layer._flatten_layers():
+        part.never_trained, part.is_head = True, False
+        part.trainable = False
+    return layer
+
+
 def as_head(layer):
     """A dense layer as a head: its classes are divided, and `enable_lora` trains it in full.
 

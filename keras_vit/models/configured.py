@@ -25,7 +25,7 @@ class ConfiguredModel(DistributedModel):
     initial_weights = None  # the paths of the weights that a checkpoint did not hold, if there was one
     text_preprocessing = image_encoder = None  # of a model of images and texts
     exported_stages = None  # of its exports, beside the logits; None for a class that is not exported
-    needs_labels = False  # whether it has no classes before it gets texts for them
+    needs_texts = False  # whether it has no classes before it gets texts for them
     is_scaffold = False  # whether it is only needed to train its `backbone`
     head_inputs = ()  # the tensors that the head reads; empty without a head on frozen features
     head_reads_images = False  # whether the head reads the shape of the images, too

@@ -277,11 +277,12 @@ class Preprocessing:
         >>> Preprocessing(image_size=(32, 64), resize="pad").padded_size(30, 50)
         (30, 60)
         """
-        numpy = np if isinstance(height, numbers.Integral) else backend_of(height, width).numpy
+        is_known = isinstance(height, numbers.Integral) and isinstance(width, numbers.Integral)
+        numpy = np if is_known else backend_of(height, width).numpy
         rows, columns = self.image_size
         least = -(-width * rows // columns), -(-height * columns // rows)  # rounded up
         sides = numpy.maximum(height, least[0]), numpy.maximum(width, least[1])
-        return tuple(map(int, sides)) if numpy is np else sides
+        return tuple(map(int, sides)) if is_known else sides
 
     def window(self, height: int, width: int) -> tuple[Any, Any]:
         """The part of an image that is in the model's input; with "pad" it is larger than the image.

@@ -125,11 +125,12 @@ def digest_in(path):
         ('0a1b', None)
     """
     with open(path, "rb") as file:
-        start = file.read(2)
-    if is_msgpack(start):
+        start = file.read(9)
+    is_safetensors = start[8:9] == b"{"  # after a number of any bytes
+    if not is_safetensors and is_msgpack(start):
         name, digest = first_entry(path)
         return digest if name == DIGEST_KEY else None
-    if start == b"PK":
+    if start.startswith(b"PK"):
         with zipfile.ZipFile(path) as archive:
             name, _, digest = archive.comment.decode(errors="replace").partition(" ")
         return digest if name == DIGEST_KEY else None

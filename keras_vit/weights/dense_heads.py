@@ -78,9 +78,14 @@ def with_stored_text(checkpoint, head):
         found = {"text": found["text"], "query_size": found["text_projection"]}
     else:
         raise ValueError(
-            f"{checkpoint.path}: expected the file of a detector by words or of a CLIP, for text='stored'"
+            f"{checkpoint.path}: expected an open-vocabulary detector or a CLIP for text='stored'"
         )
-    return {**found, **head, "text": found["text"]}
+    return {**found, **head, "text": _without_dtype(found["text"])}
+
+
+def _without_dtype(text):
+    """The arguments of a text tower whose types are those of the encoder."""
+    return {name: value for name, value in text.items() if name != "dtype"}
 
 
 def drop_head(arrays, kept=()):
@@ -89,21 +94,29 @@ def drop_head(arrays, kept=()):
         del arrays[name]
 
 
-def headed(checkpoint, encoder, num_classes=None, class_names=None, read_tokenizer=None):
+def headed(checkpoint, encoder, num_classes, class_names, read_tokenizer, is_asked):
     """The model of `HEADED` of a file, with new weights.
 
     Args:
         checkpoint, encoder: As for `_options`.
         num_classes: Other than the file's, or None.
-        class_names: The file's, or None.
+        class_names: The file's, others that are asked for, or None.
         read_tokenizer: Function of a length to the file's `TextPreprocessing` or None.
+        is_asked: Whether the names are asked for.
     """
-    options = {**_options(checkpoint, encoder), "class_names": class_names}
-    if options.get("text") and not options.get("text_preprocessing") and read_tokenizer:
-        options["text_preprocessing"] = read_tokenizer(options["text"]["length"])
-    if num_classes not in (None, options.get("num_classes")):
+    stored = _options(checkpoint, encoder)
+    options = {**stored, "class_names": class_names}
+    if stored.get("text"):
+        options["text"] = _without_dtype(stored["text"])
+        if not options.get("text_preprocessing"):
+            options["text_preprocessing"] = read_tokenizer(options["text"]["length"])
+        if is_asked and class_names != stored.get("class_names"):
+            options |= {"num_classes": None, "class_ids": None}
+        elif options["text_preprocessing"] is None and not options.get("class_ids"):
+            options["class_names"] = None  # which no ids belong to
+    if num_classes not in (None, options.get("num_classes") or len(options["class_names"] or "?")):
         options |= {"num_classes": num_classes, "class_names": None}
-        if "class_ids" in options:
+        if stored.get("text"):
             options["class_ids"] = None
     return HEADED[stored_kind(checkpoint)](encoder, **options)
 
@@ -146,6 +159,8 @@ def reset_classes(checkpoint, model, head):
         model: Of a class of `HEADED`.
         head: As for `from_pretrained`.
     """
+    if head == "reset" and getattr(model, "text", None) is not None:
+        raise ValueError("the classes of a detector with a text tower are texts; head='reset' has no effect")
     names = _class_variables(model)
     same = all(checkpoint.arrays[path].shape == shape for path, shape in names.items())
     if head == "keep" or (head == "auto" and same):
@@ -219,6 +234,8 @@ def _head(model):
 
 
 def _has_classes_of(checkpoint, model, class_names):
+    if getattr(model, "text", None) is not None:
+        return True  # Any words suit it.
     variables, arrays = _class_variables(model), checkpoint.arrays
     if any(arrays[path].shape != shape for path, shape in variables.items()):
         return False

@@ -287,7 +287,9 @@ def from_pretrained(
                 new_head["text_preprocessing"] = read_tokenizer(new_head["text"]["length"])
             model = dense_heads.HEADED[kind](encoder, **new_head)
         elif headed:
-            model = dense_heads.headed(checkpoint, encoder, num_classes, names, read_tokenizer)
+            model = dense_heads.headed(
+                checkpoint, encoder, num_classes, names, read_tokenizer, "class_names" in overrides
+            )
         elif kind == "pretrainer":
             options = checkpoint.model_options
             model = MaskedAutoencoder(encoder, **options) if options else ImageGPT(encoder)

@@ -122,7 +122,7 @@ def test_a_file_of_coco_has_each_box_of_a_class_once():
         {"image": f"{folder}/1.png", "width": 8, "height": 6, "objects": found}
         for folder, found in (("x", []), ("y", objects))
     ]
-    content = json.loads("".join(coco_parts(results, ["a", "b"])))
+    content = json.loads("".join(coco_parts(results, ["a", "b"], "folder")))
     keys = "id", "image_id", "category_id", "score"
     found = [[annotation[key] for key in keys] for annotation in content["annotations"]]
     assert found == [[1, 2, 2, 0.9], [2, 2, 1, 0.7]]

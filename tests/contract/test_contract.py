@@ -88,7 +88,7 @@ LAYERS = [
     (box_head.BoxHead, {"activation": "quick_gelu"}, [(6, 8), GRID]),
     (box_head.PatchMlp, {"units": 2, "activation": "quick_gelu"}, [(6, 8)]),
     (box_head.MergeClassToken, {}, [(7, 8), (6, 8)]),
-    (box_head.Detections, {}, [(6, 4), (6, 3)]),
+    (box_head.ConcatenateDetections, {}, [(6, 4), (6, 3)]),
     (class_queries.ClassQueries, {"num_classes": 4, "size": 8}, [(6, 8), (6, 1), (6, 1)]),
     (segmentation_head.UpscaleBlock, {"activation": "gelu_tanh", "norm_epsilon": 1e-5}, [GRID]),
     (segmentation_head.ResizeToImage, {}, [GRID, IMAGE]),
@@ -110,7 +110,7 @@ KERAS = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Conv2D)
 FLOAT32 = (
     *(*BIASES, keras_vit.ImageGPT, keras_vit.MaskedPatchPredictor, keras_vit.MaskedAutoencoder),
     *(keras_vit.ImageTextModel, keras_vit.DINO),
-    *(box_head.BoxHead, box_head.PatchMlp, box_head.Detections, class_queries.ClassQueries),
+    *(box_head.BoxHead, box_head.PatchMlp, box_head.ConcatenateDetections, class_queries.ClassQueries),
 )
 # Their outputs have no axis of the batch; they have tests of their own.
 WITHOUT_BATCH = {

@@ -31,6 +31,9 @@ def test_a_padded_image_has_a_mask_that_ignores_its_padding():
     label = tf.constant([[[1], [2]]], tf.uint8)
     prepare = Preprocessing((2, 2), resize="pad")
     assert prepare_map(label, MASKS, prepare).numpy().tolist() == [[1, 2], [255, 255]]
+    image = png(np.zeros((1, 2), "uint8"))
+    augment = image_augmentation(Augmentation(), prepare, kind=MASKS)
+    assert augment(image, [0, 1], label)[1].numpy().tolist() == [[1, 2], [255, 255]]
 
 
 def png(values, mode="L", **options):

@@ -136,7 +136,7 @@ def test_a_file_of_predictions_is_read_by_pycocotools(rng, tmp_path):
         }
         for number, count in enumerate((3, 0, 5))
     ]
-    (tmp_path / "found.coco.json").write_text("".join(coco_parts(results, names)))
+    (tmp_path / "found.coco.json").write_text("".join(coco_parts(results, names, tmp_path)))
     with contextlib.redirect_stdout(io.StringIO()):
         content = pycocotools_coco.COCO(tmp_path / "found.coco.json")
         found = content.loadRes(content.dataset["annotations"])

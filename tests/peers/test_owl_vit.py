@@ -62,7 +62,7 @@ def test_a_model_is_read_and_written_with_equal_outputs(version, tmp_path):
     theirs, images = made(version), images_of(32, 32)
     theirs.save_pretrained(tmp_path / "theirs")
     model = from_pretrained(tmp_path / "theirs")
-    assert isinstance(model, ObjectDetector) and model.needs_labels
+    assert isinstance(model, ObjectDetector) and model.needs_texts
     assert_same(of_ids(model), images, theirs_of(theirs, images))
 
     save_weights(model, tmp_path / "ours", "huggingface")

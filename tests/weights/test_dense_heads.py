@@ -64,11 +64,10 @@ def test_a_segmenter_that_the_layout_cannot_express_is_refused(encoder, options,
     assert not [*tmp_path.iterdir()]
 
 
-def words(**options):
+def words(preprocessing=None, **options):
     text = {**TEXT, "length": 8, "causal": True, "pooling": "argmax", "vocabulary_size": 900}
-    encoder = VisionTransformer(
-        **{**SMALL, "num_classes": None, "pre_norm": True, "activation": "quick_gelu"}
-    )
+    clip = {"num_classes": None, "pre_norm": True, "activation": "quick_gelu"}
+    encoder = VisionTransformer(**{**SMALL, **clip}, preprocessing=preprocessing)
     options = {"merge_class_token": True, "query_size": 12, "head_activation": "gelu_erf", **options}
     return randomize(ObjectDetector(encoder, text=text, **options))
 
@@ -133,10 +132,28 @@ def test_a_detector_by_words_gets_other_words(layout, tmp_path, rng):
     assert_close(found(images), numpy(model.with_queries("ab", model.encode_text(ids))(images)), 1e-5)
 
 
+def test_asked_names_are_the_words(tmp_path):
+    model = words(class_ids=[[5] * 8])
+    model.save(tmp_path / "model.keras")
+    with pytest.raises(ValueError, match="class_names of a detector with a text tower need its tokenizer"):
+        from_pretrained(tmp_path / "model.keras", class_names=("x", "y"))
+    with pytest.raises(ValueError, match="texts; head='reset' has no effect"):
+        from_pretrained(tmp_path / "model.keras", head="reset")
+    options = {"text": "stored", "class_ids": [[3] * 8]}
+    assert not from_pretrained(tmp_path / "model.keras", detector=options, head="keep").initial_weights
+
+
+@pytest.mark.parametrize("objectness, resize", [(False, "pad"), (True, "crop")])
+def test_images_that_the_processors_do_not_prepare_are_refused(objectness, resize, tmp_path):
+    model = words(objectness=objectness, preprocessing={"resize": resize})
+    with pytest.raises(ValueError, match=f"preprocessing with resize='{resize}' \\(supported: 'squash'"):
+        save_weights(model, tmp_path / "model", "huggingface")
+
+
 def test_a_file_without_a_text_tower_stores_none(tmp_path):
     one_block().save(tmp_path / "model.keras")
     for path in (tmp_path / "model.keras", "tests/golden/token.npz"):
-        with pytest.raises(ValueError, match="expected the file of a detector by words or of a CLIP"):
+        with pytest.raises(ValueError, match="expected an open-vocabulary detector or a CLIP"):
             from_pretrained(path, detector={"text": "stored"})
     with pytest.raises(ValueError, match="or 'stored' with weights; got 'stored'"):
         ObjectDetector(one_block(num_classes=None), text="stored", query_size=6)

@@ -10,7 +10,7 @@ from keras_vit.data.augmentation.options import Augmentation as Augmentation
 from keras_vit.data.boxes import mirrored, padded, placement, visible
 from keras_vit.data.boxes import moved as moved_boxes
 from keras_vit.data.decoding.model_input import cut, decode, decode_window, with_channels
-from keras_vit.data.masks import nearest
+from keras_vit.data.masks import nearest, resized_map
 from keras_vit.preprocessing.image_resizing import resize
 
 NEED_IMAGE_SIZE = ("crop_area", "scale_jitter", "randaugment", "random_erasing", "cutmix")
@@ -61,7 +61,7 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         elif augmentation.scale_jitter:
             values = random_scale(values, crop_seed, preprocessing, augmentation.scale_jitter, outside)
         else:
-            values = preprocessing.resized(values)
+            values = resized_map(values, preprocessing, outside)
         if augmentation.shift:
             values = random_shift(values, shift_seed, augmentation.shift, outside)
         return tf.image.stateless_random_flip_left_right(values, flip_seed) if augmentation.flip else values

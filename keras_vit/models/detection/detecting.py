@@ -68,7 +68,7 @@ def detect(
     _FRACTION.check("threshold", threshold)
     _COUNT.check("top", top)
     _COUNT.check("batch_size", batch_size)
-    if getattr(model, "needs_labels", False):  # not of an export
+    if getattr(model, "needs_texts", False):  # not of an export
         raise ValueError("this model has no classes yet; give it some with `with_labels`")
     preprocessing, results = model.preprocessing, []
     images = iter(as_list(images, preprocessing.channels))
@@ -106,7 +106,7 @@ def best_detections(
         top: The maximum number of pairs.
 
     Returns:
-        A list of `Detections`, with boxes cut at the edges of the image.
+        A list of `Detections`, with boxes cut at the edges of the image; those outside of it are left out.
 
     Example:
         >>> outputs = np.array([[[0.5, 0.5, 0.5, 1.0, -9.0, 0.0]]], "float32")
@@ -123,9 +123,10 @@ def best_detections(
         centers, sides = rows[best // classes, :2], rows[best // classes, 2:4]
         corners = np.concatenate([centers - sides / 2, centers + sides / 2], axis=1)
         scale, offset = input_window((int(height), int(width)), preprocessing)
-        pixels = np.clip(corners * scale + offset, 0, np.array([width, height] * 2))
+        pixels = np.clip(corners * scale + offset, 0, np.array([width, height] * 2)).astype("float32")
         scores = 0.5 * (1 + np.tanh(0.5 * logits[best]))
-        results.append(Detections(pixels.astype("float32"), scores, best % classes))
+        inside = (pixels[:, 2:] > pixels[:, :2]).all(axis=1)  # not of padding
+        results.append(Detections(pixels[inside], scores[inside], best[inside] % classes))
     return results
 
 

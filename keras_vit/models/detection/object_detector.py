@@ -12,10 +12,10 @@ import numpy as np
 from keras_vit import preprocessing
 from keras_vit.engine.adapting import plain_arrays
 from keras_vit.layers import GridToTokens, LayerNormalization
-from keras_vit.layers.box_head import BoxHead, Detections, MergeClassToken, PatchMlp
+from keras_vit.layers.box_head import BoxHead, ConcatenateDetections, MergeClassToken, PatchMlp
 from keras_vit.layers.class_queries import ClassQueries, WordQueries
 from keras_vit.layers.dense import Dense, without_state
-from keras_vit.layers.hints import CLASSES, FREE, sharded
+from keras_vit.layers.hints import CLASSES, FREE, never_trained, sharded
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.models.classifying import check_finite
 from keras_vit.models.detection.detecting import detect
@@ -23,7 +23,11 @@ from keras_vit.models.detection.words import ids_of_classes, most_distinct, text
 from keras_vit.models.features import patch_grid
 from keras_vit.models.headed_model import HeadedModel
 from keras_vit.models.image_text.text_encoding import TextEncoding
-from keras_vit.models.image_text.text_transformer import TEXT_INFERENCE, TextTransformer
+from keras_vit.models.image_text.text_transformer import (
+    TEXT_INFERENCE,
+    TextTransformer,
+    min_text_parameters,
+)
 from keras_vit.models.pretraining.encoder_model import as_encoder
 from keras_vit.rules import boolean, integer, number, one_of, optional
 from keras_vit.types import Images, Labels
@@ -50,7 +54,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
         encoder: A VisionTransformer without layers after its tokens: no `num_classes`,
             `representation_size`, "map" pooling or `norm_after_pooling`. Its layers are shared, so
             training trains it. Or its constructor arguments.
-        num_classes: Number of classes; None for that of `class_ids` or `class_names`.
+        num_classes: Number of classes; with `text` None for that of `class_ids` or `class_names`.
         merge_class_token: Whether to multiply the patch tokens by the class token, with a norm after it
             (OWL-ViT).
         merge_norm_epsilon: Epsilon of that norm; None for the encoder's.
@@ -63,7 +67,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
             arguments; None for classes without texts.
         train_text: Whether training changes the text tower, too.
         class_ids: int array (num_classes, length), the token ids of each class; None for those of
-            `class_names`, or for padding, with which nothing is detected, without names or tokenizer.
+            `class_names`, or for padding, with which nothing is detected, without names.
         text_preprocessing: How texts become token ids, a `TextPreprocessing` or its arguments, or None.
         class_names: One name per class, or None.
         split_seed: Seed of the split of the training data; None if unknown.
@@ -78,7 +82,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
     Raises:
         ValueError: for an encoder with layers after its tokens or without a Transformer, `merge_class_token`
             of one without a class token, image sides that patches do not divide, `text` without `query_size`,
-            or `class_ids` of another shape.
+            `class_names` with `text` and neither ids nor a tokenizer, or `class_ids` of another shape.
 
     Example:
         >>> detector = ObjectDetector(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), num_classes=4)
@@ -164,7 +168,6 @@ class ObjectDetector(TextEncoding, HeadedModel):
                 queries = ClassQueries(num_classes, query_size, dtype=float32, name="class_queries")
             else:
                 text_encoder = text_encoder_of(text, query_size)
-                text_encoder.trainable = train_text
                 queries = WordQueries(class_ids, text_encoder, dtype=float32, name="class_queries")
             logits = queries(vectors, sharded(shift, FREE)(patches), sharded(scale, FREE)(patches))
         activation = head_activation or encoder.activation
@@ -173,11 +176,16 @@ class ObjectDetector(TextEncoding, HeadedModel):
         stages |= {"boxes": boxes, "logits": logits}
         if objectness:
             head = PatchMlp(1, activation, dtype=policy, name="objectness_head")
-            head.trainable = False
             stages["objectness"] = head(patches)  # (b, n, 1)
-        detections = Detections(dtype=float32, name="detections")(boxes, logits, stages.get("objectness"))
+        concatenate = ConcatenateDetections(dtype=float32, name="detections")
+        detections = concatenate(boxes, logits, stages.get("objectness"))
         head_inputs = [tokens, encoder.get_layer("patch_embedding").output]
         super().__init__(encoder, detections, stages, head_inputs, name, trainable)
+        if objectness:
+            never_trained(head)
+        if text is not None and not train_text:
+            never_trained(text_encoder)
+            queries.is_head = False
         self.text_preprocessing = text_preprocessing
         self.class_ids = class_ids
         # Keras would take them for layers of this model, which has theirs already.
@@ -186,9 +194,20 @@ class ObjectDetector(TextEncoding, HeadedModel):
     @staticmethod
     def min_own_parameters(config: dict[str, Any]) -> int:
         hidden, vector = config["encoder"]["hidden_size"], config.get("query_size")
-        return hidden * (2 * hidden + 4 + (vector or config["num_classes"]))
+        head = hidden * (2 * hidden + 4 + (vector or config["num_classes"]))
+        return head + (min_text_parameters(config["text"]) if config.get("text") else 0)
 
     detect = detect
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Configure the model for training, as `DistributedModel.compile`.
+
+        Raises:
+            ValueError: as there, or for a model with a text tower and without classes.
+        """
+        if self.needs_texts:
+            raise ValueError("this model has no classes yet; give it `class_names` or `class_ids`")
+        super().compile(*args, **kwargs)
 
     def with_labels(self, labels: Labels) -> ObjectDetector:
         """The detector of what texts describe, without a text tower: it is exported in every format.
@@ -232,6 +251,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
             ValueError: for a detector without `query_size`, or vectors of another shape.
         """
         vectors = np.asarray(vectors, "float32")
+        check_finite(vectors)
         if self.query_size is None or vectors.shape != (len(names), self.query_size):
             raise ValueError(
                 f"expected a detector with query_size, and {len(names)} vectors of this size; got "
@@ -278,7 +298,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
         return super().finished(arrays, **changes)
 
     @property
-    def needs_labels(self) -> bool:
+    def needs_texts(self) -> bool:
         """Whether it has a text tower, and no classes but padding."""
         return self.text is not None and not any(ids[0] for ids in self.class_ids)
 
@@ -286,7 +306,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
         """The model for exports: with the vectors of its texts, and without its text tower."""
         if self.text is None:
             return self.finished()
-        if self.needs_labels:
+        if self.needs_texts:
             raise ValueError("this model has no classes yet; give it some with `with_labels`")
         names = self.class_names or [*map(str, range(self.num_classes))]
         return self.with_queries(names, self.encode_text(self.class_ids))

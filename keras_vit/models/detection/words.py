@@ -34,20 +34,25 @@ def ids_of_classes(ids, num_classes, names, length, text_preprocessing):
         text_preprocessing: `TextPreprocessing`, or None.
 
     Returns:
-        `ids`; without them those of the names, in which _ becomes a space; without these or without a
-        tokenizer padding, with which nothing is detected.
+        `ids`; without them those of the names, in which _ becomes a space; without these padding, with which
+        nothing is detected.
 
     Raises:
-        ValueError: for ids of another shape or type.
+        ValueError: for ids of another shape or type, or names without a tokenizer.
 
     Example:
-        >>> ids_of_classes(None, None, ["cat", "dog"], 2, None)
-        ((0, 0), (0, 0))
+        >>> ids_of_classes(None, 2, None, 3, None)
+        ((0, 0, 0), (0, 0, 0))
     """
-    if ids is None and names and text_preprocessing:
+    if ids is None and names:
+        if text_preprocessing is None:
+            raise ValueError(
+                "class_names of a detector with a text tower need its tokenizer, `text_preprocessing`, or "
+                "class_ids; got neither"
+            )
         ids = text_preprocessing([name.replace("_", " ") for name in names])
     if ids is None:
-        ids = np.zeros((num_classes or len(names or "?"), length), int)
+        ids = np.zeros((num_classes or 1, length), int)
     ids = np.asarray(ids)
     if ids.dtype.kind not in "iu" or ids.ndim != 2 or ids.shape[1] != length or not len(ids):
         raise ValueError(

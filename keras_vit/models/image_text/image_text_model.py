@@ -80,7 +80,7 @@ class ImageTextModel(TextEncoding, ConfiguredModel):
     kind = task = "image_text"
     backbone_argument = "image"
     takes_images = False
-    needs_labels = True
+    needs_texts = True
     is_classifier = False
     without_head = "this model compares images with texts; use its `zero_shot` method"
 

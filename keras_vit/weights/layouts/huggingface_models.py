@@ -294,7 +294,10 @@ class OwlViT(ModelForm):
     def unsupported(self, model, config):
         head = {**self.head, "query_size": model.text.hidden_size}
         found = {name: getattr(model, name) for name in head}
-        return other_values(found, head) + unsupported_text(model.text, {**NOT_BERT, **_OWL_TEXT})
+        resize, known = config["preprocessing"]["resize"], ("squash", *(["pad"] if model.objectness else []))
+        reasons = [f"preprocessing with resize={resize!r} (supported: {' or '.join(map(repr, known))})"]
+        reasons = reasons if resize not in known else []
+        return reasons + other_values(found, head) + unsupported_text(model.text, {**NOT_BERT, **_OWL_TEXT})
 
     def write(self, model, arrays, others):
         prefix, size = f"{_owl_type(model)}.", (model.query_size, model.encoder.hidden_size)

@@ -52,7 +52,7 @@ class ModelType(NamedTuple):
             class, for a folder without that file; None if such a model has our default preprocessing.
         any_size: Whether the model accepts images of other sizes than config.json's.
         head: The entry of `get_config()` with the options of the head of a segmenter ("segmentation") or of a
-            detector by words ("words"); None for others.
+            open-vocabulary detector ("words"); None for others.
     """
 
     name: str

@@ -47,6 +47,12 @@ def test_the_merged_class_token_multiplies_the_patches(rng):
         detector(options={"merge_class_token": True}, pooling="gap", class_token=False)
 
 
+def test_objects_in_the_padding_are_left_out():
+    rows = np.array([[[0.5, 0.25, 0.2, 0.2, 1.0], [0.5, 0.9, 0.2, 0.1, 2.0]]], "float32")
+    [found] = best_detections(rows, [(20, 40)], Preprocessing(16, resize="pad"))
+    np.testing.assert_allclose(found.boxes, [[16, 6, 24, 14]], atol=1e-5)
+
+
 def test_images_of_any_size(rng):
     open_size = detector(image_size=(None, None), position_grid=2)
     for size in ((16, 16), (16, 32)):

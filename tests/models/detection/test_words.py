@@ -70,24 +70,43 @@ def test_class_names_become_texts():
         (5,) * 5,
         (3,) * 5,
     )
-    assert not words(None, class_names=("a_cat", "dog"), text_preprocessing=prepare).needs_labels
+    assert not words(None, class_names=("a_cat", "dog"), text_preprocessing=prepare).needs_texts
     assert words(None).class_ids == ((0,) * 5,)
+
+
+def test_names_need_a_tokenizer():
+    with pytest.raises(ValueError, match="class_names of a detector with a text tower need its tokenizer"):
+        words(None, class_names=("a", "b"))
+
+
+@pytest.mark.parametrize("train_text", [False, True])
+def test_lora_leaves_a_frozen_text_tower(train_text, images):
+    model = words(IDS[:2], objectness=True, train_text=train_text)
+    of_text = {w.path for w in model.weights if w.path.startswith("text")}
+
+    def trained():
+        return {w.path for w in model.trainable_weights}
+
+    assert of_text <= trained() if train_text else not of_text & trained()
+    model.enable_lora(2)
+    assert any("text" in path for path in trained()) == train_text
+    model.merge_lora()
+    assert of_text <= trained() if train_text else not of_text & trained()
+    assert not any("objectness" in path for path in trained())
 
 
 def test_a_model_without_words_detects_nothing(images):
     model = words(None)
-    assert model.needs_labels
-    for use in (lambda: model.detect(images, value_range=(-9, 9)), model.exported):
-        with pytest.raises(
-            ValueError, match="^this model has no classes yet; give it some with `with_labels`$"
-        ):
+    assert model.needs_texts
+    for use in (lambda: model.detect(images, value_range=(-9, 9)), model.exported, model.compile):
+        with pytest.raises(ValueError, match="^this model has no classes yet; give it"):
             use()
 
 
 def test_objectness_is_a_stage_that_does_not_change_the_outputs(images):
     model = words(objectness=True)
     assert compute(model, images, ["objectness"])["objectness"].shape == (2, 4, 1)
-    assert not model.get_layer("objectness_head").trainable
+    assert not model.get_layer("objectness_head").trainable_variables
     same = words()
     same.set_weights([w for w, v in zip(model.get_weights(), model.weights) if "objectness" not in v.path])
     np.testing.assert_array_equal(numpy(same(images)), numpy(model(images)))

@@ -9,7 +9,7 @@ from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL, TEXT
 
 from keras_vit import ObjectDetector, VisionTransformer, from_pretrained, save_weights
-from keras_vit.weights.array_files import read_arrays, write_arrays
+from keras_vit.weights.array_files import digest_in, read_arrays, write_arrays
 from keras_vit.weights.flax_files import read_msgpack, write_msgpack
 
 CLIP = {"pre_norm": True, "activation": "quick_gelu", "norm_epsilon": 1e-5, "num_classes": None}
@@ -59,6 +59,17 @@ def test_the_configuration_beside_a_file_belongs_to_it(tmp_path):
     (tmp_path / "a.json").write_text(re.sub(r'"digest": "\w', '"digest": "_', text))
     with pytest.raises(ValueError, match="was saved with other weights"):
         from_pretrained(tmp_path / "a.msgpack")
+
+
+def test_a_safetensors_file_that_begins_like_msgpack_has_its_digest(tmp_path):
+    """Its first byte is part of the length of the header."""
+    for length in range(16, 400):
+        write_arrays({"a" * length: np.ones(2, "float32")}, tmp_path / "x.safetensors", digest="0a1b")
+        if (tmp_path / "x.safetensors").read_bytes()[0] == 0x88:
+            break
+    assert (tmp_path / "x.safetensors").read_bytes()[0] == 0x88
+    assert digest_in(tmp_path / "x.safetensors") == "0a1b"
+    assert [*read_arrays(tmp_path / "x.safetensors")] == ["a" * length]
 
 
 @pytest.mark.parametrize(
