@@ -48,7 +48,7 @@ class DetectionOutputs(RowOutputs):
         Returns:
             dict of `boxes` (batch, objects, 4): left, top, right and bottom, in pixels of the image;
             `scores`, `class_ids` and `classes` (batch, objects). There are up to 100 objects, whatever their
-            scores.
+            scores; those outside of the image have the score 0.
         """
         d = self.description
         names = tf.constant(d.labels)
@@ -62,11 +62,13 @@ class DetectionOutputs(RowOutputs):
         def objects(image):
             size = tf.shape(image)[1:3]
             outputs = compute(signatures.resized(image, self.preprocessing)[0])
-            scores, places = tf.math.top_k(tf.reshape(outputs["scores"], (-1,)), count)
-            boxes = self._of_whole(tf.gather(outputs["boxes"][0], places // d.num_classes), size)
+            boxes = tf.clip_by_value(self._of_whole(outputs["boxes"][0], size), 0.0, 1.0)
+            inside = tf.reduce_all(boxes[:, 2:] > boxes[:, :2], axis=1)  # not of padding
+            scores = tf.where(inside[:, tf.newaxis], outputs["scores"][0], 0.0)
+            scores, places = tf.math.top_k(tf.reshape(scores, (-1,)), count)
             sides = tf.tile(tf.cast(tf.reverse(size, [0]), tf.float32), [2])
-            ids = places % d.num_classes
-            outputs = {"boxes": tf.clip_by_value(boxes, 0.0, 1.0) * sides, "scores": scores}
+            ids, patches = places % d.num_classes, places // d.num_classes
+            outputs = {"boxes": tf.gather(boxes, patches) * sides, "scores": scores}
             return {**outputs, "class_ids": ids, "classes": tf.gather(names, ids)}
 
         shapes = {"boxes": (4,), "scores": (), "class_ids": (), "classes": ()}

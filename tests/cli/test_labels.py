@@ -129,8 +129,8 @@ def test_words_find_pictures(two_towers, images, keras_vit, json_of, tmp_path):
 @pytest.mark.parametrize(
     "command, message",
     [
-        ("predict {image}", "this model compares images with texts; give --labels"),
-        ("evaluate --dataset digits", "this model compares images with texts; give --zero_shot"),
+        ("predict {image}", "this model has no classes but those of texts; give --labels"),
+        ("evaluate --dataset digits", "this model has no classes but those of texts; give --zero_shot"),
     ],
 )
 def test_what_is_wrong_is_one_line(command, message, two_towers, images, refused):

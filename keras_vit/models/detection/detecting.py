@@ -118,15 +118,14 @@ def best_detections(
     classes = outputs.shape[2] - 4
     results = []
     for rows, (height, width) in zip(outputs, sizes):
-        logits = rows[:, 4:].ravel()
-        best = np.argsort(-logits, kind="stable")[:top]
-        centers, sides = rows[best // classes, :2], rows[best // classes, 2:4]
-        corners = np.concatenate([centers - sides / 2, centers + sides / 2], axis=1)
         scale, offset = input_window((int(height), int(width)), preprocessing)
-        pixels = np.clip(corners * scale + offset, 0, np.array([width, height] * 2)).astype("float32")
+        corners = np.concatenate([rows[:, :2] - rows[:, 2:4] / 2, rows[:, :2] + rows[:, 2:4] / 2], axis=1)
+        boxes = np.clip(corners * scale + offset, 0, np.array([width, height] * 2)).astype("float32")
+        patches = np.flatnonzero((boxes[:, 2:] > boxes[:, :2]).all(axis=1))  # not of padding
+        logits = rows[patches, 4:].ravel()
+        best = np.argsort(-logits, kind="stable")[:top]
         scores = 0.5 * (1 + np.tanh(0.5 * logits[best]))
-        inside = (pixels[:, 2:] > pixels[:, :2]).all(axis=1)  # not of padding
-        results.append(Detections(pixels[inside], scores[inside], best[inside] % classes))
+        results.append(Detections(boxes[patches[best // classes]], scores, best % classes))
     return results
 
 
