@@ -185,7 +185,8 @@ def report(results):
         failed = [f"{n}: `{s['error']}`" for n, s in found["systems"].items() if "error" in s]
         difference = found["difference"]
         parts += [f"## {title}", f"{found['date']}: {machine_text(found)}"]
-        parts += [f"Difference of the outputs: {difference:.1e}."] * (difference is not None)
+        if difference is not None:
+            parts.append(f"Difference of the outputs: {difference:.1e}.")
         parts += [table(("system", "ms", "lowest", "highest", "speed ratio"), lines), *failed]
     return "\n\n".join(parts) + "\n"
 

@@ -14,6 +14,7 @@ from keras_vit.layers import MlpBlock
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 
+import detection
 import families
 import harness
 import ops
@@ -86,7 +87,12 @@ def test_cases_that_are_not_run_again_keep_their_results(tmp_path):
 @pytest.mark.parametrize(
     "name, write",
     [
-        *(("RESULTS", report.report), ("FAMILIES", families.report), ("SERVERS", servers.report)),
+        *(
+            ("RESULTS", report.report),
+            ("FAMILIES", families.report),
+            ("DETECTION", detection.report),
+            ("SERVERS", servers.report),
+        ),
         *(("TPU", tpu.report), ("PRETRAINING", pretraining.text_of)),
     ],
 )
@@ -106,6 +112,8 @@ def test_a_family_is_compared_with_the_faster_form_of_its_peer():
 def test_the_stored_differences_of_families_are_small():
     differences = json.loads(families.RESULTS.read_text())["differences"].values()
     assert all(value < families.BOUND for found in differences for value in found.values())
+    cases = json.loads(detection.RESULTS.read_text())["cases"].values()
+    assert all(found["difference"] < detection.BOUND for found in cases if found["difference"] is not None)
 
 
 def test_a_process_that_fails_does_not_stop_the_others(tmp_path):
