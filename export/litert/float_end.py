@@ -41,14 +41,14 @@ def last_operations(content, outputs):
     [graph], [signature] = model.subgraphs, model.signatureDefs
     made_by = {tensor: operation for operation in graph.operators for tensor in operation.outputs}
     remaining = [output.tensorIndex for output in signature.outputs if output.name.decode() in outputs]
-    found = {}
+    names = {}
     while remaining:
         tensor = remaining.pop()
         operation = made_by.get(tensor)
-        if operation is None or tensor in found:
+        if operation is None or tensor in names:
             continue
-        found[tensor] = graph.tensors[tensor].name.decode()
+        names[tensor] = graph.tensors[tensor].name.decode()
         code = model.operatorCodes[operation.opcodeIndex]
         if max(code.builtinCode, code.deprecatedBuiltinCode) not in _MATMULS:
             remaining += operation.inputs.tolist()
-    return [*found.values()]
+    return [*names.values()]

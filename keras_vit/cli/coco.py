@@ -1,4 +1,4 @@
-"""Objects that a model has found, as a file of COCO."""
+"""Objects that a model has found, as COCO JSON."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ from keras_vit.cli.images import names_of
 
 
 def coco_parts(results, names, folder):
-    """Yield the text of a JSON file of COCO: `annotations` with a `score`, `images` and `categories`.
+    """Yield the text of a COCO JSON file: `annotations` with a `score`, `images` and `categories`.
 
     Numbers count from 1, in the order of the images, of their objects and of the classes. Images below the
     folder of the file are named by their paths from there, others by the shortest ends of their paths that

@@ -151,14 +151,11 @@ def _is_never_trained(layer):
 def _unfreeze(model):
     # On TensorFlow, setting a model's `trainable` has no effect if it is already True.
     for layer in model._flatten_layers():
-        if _is_never_trained(layer):
-            continue
         layer.trainable = True
-        for part in layer._layers:
-            if _is_never_trained(part):
-                part.trainable = False
         for variable in layer._trainable_variables:
             variable.trainable = True
+    for layer in filter(_is_never_trained, model._flatten_layers()):
+        layer.trainable = False
 
 
 def _freeze_all_but(trained, layer):

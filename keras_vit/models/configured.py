@@ -23,7 +23,7 @@ class ConfiguredModel(DistributedModel):
     takes_images = True  # False if the input is more than images, such as token ids
 
     initial_weights = None  # the paths of the weights that a checkpoint did not hold, if there was one
-    text_preprocessing = image_encoder = None  # of a model of images and texts
+    text = text_preprocessing = image_encoder = None  # of a model of images and texts
     exported_stages = None  # of its exports, beside the logits; None for a class that is not exported
     needs_texts = False  # whether it has no classes before it gets texts for them
     is_scaffold = False  # whether it is only needed to train its `backbone`

@@ -36,6 +36,11 @@ def is_float32(value):
     return is_number and (value == 0 or float(limits.tiny) <= abs(value) <= float(limits.max))
 
 
+def _are_ints(*sides):
+    """Whether the sides of an image are known; otherwise the graph alone knows them, as scalar tensors."""
+    return all(isinstance(side, numbers.Integral) for side in sides)
+
+
 _SIDE = integer(at_least=1)
 _SIZE = Rule(
     "a positive int, (height, width) or None",
@@ -277,7 +282,7 @@ class Preprocessing:
         >>> Preprocessing(image_size=(32, 64), resize="pad").padded_size(30, 50)
         (30, 60)
         """
-        is_known = isinstance(height, numbers.Integral) and isinstance(width, numbers.Integral)
+        is_known = _are_ints(height, width)
         numpy = np if is_known else backend_of(height, width).numpy
         rows, columns = self.image_size
         least = -(-width * rows // columns), -(-height * columns // rows)  # rounded up
@@ -301,7 +306,7 @@ class Preprocessing:
             >>> Preprocessing(16, "pad").window(30, 60)[1].tolist()
             [2.0, 1.0]
         """
-        is_known = isinstance(height, numbers.Integral) and isinstance(width, numbers.Integral)
+        is_known = _are_ints(height, width)
         backend = None if is_known else backend_of(height, width)
 
         def fractions(sides, whole):
@@ -332,7 +337,7 @@ class Preprocessing:
         ((256, 512), 16, 144)
         """
         numpy, cast, least = np, np.asarray, np.array(self.before_crop, "int64")
-        is_known = isinstance(height, numbers.Integral) and isinstance(width, numbers.Integral)
+        is_known = _are_ints(height, width)
         if not is_known:
             backend = backend_of(height, width)
             numpy, cast = backend.numpy, backend.cast

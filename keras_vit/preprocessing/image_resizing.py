@@ -80,17 +80,12 @@ def padded(pixels, size_of, value=0):
     Returns:
         The same type of array or tensor.
     """
-    is_array = isinstance(pixels, np.ndarray)
-    backend = None if is_array else backend_of(pixels)
-    shape = pixels.shape if is_array or None not in pixels.shape else backend.shape(pixels)
+    numpy = np if isinstance(pixels, np.ndarray) else backend_of(pixels).numpy
+    shape = backend_of(pixels).shape(pixels) if None in pixels.shape else pixels.shape
     height, width = shape[-3:-1]
     rows, columns = size_of(height, width)
     axes = [(0, 0)] * (len(pixels.shape) - 3) + [(0, rows - height), (0, columns - width), (0, 0)]
-    return (
-        np.pad(pixels, axes, constant_values=value)
-        if is_array
-        else backend.numpy.pad(pixels, axes, constant_values=value)
-    )
+    return numpy.pad(pixels, axes, constant_values=value)
 
 
 def resize_and_crop(pixels, preprocessing):

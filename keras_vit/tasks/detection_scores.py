@@ -50,7 +50,7 @@ class DetectionPredictions:
         return _match_all(self)
 
     def _images(self):
-        """Yield of each image its detections, their areas, its truth, and the IoU (n, m) of all pairs."""
+        """Yield the detections of each image, their areas, its truth, and the IoU (n, m) of all pairs."""
         for detections, truth in self._rows():
             areas = np.prod(detections[:, 2:4] - detections[:, :2], axis=1)
             yield detections, areas, truth, box_iou(detections[:, :4], truth[:, :4], truth[:, 5] > 0)

@@ -21,8 +21,8 @@ class InstanceSegmentation(Segmentation):
 
     def rows(self, model, paths, inputs, top, threshold=SHOWN, things=None, write=None):
         """As of `Detection`, with `Instances` for `write`; `things` are the classes that have objects."""
-        found = (model.instances([image], threshold, top, things)[0] for image in inputs)
-        return object_rows(model, paths, inputs, found, write)
+        objects = (model.instances([image], threshold, top, things)[0] for image in inputs)
+        return object_rows(model, paths, inputs, objects, write)
 
     def things(self, model, names):
         """The numbers of classes by their names; ValueError for one that the model does not have."""

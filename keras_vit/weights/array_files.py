@@ -126,8 +126,7 @@ def digest_in(path):
     """
     with open(path, "rb") as file:
         start = file.read(9)
-    is_safetensors = start[8:9] == b"{"  # after a number of any bytes
-    if not is_safetensors and is_msgpack(start):
+    if is_msgpack(start):
         name, digest = first_entry(path)
         return digest if name == DIGEST_KEY else None
     if start.startswith(b"PK"):

@@ -4,15 +4,13 @@ import re
 
 import numpy as np
 
-from keras_vit.layers.class_queries import WordQueries
 from keras_vit.layers.segmentation_head import QueryAttentionBias
 from keras_vit.models.detection.object_detector import ObjectDetector
 from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
 from keras_vit.weights.architecture import shape_of
 from keras_vit.weights.class_names import is_same_class
-from keras_vit.weights.image_text import text_sizes
+from keras_vit.weights.image_text import text_arguments
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.layouts.heads import split_heads, usual_heads
 from keras_vit.weights.layouts.huggingface_types import MASK_PROBABILITIES
 from keras_vit.weights.stored_parts import StoredParts
 
@@ -43,49 +41,46 @@ def read_words(checkpoint, folder):
     arrays = checkpoint.arrays
     layout = LAYOUTS[checkpoint.layout]
     form = layout.forms["word_detector"]
-    text = {**text_sizes(arrays), **form.text_options(folder)}
-    if layout.split_heads:
-        text["num_heads"] = shape_of(arrays, "text/encoder_block_0/attention/query/kernel", 3)[1]
-    else:
-        text.setdefault("num_heads", usual_heads(text))
-        split_heads(checkpoint, text, "text/")
     checkpoint.position_resize = "truncate"
     return ObjectDetector.kind, {
         **form.head,
         "query_size": shape_of(arrays, "class_projection/kernel", 2)[1],
         "objectness": "objectness_head/dense_0/kernel" in arrays,
-        "text": text,
+        "text": text_arguments(checkpoint, layout, form.text_options(folder)),
     }
 
 
-def with_stored_text(checkpoint, head):
+def with_stored_text(checkpoint, head, read_tokenizer):
     """The arguments of a detector with the text tower of a file, and what else its own detector has.
 
     Args:
         checkpoint: `StoredModel` of a detector with a text tower, or of two towers.
         head: dict of `ObjectDetector` arguments, of which "text" is "stored".
+        read_tokenizer: As for `headed`.
 
     Raises:
         ValueError: if the file holds no text tower, or one whose vectors are not a linear projection.
     """
-    arrays, found = checkpoint.arrays, checkpoint.model_options or {}
+    arrays, towers = checkpoint.arrays, checkpoint.model_options or {}
     checkpoint.model_options = None
     if checkpoint.around is not None and checkpoint.around[1].get("text"):
-        found = {name: x for name, x in checkpoint.around[1].items() if name not in _OF_CLASSES}
-    elif found.get("text") and found.get("text_projection") and not found["projection_bias"]:
+        stored = {name: x for name, x in checkpoint.around[1].items() if name not in _OF_CLASSES}
+    elif towers.get("text") and towers.get("text_projection") and not towers["projection_bias"]:
         for name in [name for name in arrays if name.startswith(("image_projection/", "logit_factors/"))]:
             del arrays[name]
-        found = {"text": found["text"], "query_size": found["text_projection"]}
+        stored = {"text": towers["text"], "query_size": towers["text_projection"]}
     else:
         raise ValueError(
             f"{checkpoint.path}: expected an open-vocabulary detector or a CLIP for text='stored'"
         )
-    return {**found, **head, "text": _without_dtype(found["text"])}
+    return _with_tokenizer({**stored, **head, "text": stored["text"]}, read_tokenizer)
 
 
-def _without_dtype(text):
-    """The arguments of a text tower whose types are those of the encoder."""
-    return {name: value for name, value in text.items() if name != "dtype"}
+def _with_tokenizer(options, read_tokenizer):
+    """The arguments of a detector with a text tower in the types of its encoder, and with the tokenizer."""
+    text = {name: value for name, value in options["text"].items() if name != "dtype"}
+    prepare = options.get("text_preprocessing") or read_tokenizer(default="clip", length=text["length"])
+    return {**options, "text": text, "text_preprocessing": prepare}
 
 
 def drop_head(arrays, kept=()):
@@ -101,15 +96,14 @@ def headed(checkpoint, encoder, num_classes, class_names, read_tokenizer, is_ask
         checkpoint, encoder: As for `_options`.
         num_classes: Other than the file's, or None.
         class_names: The file's, others that are asked for, or None.
-        read_tokenizer: Function of a length to the file's `TextPreprocessing` or None.
+        read_tokenizer: Function of options of `read_text_preprocessing` to the file's `TextPreprocessing`, or
+            to None.
         is_asked: Whether the names are asked for.
     """
     stored = _options(checkpoint, encoder)
     options = {**stored, "class_names": class_names}
     if stored.get("text"):
-        options["text"] = _without_dtype(stored["text"])
-        if not options.get("text_preprocessing"):
-            options["text_preprocessing"] = read_tokenizer(options["text"]["length"])
+        options = _with_tokenizer(options, read_tokenizer)
         if is_asked and class_names != stored.get("class_names"):
             options |= {"num_classes": None, "class_ids": None}
         elif options["text_preprocessing"] is None and not options.get("class_ids"):
@@ -159,7 +153,7 @@ def reset_classes(checkpoint, model, head):
         model: Of a class of `HEADED`.
         head: As for `from_pretrained`.
     """
-    if head == "reset" and getattr(model, "text", None) is not None:
+    if head == "reset" and model.text is not None:
         raise ValueError("the classes of a detector with a text tower are texts; head='reset' has no effect")
     names = _class_variables(model)
     same = all(checkpoint.arrays[path].shape == shape for path, shape in names.items())
@@ -211,12 +205,8 @@ def reset_head(checkpoint, model, class_names, head):
 
 
 def _class_variables(model):
-    """The shapes of the variables of the layer with the classes, by path."""
-    layers = [
-        layer
-        for layer in model.own_layers()
-        if layer.name in _CLASSES and not isinstance(layer, WordQueries)  # which any words suit
-    ]
+    """The shapes of the variables of the layer with the classes, by path; a text tower suits any classes."""
+    layers = [layer for layer in model.own_layers() if layer.name in _CLASSES and model.text is None]
     return {weight.path: tuple(weight.shape) for layer in layers for weight in layer.weights}
 
 
@@ -234,8 +224,8 @@ def _head(model):
 
 
 def _has_classes_of(checkpoint, model, class_names):
-    if getattr(model, "text", None) is not None:
-        return True  # Any words suit it.
+    if model.text is not None:
+        return True
     variables, arrays = _class_variables(model), checkpoint.arrays
     if any(arrays[path].shape != shape for path, shape in variables.items()):
         return False
@@ -274,9 +264,6 @@ class DetectorParts(StoredParts):
     def __init__(self, model):
         super().__init__(model)
         self.form = "detector" if model.text is None else "word_detector"
-
-    def files(self):
-        return self.model.text_preprocessing.files() if self.model.text_preprocessing else {}
 
     def classifier(self):
         return self.model

@@ -12,12 +12,15 @@ _CHUNKED = "__msgpack_chunked_array__"  # in the dict that stands for an array o
 
 
 def is_msgpack(start):
-    """Whether the first bytes of a file begin a map that is not empty.
+    """Whether the first nine bytes of a file begin a map that is not empty.
 
-    >>> is_msgpack(bytes([0x82])), is_msgpack(b"PK")
-    (True, False)
+    A safetensors file, which begins with a number of eight bytes and a brace, may have the same first byte.
+
+    >>> is_msgpack(bytes([0x82])), is_msgpack(bytes([0x88]) + bytes(7) + b"{"), is_msgpack(b"PK")
+    (True, False, False)
     """
-    return start[:1] != b"" and (0x81 <= start[0] <= 0x8F or start[0] in (0xDE, 0xDF))
+    begins_map = start[:1] != b"" and (0x81 <= start[0] <= 0x8F or start[0] in (0xDE, 0xDF))
+    return begins_map and start[8:9] != b"{"
 
 
 def read_msgpack(path):
@@ -40,9 +43,9 @@ def read_msgpack(path):
 
     with open(path, "rb") as file:
         tree = msgpack.unpackb(file.read(), ext_hook=value, raw=False, strict_map_key=False)
-    found = {}
-    _flatten(tree, "", found)
-    return found
+    values = {}
+    _flatten(tree, "", values)
+    return values
 
 
 def write_msgpack(arrays, path, **first):
@@ -73,19 +76,19 @@ def first_entry(path):
         return unpacker.unpack(), unpacker.unpack()
 
 
-def _flatten(tree, prefix, found):
+def _flatten(tree, prefix, values):
     if _CHUNKED in tree:
         chunks = [tree["chunks"][str(i)] for i in range(len(tree["chunks"]))]
         shape = [tree["shape"][str(i)] for i in range(len(tree["shape"]))]
-        found[prefix[:-1]] = np.concatenate(chunks).reshape(shape)
+        values[prefix[:-1]] = np.concatenate(chunks).reshape(shape)
         return
     for key, value in tree.items():
         if not isinstance(key, str):
             raise ValueError(f"its keys must be strings; got {key!r}")
         if isinstance(value, dict):
-            _flatten(value, f"{prefix}{key}/", found)
+            _flatten(value, f"{prefix}{key}/", values)
         else:
-            found[prefix + key] = value
+            values[prefix + key] = value
 
 
 def _msgpack():

@@ -43,18 +43,29 @@ def read_towers(checkpoint, others, folder=None):
         is_own = leaf == "kernel" or key != keys.get("image_projection/kernel")
         if array is not None and is_own:  # CLIP's projection has no bias; a VisionTransformer's head has.
             arrays[f"image_projection/{leaf}"], keys[f"image_projection/{leaf}"] = array, key
-    text = {**text_sizes(arrays), **options}
-    if not layout.split_heads or text.get("norm_after_residual"):  # a BERT
-        if "num_heads" not in text:
-            text["num_heads"] = usual_heads(text)
-        split_heads(mapped, text, "text/")
-    else:
-        text["num_heads"] = shape_of(arrays, "text/encoder_block_0/attention/query/kernel", 3)[1]
+    text = text_arguments(mapped, layout, options)
     checkpoint.add(mapped)
     return {"text": text, **_between(arrays)}
 
 
-def text_sizes(arrays):
+def text_arguments(mapped, layout, options):
+    """The arguments of a text tower, whose arrays get an axis of heads.
+
+    Args:
+        mapped: `MappedArrays` or a `StoredModel` with the arrays of the tower.
+        layout: `Layout` of the file.
+        options: dict of the arguments that no array shows.
+    """
+    text = {**_sizes(mapped.arrays), **options}
+    if not layout.split_heads or text.get("norm_after_residual"):  # a BERT
+        text.setdefault("num_heads", usual_heads(text))
+        split_heads(mapped, text, "text/")
+    else:
+        text["num_heads"] = shape_of(mapped.arrays, "text/encoder_block_0/attention/query/kernel", 3)[1]
+    return text
+
+
+def _sizes(arrays):
     """The options of the text tower that the arrays show."""
     vocabulary_size, hidden_size = shape_of(arrays, "text/token_embedding/table", 2)
     mlp_dim = shape_of(arrays, "text/encoder_block_0/mlp/dense_0/kernel", 2)[1]
@@ -104,9 +115,6 @@ class TwoTowerParts(StoredParts):
     def described(self, config):
         # Without the text tower, the layer after the image tower is its head.
         return {**super().described(config), "num_classes": self.model.image_projection}
-
-    def files(self):
-        return self.model.text_preprocessing.files() if self.model.text_preprocessing else {}
 
     def hub_words(self):
         task = "zero-shot-image-classification"

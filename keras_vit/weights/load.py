@@ -143,8 +143,8 @@ def from_pretrained(
         segmenter: dict of `ImageSegmenter` arguments: such a model around the encoder, instead of a head of
             its own. If the file is of a segmenter whose head has the same options, its weights are loaded,
             too, those for the classes if there are as many of the same names.
-        detector: The same of `ObjectDetector`. text="stored" is the text tower of the file, of a detector by
-            words, whose other options are then the defaults, or of a CLIP.
+        detector: The same of `ObjectDetector`. text="stored" is the text tower of the file, of a CLIP or of
+            an open-vocabulary detector, whose other options are then the defaults.
         text_tower, pretrainer: Deprecated: `kind="image_text"`, or "stored" for text_tower="auto", and
             `kind="pretrainer"`.
         **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
@@ -210,8 +210,13 @@ def from_pretrained(
     words = kind == "detector" and (new_head or {}).get("text") == "stored"
     read_kind = "stored" if words else kind
     checkpoint = read_checkpoint(source, kind=read_kind, variant=variant, sha256=sha256, trust=trust, **known)
+
+    def read_tokenizer(**options):
+        # No digest covers the tokenizer's files.
+        return None if sha256 else read_text_preprocessing(resolve(source), **options)
+
     if words:
-        new_head = dense_heads.with_stored_text(checkpoint, new_head)
+        new_head = dense_heads.with_stored_text(checkpoint, new_head, read_tokenizer)
     if kind == "pretrainer" or checkpoint.model_options:
         _check_no_head(num_classes, head)
         num_classes = 0
@@ -276,15 +281,9 @@ def from_pretrained(
     if "preprocessing" not in overrides:
         config["preprocessing"] = _preprocessing(config, stored)
 
-    def read_tokenizer(length):
-        # No digest covers the tokenizer's files.
-        return None if sha256 else read_text_preprocessing(resolve(source), default="clip", length=length)
-
     with named(checkpoint.path):
         encoder = model = VisionTransformer.from_config(config)
         if new_head is not None:
-            if words and not new_head.get("text_preprocessing"):
-                new_head["text_preprocessing"] = read_tokenizer(new_head["text"]["length"])
             model = dense_heads.HEADED[kind](encoder, **new_head)
         elif headed:
             model = dense_heads.headed(
@@ -295,10 +294,7 @@ def from_pretrained(
             model = MaskedAutoencoder(encoder, **options) if options else ImageGPT(encoder)
         elif checkpoint.model_options:
             model = image_text_model(encoder, **checkpoint.model_options)
-            # No digest covers the tokenizer's files.
-            if sha256 is None:
-                family = tokenizer_family(checkpoint)
-                model.text_preprocessing = read_text_preprocessing(resolve(source), default=family)
+            model.text_preprocessing = read_tokenizer(default=tokenizer_family(checkpoint))
     arrays = checkpoint.arrays
     if kind != "pretrainer":
         _remove(arrays, "prediction/")  # of an ImageGPT

@@ -42,13 +42,12 @@ def save_weights(
     factors are merged into their kernels, and quantized kernels are dequantized.
 
     Args:
-        model: VisionTransformer; for "huggingface" also an `ImageGPT`, or an
-            `ImageSegmenter` with head "mask"; an
-            `ImageTextModel` for all layouts but "timm"; a `MaskedAutoencoder` for "huggingface" and "timm",
-            whose names facebookresearch/mae has.
+        model: VisionTransformer; for "huggingface" also an `ImageGPT`, or an `ImageSegmenter` with head
+            "mask"; for "huggingface" and "scenic" an `ObjectDetector` with a text tower; an `ImageTextModel`
+            for all layouts but "timm" and "scenic"; a `MaskedAutoencoder` for "huggingface" and "timm", whose
+            names facebookresearch/mae has.
         path: File to write: `.npz` for "vit_jax" and "big_vision", `.safetensors` for "timm", `.msgpack` for
-            "scenic"; for
-            "huggingface" and "open_clip" a folder, in which `model.safetensors` or
+            "scenic"; for "huggingface" and "open_clip" a folder, in which `model.safetensors` or
             `open_clip_model.safetensors` is written.
         layout: "vit_jax", "big_vision", "timm", "huggingface", which chooses the model type that expresses
             the model, "open_clip", for an `ImageTextModel` only, or "scenic", for an `ObjectDetector` with a
@@ -121,13 +120,8 @@ def save_weights(
     return file
 
 
-_SUFFIXES = (
-    ".npz",
-    ".safetensors",
-    ".bin",
-    ".pth",
-    ".msgpack",
-)  # of files that have a `NAME.json` next to them
+# Of files that have a `NAME.json` next to them.
+_SUFFIXES = (".npz", ".safetensors", ".bin", ".pth", ".msgpack")
 
 
 def files_to_write(path, layout, overwrite, option="overwrite=True"):

@@ -52,8 +52,9 @@ class StoredParts:
         return {**config, "class_names": self.classifier().class_names}
 
     def files(self):
-        """Other files in a layout's folder: dict of bytes by name."""
-        return {}
+        """Other files in a layout's folder, those of a tokenizer: dict of bytes by name."""
+        texts = self.model.text_preprocessing
+        return texts.files() if texts else {}
 
     def hub_words(self):
         """The hub's name of the task, what the model does, and the arguments by which it is read."""

@@ -282,15 +282,14 @@ class ObjectDetector(TextEncoding, HeadedModel):
         if self.query_size is None:
             raise ValueError("image queries need a detector whose classes have vectors, with query_size")
         guide = "objectness" if self.objectness else "boxes"
-        extractor, found = self.feature_extractor([guide, "class_vectors"]), []
+        extractor, queries = self.feature_extractor([guide, "class_vectors"]), []
         for batch in self.preprocessing.batches(images, batch_size, value_range):
             stages = extractor.predict_on_batch(batch)
-            for guides, vectors in zip(
-                *(check_finite(np.asarray(stages[n])) for n in (guide, "class_vectors"))
-            ):
-                patch = np.argmax(guides) if self.objectness else most_distinct(guides, vectors)
-                found.append(vectors[patch])
-        return np.stack(found) if found else np.zeros((0, self.query_size), "float32")
+            guides, vectors = (check_finite(np.asarray(stages[name])) for name in (guide, "class_vectors"))
+            for values, of_image in zip(guides, vectors):
+                patch = np.argmax(values) if self.objectness else most_distinct(values, of_image)
+                queries.append(of_image[patch])
+        return np.stack(queries) if queries else np.zeros((0, self.query_size), "float32")
 
     def finished(self, arrays: dict[str, np.ndarray] | None = None, **changes: Any) -> ObjectDetector:
         if self.text is not None:

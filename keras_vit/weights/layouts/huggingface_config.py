@@ -7,6 +7,7 @@ import numpy as np
 from keras_vit.messages import listed
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
+from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, PREPROCESSOR
@@ -20,14 +21,13 @@ _VIT = {
     **{"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True},
     **{"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)},
 }
+_CLIP_COLORS = dict(zip(("image_mean", "image_std"), NORMS["clip"]))
 _CROP = {**_VIT, "resample": 3, "do_center_crop": True}
 _CLIP = {
     **{**_CROP, "size": {"shortest_edge": 224}},
-    "image_mean": (0.48145466, 0.4578275, 0.40821073),
-    "image_std": (0.26862954, 0.26130258, 0.27577711),
+    **_CLIP_COLORS,
 }
-_COLORS_OF_CLIP = {name: _CLIP[name] for name in ("image_mean", "image_std")}
-_OWL = {**_VIT, **_COLORS_OF_CLIP, "do_pad": False}
+_OWL = {**_VIT, **_CLIP_COLORS, "do_pad": False}
 _NAFLEX = "siglip2"
 _PROCESSORS = {
     "deit": {**_CROP, "size": 256},

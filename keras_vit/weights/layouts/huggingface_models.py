@@ -148,9 +148,7 @@ class HuggingFaceTowers(TwoTowersForm):
 
     def written_config(self, model, vision):
         name, tower = _type_of(model), model.text
-        own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
-        for key in ("architectures", "id2label", "label2id"):
-            vision.pop(key)
+        own, _ = _apart(vision)
         options = _written_text_options(tower, f"{name}_text_model")
         config = {"architectures": [TWO_TOWERS[name].model], "model_type": name}
         if name == "clip":
@@ -160,6 +158,14 @@ class HuggingFaceTowers(TwoTowersForm):
         else:
             options["projection_size"] = model.text_projection
         return {**config, **own, "text_config": options, "vision_config": vision}
+
+
+def _apart(vision):
+    """Remove what is not of the image tower from its configuration: our own entry, and the architectures."""
+    for key in ("id2label", "label2id"):
+        vision.pop(key)
+    own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
+    return own, vision.pop("architectures")
 
 
 def _text_options(folder, defaults):
@@ -293,11 +299,14 @@ class OwlViT(ModelForm):
 
     def unsupported(self, model, config):
         head = {**self.head, "query_size": model.text.hidden_size}
-        found = {name: getattr(model, name) for name in head}
-        resize, known = config["preprocessing"]["resize"], ("squash", *(["pad"] if model.objectness else []))
-        reasons = [f"preprocessing with resize={resize!r} (supported: {' or '.join(map(repr, known))})"]
-        reasons = reasons if resize not in known else []
-        return reasons + other_values(found, head) + unsupported_text(model.text, {**NOT_BERT, **_OWL_TEXT})
+        resize = config["preprocessing"]["resize"]
+        known = ("squash", "pad") if model.objectness else ("squash",)
+        other = f"preprocessing with resize={resize!r} (supported: {' or '.join(map(repr, known))})"
+        return [
+            *true_reasons({other: resize not in known}),
+            *other_values(vars(model), head),
+            *unsupported_text(model.text, {**NOT_BERT, **_OWL_TEXT}),
+        ]
 
     def write(self, model, arrays, others):
         prefix, size = f"{_owl_type(model)}.", (model.query_size, model.encoder.hidden_size)
@@ -306,12 +315,9 @@ class OwlViT(ModelForm):
 
     def written_config(self, model, vision):
         name = _owl_type(model)
-        own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
-        (architecture,) = vision.pop("architectures")
-        for key in ("id2label", "label2id"):
-            vision.pop(key)
+        own, architectures = _apart(vision)
         return {
-            "architectures": [architecture],
+            "architectures": architectures,
             "model_type": name,
             **own,
             "projection_dim": model.query_size,

@@ -4,9 +4,9 @@ An entry says how transformers names what `VisionTransformer` has, and which of 
 express. `huggingface.py` reads and writes the arrays by it, `huggingface_config.py` the options.
 
 Sources: the modules and configurations of transformers 5.23 in `models/` (`vit`, `deit`, `ijepa`, `vit_msn`,
-`vit_mae`, `dinov2`, `dinov2_with_registers`, `dinov3_vit`, `imagegpt`, `siglip`, `siglip2`, `clip`,
-`owlvit`, `owlv2`), and
-`conversion_mapping.py`, by which it renames the arrays of a file; `convert_dinov2_to_hf.py` for `images`.
+`vit_mae`, `dinov2`, `dinov2_with_registers`, `dinov3_vit`, `imagegpt`, `siglip`, `siglip2`, `clip`, `owlvit`,
+`owlv2`), and `conversion_mapping.py`, by which it renames the arrays of a file; `convert_dinov2_to_hf.py` for
+`images`.
 """
 
 import math
@@ -17,12 +17,13 @@ from typing import NamedTuple
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.models.vit.geometry import grid_shape, is_dynamic
 from keras_vit.rules import integer, number
+from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG
 from keras_vit.weights.layouts.layout import ANY, COMMON, true_reasons, unsupported_options
 from keras_vit.weights.layouts.table import LINEAR, Row, Table, fused_rows, torch_rows
 
-IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
+IMAGENET = dict(zip(("image_mean", "image_std"), NORMS["imagenet"]))
 _GATE = re.compile(r".*\.mlp\.(gate_proj|weights_in)\.weight")
 _BLOCK = "encoder_block_{i}/"
 PACKED = "siglip2_vision_model"  # whose patches are packed
@@ -51,7 +52,7 @@ class ModelType(NamedTuple):
         images: What the authors' repositories have in preprocessor_config.json besides the defaults of this
             class, for a folder without that file; None if such a model has our default preprocessing.
         any_size: Whether the model accepts images of other sizes than config.json's.
-        head: The entry of `get_config()` with the options of the head of a segmenter ("segmentation") or of a
+        head: The entry of `get_config()` with the options of the head, of a segmenter ("segmentation") or an
             open-vocabulary detector ("words"); None for others.
     """
 
@@ -423,11 +424,11 @@ def _read_image_gpt_mlp_dim(model):
 
 
 def _of_owl(config, objectness):
-    found = config["words"]["objectness"]
+    stored = config["words"]["objectness"]
     return {
         **_not_square(config),
         "pre_norm=False": not config["pre_norm"],
-        f"objectness={found}": found != objectness,
+        f"objectness={stored}": stored != objectness,
     }
 
 

@@ -12,6 +12,7 @@ import re
 import numpy as np
 
 from keras_vit.variants import VARIANTS
+from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config, timm_config
 from keras_vit.weights.layouts.layout import COMMON, Layout, other_values, true_reasons
@@ -79,7 +80,7 @@ _PLAIN_VISION = {
 }
 _PLAIN_TEXT = {**_PLAIN, "embed_cls": False, "hf_model_name": None}
 _TEXT_DEFAULTS = {"no_causal_mask": False, "pool_type": "argmax", "eos_id": 2, "heads": 8}
-_MEAN, _STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+_MEAN, _STD = NORMS["clip"]
 _RESIZES = {"shortest": "crop", "squash": "squash"}
 
 

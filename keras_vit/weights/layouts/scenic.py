@@ -5,6 +5,7 @@ OWLv2's have `ln_0` and `ln_1`, and in the code of 2024 the blocks are `resblock
 merged class token has Flax's epsilon, 1e-6, and the heads' GELU is the approximate one.
 """
 
+from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
 from keras_vit.weights.layouts.table import Row, Table, flax_rows
 from keras_vit.weights.layouts.text_tower import NOT_BERT, unsupported_text
@@ -12,7 +13,7 @@ from keras_vit.weights.layouts.text_tower import NOT_BERT, unsupported_text
 _CLIP = "backbone/clip/"
 _TEXT = {"causal": True, "pooling": "argmax", "activation": "quick_gelu", "norm_epsilon": 1e-5}
 _HEAD = {"merge_class_token": True, "merge_norm_epsilon": 1e-6, "head_activation": "gelu_tanh"}
-_COLORS = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
+_MEAN, _STD = NORMS["clip"]
 
 
 def _block(first_norm):
@@ -64,8 +65,7 @@ class WordDetectors(ModelForm):
         return arrays, {**config, "words": {"objectness": model.objectness}}
 
     def unsupported(self, model, config):
-        found = {name: getattr(model, name) for name in _HEAD}
-        return other_values(found, _HEAD) + unsupported_text(model.text, {**NOT_BERT, **_TEXT})
+        return other_values(vars(model), _HEAD) + unsupported_text(model.text, {**NOT_BERT, **_TEXT})
 
 
 class Scenic(Layout):
@@ -105,5 +105,5 @@ class Scenic(Layout):
                 "prefix_positions": True,
                 "pooling": "token",
             },
-            "preprocessing": {**_COLORS, "resize": "pad", "antialias": True},
+            "preprocessing": {"mean": _MEAN, "std": _STD, "resize": "pad", "antialias": True},
         }
