@@ -30,7 +30,7 @@ class Detection(HeadedTask):
     title = "object detection"
     slug = "object-detection"
     outputs_in_words = "boxes and classes"
-    recipe_fields = ("detector", "mosaic")
+    recipe_fields = ("head_options", "mosaic")
     head_class = property(lambda self: detectors.ObjectDetector)
     reads_images = True
     top = 100

@@ -8,12 +8,12 @@ class HeadedTask(LabelTask):
     """A task with labels that move with the image, and a `HeadedModel` around the encoder.
 
     Attributes:
-        head_class: The class of the model, whose `kind` is the name of its arguments in a recipe and in
-            `from_pretrained`.
+        head_class: The class of the model, whose `kind` is the name of its arguments in `from_pretrained`.
         outputs_in_words: What the model's outputs are.
     """
 
     ends_with_tokens = True
+    recipe_fields = ("head_options",)
     head_class = outputs_in_words = None
 
     def check_recipe(self, recipe):
@@ -32,9 +32,8 @@ class HeadedTask(LabelTask):
         return self.head_class(model, **head) if backbone(model) is model else model
 
     def _head(self, recipe, dataset):
-        field = self.head_class.kind
-        options = getattr(recipe, field) or {}
-        check_arguments(field, options, self.head_class)
+        options = recipe.head_options or {}
+        check_arguments("head_options", options, self.head_class)
         classes = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
         return {**classes, "split_seed": recipe.seed, **options}
 

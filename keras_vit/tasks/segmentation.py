@@ -28,7 +28,7 @@ class Segmentation(HeadedTask):
     title = "semantic segmentation"
     slug = "semantic-segmentation"
     outputs_in_words = "class maps"
-    recipe_fields = ("segmenter", "class_weights")
+    recipe_fields = ("head_options", "class_weights")
     head_class = property(lambda self: segmenters.ImageSegmenter)
 
     def loss(self, recipe):

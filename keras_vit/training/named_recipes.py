@@ -178,7 +178,7 @@ RECIPES = {
         weight_decay=1e-4,
         clip_norm=None,
         freeze="encoder_norm",
-        segmenter={"head": "linear", "head_norm": "batch"},
+        head_options={"head": "linear", "head_norm": "batch"},
         image_size=(518, 518),
         eval_every=4000,
         source="Oquab et al. 2023 (DINOv2, arXiv 2304.07193), section 7.4 and table 10, and the "
@@ -196,7 +196,7 @@ RECIPES = {
         weight_decay=0.05,
         layer_decay=0.8,
         clip_norm=0.01,
-        segmenter={"head": "mask", "num_queries": 100},
+        head_options={"head": "mask", "num_queries": 100},
         image_size=(512, 512),
         eval_every=1263,
         source="Kerssies et al. 2025 (EoMT, arXiv 2503.19108), and its code: "
@@ -238,7 +238,7 @@ RECIPES = {
         stochastic_depth_rate=0.2,
         crop_area=(0.6, 1.0),
         mosaic=(0.4, 0.3, 0.3),
-        detector={"text": "stored"},
+        head_options={"text": "stored"},
         eval_every=4000,
         source="Minderer et al. 2022 (OWL-ViT, arXiv 2205.06230), and its code: "
         "`scenic/projects/owl_vit/configs/clip_b32_finetune.py`, with the text tower frozen and gradients "
@@ -258,7 +258,7 @@ RECIPES = {
             **{"image_size": 32, "patch_size": 2, "hidden_size": 64, "num_layers": 3, "mlp_dim": 128},
             **{"num_heads": 2, "rotary": "axial", "pooling": "gap"},
         },
-        segmenter={"head": "up", "decoder_size": 32, "upscale_blocks": 1},
+        head_options={"head": "up", "decoder_size": 32, "upscale_blocks": 1},
         eval_every=200,
         source="this package: scenes of scanned digits from scratch, `digits_scenes`",
         cost="1,300 steps of 24 images, 224 seconds on 2 cores",
@@ -270,7 +270,7 @@ RECIPES = {
         total_steps=200,
         warmup_steps=20,
         freeze="encoder_norm",
-        segmenter={"head": "linear"},
+        head_options={"head": "linear"},
         source="this package: a linear head on the frozen encoder of `digits_scenes`",
         cost="200 steps of 24 images, whose features are computed once, 58 seconds on 2 cores",
         result="mean IoU 0.84 on 240 test scenes (seed 0)",
@@ -283,7 +283,7 @@ RECIPES = {
         warmup_steps=45,
         weight_decay=0.1,
         freeze="encoder_block_1",
-        segmenter={
+        head_options={
             **{"head": "mask", "num_queries": 16, "query_blocks": 1, "upscale_blocks": 1},
             **{"loss_points": 256, "masked_attention": False},
         },

@@ -73,8 +73,8 @@ class Recipe(Augmentation):
             or None.
         model: Other arguments of `VisionTransformer`. If they have all sizes, they are for runs without
             weights and without all sizes of another model.
-        segmenter: Of segmentation: arguments of `ImageSegmenter`, such as its `head`; None for its defaults.
-        detector: Of detection: arguments of `ObjectDetector`; None for its defaults.
+        head_options: Of a task whose model is an encoder with a head of its own: arguments of this model,
+            such as the `head` of an `ImageSegmenter`; None for its defaults.
         image_text: Arguments of `ImageTextModel` besides the image tower, to train it on a data set with
             texts; the tokenizer determines the vocabulary and the length of `text`. Without `text`, both
             towers come from the weights. None for another model.
@@ -128,8 +128,7 @@ class Recipe(Augmentation):
     remat: bool = field(rules.boolean, default=False)
     crop_area: tuple[float, float] | None = field(CROP_AREA, default=(0.05, 1.0), kw_only=True)
     flip: bool = field(rules.boolean, default=True, kw_only=True)
-    segmenter: dict | None = field(rules.optional(_ARGUMENTS), default=None)
-    detector: dict | None = field(rules.optional(_ARGUMENTS), default=None, kw_only=True)
+    head_options: dict | None = field(rules.optional(_ARGUMENTS), default=None)
     image_text: dict | None = field(rules.optional(_ARGUMENTS), default=None)
     pretrainer: dict | None = field(rules.optional(_ARGUMENTS), default=None)
     train_samples: int | None = field(rules.optional(_POSITIVE_INT), default=None)

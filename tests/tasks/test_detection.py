@@ -123,10 +123,10 @@ def test_recipes_that_do_not_fit_are_refused(change, message):
 
 def test_unknown_arguments_of_the_detector_are_refused():
     data = few_scenes()
-    recipe = keras_vit.training.find_recipe("digits_detect").with_changes(detector={"heads": 3})
+    recipe = keras_vit.training.find_recipe("digits_detect").with_changes(head_options={"heads": 3})
     with pytest.raises(
         ValueError,
-        match="^expected merge_class_token, .* in the recipe's detector; got heads",
+        match="^expected merge_class_token, .* in the recipe's head_options; got heads",
     ):
         TASK.loading({}, recipe, data)
 

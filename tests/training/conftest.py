@@ -81,7 +81,11 @@ def labeled(tmp_path_factory):
             return RunConfig(f"folder:{folder / 'classes'}", recipe, model, objective=labels)
         data, recipe, make = "captions", PAIRS, towers
         if labels in SEGMENTERS:
-            data, recipe, make = "masks", SEGMENTATION.with_changes(segmenter=SEGMENTERS[labels]), segmenter
+            data, recipe, make = (
+                "masks",
+                SEGMENTATION.with_changes(head_options=SEGMENTERS[labels]),
+                segmenter,
+            )
         elif labels == "boxes":
             data, recipe, make = "boxes", BOXES, detector
         file = folder / f"{labels}.keras"

@@ -10,8 +10,8 @@ from keras_vit.training import RECIPES, RunConfig
         ("mae", {"target": "pixels"}, {}, "'mae' .* does not use target='pixels'"),
         ("classify", {"tokenizer": "words"}, {}, "does not use tokenizer='words'"),
         ("igpt", {"tokenizer": "words"}, {"image_text": {}}, r"use image_text=\{\}, tokenizer='words'"),
-        ("classify", {}, {"segmenter": {"head": "up"}}, "task 'single_label' does not use segmenter="),
-        ("mae", {}, {"task": "segmentation", "segmenter": {}}, r"does not use segmenter=\{\}"),
+        ("classify", {}, {"head_options": {"head": "up"}}, "task 'single_label' does not use head_options="),
+        ("mae", {}, {"task": "segmentation", "head_options": {}}, r"does not use head_options=\{\}"),
         ("classify", {}, {"pretrainer": {}}, "without labels: expected objective .*'masked_patch'"),
     ],
 )

@@ -30,7 +30,7 @@ def built(*args, **changes):
 
 @pytest.mark.parametrize("segmenter", some([{"head": "up", "decoder_size": 8}, None, QUERIES], 3))
 def test_the_finished_model_is_a_segmenter_with_the_recipes_head(segmenter):
-    model = built(segmenter=segmenter, dropout_rate=0.1)
+    model = built(head_options=segmenter, dropout_rate=0.1)
     assert isinstance(model, ImageSegmenter)
     assert model.head == (segmenter or {"head": "linear"})["head"]
     finished = finished_model(model)
@@ -45,20 +45,20 @@ def test_the_recipes_whole_model_is_used_unless_a_run_has_another():
 
 @pytest.mark.parametrize("head", ["linear", "multi"])
 def test_a_frozen_backbone_leaves_the_head(head):
-    model = built("segment_linear", image_size=None, segmenter={"head": head})
+    model = built("segment_linear", image_size=None, head_options={"head": head})
     compile_model(model, RECIPES["segment_linear"])
     trained = {variable.path.split("/")[0] for variable in model.trainable_variables}
     assert trained == {"head_norm", "head"}
 
 
 def test_an_unknown_argument_of_the_segmenter_is_refused():
-    message = "^expected head, .*decoder_size, .* in the recipe's segmenter; got decoder_width$"
+    message = "^expected head, .*decoder_size, .* in the recipe's head_options; got decoder_width$"
     with pytest.raises(ValueError, match=message):
-        built(segmenter={"head": "up", "decoder_width": 8})
+        built(head_options={"head": "up", "decoder_width": 8})
 
 
 def test_a_run_starts_from_the_head_of_its_weights(tmp_path):
-    trained = finished_model(built(segmenter={"head": "up", "decoder_size": 8}))
+    trained = finished_model(built(head_options={"head": "up", "decoder_size": 8}))
     trained.get_layer("head").bias.assign(np.arange(11.0))
     trained.class_names = ("background", *"0123456789")
     trained.save(tmp_path / "model.keras")
@@ -66,7 +66,7 @@ def test_a_run_starts_from_the_head_of_its_weights(tmp_path):
     every = "head_projection, upscale_0, head"
     cases = (8, np.arange(11), f"{every}; new: none"), (4, np.zeros(11), f"none; new: {every}")
     for size, expected, line in cases:
-        recipe = RECIPES["digits_scenes"].with_changes(segmenter={"head": "up", "decoder_size": size})
+        recipe = RECIPES["digits_scenes"].with_changes(head_options={"head": "up", "decoder_size": size})
         start = RunConfig("digits_scenes", recipe, weights=str(tmp_path / "model.keras"))
         model = build_model(start, names)
         np.testing.assert_array_equal(numpy(model.get_layer("head").bias), expected)
