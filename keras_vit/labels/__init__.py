@@ -1,17 +1,15 @@
 """Label kinds: what a label is, and how outputs decide for one; a file for each."""
 
-from keras_vit import rules
-from keras_vit.labels.boxes import Boxes
-from keras_vit.labels.class_ids import ClassIds
+from keras_vit import names, rules
 from keras_vit.labels.class_maps import IGNORE as IGNORE
-from keras_vit.labels.class_maps import ClassMaps
-from keras_vit.labels.class_rows import ClassRows
 from keras_vit.labels.label_kind import LabelKind
-from keras_vit.labels.numbers import Numbers
-from keras_vit.lazy import lazy_names
+from keras_vit.lazy import discovered, lazy_names
 
-# The kinds of labels by the names of their tasks, the default first.
-LABEL_KINDS = {kind.name: kind for kind in (ClassIds(), ClassRows(), Numbers(), ClassMaps(), Boxes())}
+# The kinds of labels of all modules by the names of their tasks, the default first.
+LABEL_KINDS = {
+    kind.name: kind
+    for kind in sorted(discovered(__name__, "KIND"), key=lambda kind: names.TASKS.index(kind.name))
+}
 
 
 def label_kind(name):

@@ -65,3 +65,6 @@ class Boxes(IndependentClasses):
     def stored(self, label, names):
         rows = decode_boxes(label).tolist()
         return [[names[int(row[4])] if names else int(row[4]), *row[:4], *row[5:]] for row in rows]
+
+
+KIND = Boxes()

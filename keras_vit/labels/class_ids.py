@@ -36,3 +36,6 @@ class ClassIds(ExclusiveClasses):
 
     def fits_columns(self, names):
         return names == ("label",)
+
+
+KIND = ClassIds()

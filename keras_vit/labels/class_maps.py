@@ -36,3 +36,6 @@ class ClassMaps(ExclusiveClasses):
         pixels = np.bincount(np.ravel(label)[np.ravel(label) != IGNORE], minlength=len(names))
         order = [number for number in np.argsort(-pixels, kind="stable") if pixels[number]]
         return ", ".join(str(names[number]) for number in order) or "none"
+
+
+KIND = ClassMaps()

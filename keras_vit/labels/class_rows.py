@@ -14,3 +14,6 @@ class ClassRows(IndependentClasses):
 
     def format(self, label, names):
         return ", ".join(str(name) for name, has in zip(names, label) if has) or "none"
+
+
+KIND = ClassRows()

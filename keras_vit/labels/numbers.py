@@ -8,3 +8,6 @@ class Numbers(LabelKind):
 
     name = "regression"
     noun = ("target", "targets")
+
+
+KIND = Numbers()

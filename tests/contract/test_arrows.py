@@ -13,7 +13,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "startup_logs": (),
     "messages": (),
     "rules": ("messages",),
-    "labels": ("lazy", "rules"),
+    "labels": ("lazy", "names", "rules"),
     "losses": ("labels",),
     "metrics": ("labels",),
     "tasks": ("models", "data", "losses", "metrics", "inspection"),
