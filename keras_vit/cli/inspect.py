@@ -135,10 +135,11 @@ def _prediction_table(model, names, predictions):
 
 def _words(model, found, top):
     """Return a prediction as text."""
-    from keras_vit.tasks.regression import REGRESSION
+    from keras_vit.labels import label_kind
 
     if "values" in found:
-        return REGRESSION.label.format(found["values"], model.class_names or range(model.num_classes))
+        names = model.class_names or range(model.num_classes)
+        return label_kind("regression").format(found["values"], names)
     scores = ([*row.values()][:2] for row in best_of(found)[:top])
     return "; ".join(f"{name} {score:.1%}" for name, score in scores) or "none"
 

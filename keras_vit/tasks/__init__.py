@@ -1,16 +1,14 @@
 """Tasks: loss, metrics, scores, labels and descriptions of what a model predicts, a file for each."""
 
-from keras_vit import rules
-from keras_vit.lazy import lazy_names
-from keras_vit.tasks.detection import DETECTION
-from keras_vit.tasks.multi_label import MULTI_LABEL
-from keras_vit.tasks.regression import REGRESSION
-from keras_vit.tasks.segmentation import SEGMENTATION
-from keras_vit.tasks.single_label import SINGLE_LABEL
+from keras_vit import names, rules
+from keras_vit.lazy import discovered, lazy_names
 from keras_vit.tasks.task import LabelTask
 
-# The tasks with labels, the default first.
-TASKS = {task.name: task for task in (SINGLE_LABEL, MULTI_LABEL, REGRESSION, SEGMENTATION, DETECTION)}
+# The tasks with labels of all modules by name, the default first.
+TASKS = {
+    task.name: task
+    for task in sorted(discovered(__name__, "TASK"), key=lambda task: names.TASKS.index(task.name))
+}
 
 
 def get_task(name):

@@ -35,7 +35,7 @@ class Detection(HeadedTask):
     reads_images = True
     top = 100
 
-    def loss(self, recipe):
+    def loss(self, recipe, model):
         return loss_module.DetectionLoss()
 
     def validate(self, model, dataset, recipe):
@@ -149,4 +149,4 @@ def object_rows(model, paths, inputs, found, write=None):
         }
 
 
-DETECTION = Detection()
+TASK = Detection()

@@ -101,12 +101,16 @@ class MultiLabel(LabelTask):
     title = "multi-label image classification"
     slug = "multi-label-classification"
 
-    def loss(self, recipe):
+    def loss(self, recipe, model):
         return losses.SigmoidCrossEntropy(indices=False)
 
-    def metrics(self, outputs):
+    def metrics(self, model):
         area = keras.metrics.AUC(
-            curve="PR", multi_label=True, num_labels=outputs, from_logits=True, name="average_precision"
+            curve="PR",
+            multi_label=True,
+            num_labels=model.output_shape[-1],
+            from_logits=True,
+            name="average_precision",
         )
         return [area]
 
@@ -123,4 +127,4 @@ class MultiLabel(LabelTask):
         return (self.label.decide(predictions.outputs) == predictions.labels).all(axis=1)
 
 
-MULTI_LABEL = MultiLabel()
+TASK = MultiLabel()

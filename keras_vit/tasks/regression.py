@@ -55,10 +55,10 @@ class Regression(LabelTask):
     primary_metric_title = "mean absolute error"
     title = slug = "regression"
 
-    def loss(self, recipe):
+    def loss(self, recipe, model):
         return losses.SquaredError()
 
-    def metrics(self, outputs):
+    def metrics(self, model):
         return [keras.metrics.MeanAbsoluteError(name="absolute_error")]
 
     def rows(self, model, paths, inputs, top):
@@ -78,4 +78,4 @@ class Regression(LabelTask):
         return np.ones(len(predictions.outputs), bool)
 
 
-REGRESSION = Regression()
+TASK = Regression()

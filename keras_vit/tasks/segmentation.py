@@ -31,11 +31,11 @@ class Segmentation(HeadedTask):
     recipe_fields = ("head_options", "class_weights")
     head_class = property(lambda self: segmenters.ImageSegmenter)
 
-    def loss(self, recipe):
+    def loss(self, recipe, model):
         return losses.SegmentationCrossEntropy()
 
-    def metrics(self, outputs):
-        return [metrics.MeanIoU(outputs)]
+    def metrics(self, model):
+        return [metrics.MeanIoU(model.output_shape[-1])]
 
     def note(self, model):
         """A line with the loaded and the new layers of the head."""
@@ -145,4 +145,4 @@ class Segmentation(HeadedTask):
         return np.ones(len(predictions.lengths), bool)
 
 
-SEGMENTATION = Segmentation()
+TASK = Segmentation()

@@ -141,12 +141,12 @@ class SingleLabel(LabelTask):
     title = "image classification"
     slug = "classification"
 
-    def loss(self, recipe):
+    def loss(self, recipe, model):
         names = {"softmax": "SoftmaxCrossEntropy", "sigmoid": "SigmoidCrossEntropy"}
         cross_entropy = getattr(losses, names[recipe.loss])
         return cross_entropy(recipe.label_smoothing)
 
-    def metrics(self, outputs):
+    def metrics(self, model):
         return [metrics.Accuracy()]
 
     def check_recipe(self, recipe):
@@ -179,4 +179,4 @@ class SingleLabel(LabelTask):
         return predictions.best[:, 0] == predictions.labels
 
 
-SINGLE_LABEL = SingleLabel()
+TASK = SingleLabel()

@@ -64,11 +64,11 @@ class Task:
     def check_recipe(self, recipe):
         """Raise ValueError for a recipe with what this task does not have."""
 
-    def loss(self, recipe):
-        """A Keras loss for a `Recipe`; None where the model computes its own."""
+    def loss(self, recipe, model):
+        """A Keras loss for a `Recipe` and the trained model; None where the model computes its own."""
 
-    def metrics(self, outputs):
-        """A list of Keras metrics for a model with so many outputs."""
+    def metrics(self, model):
+        """A list of Keras metrics for the trained model."""
         return []
 
     def options(self, dataset):

@@ -74,7 +74,7 @@ def compile_model(
         if isinstance(layer, EncoderBlock):
             layer.remat = recipe.remat
     chosen = task if isinstance(task, Task) else task_of_class(model, task, recipe.task)
-    loss, metrics = chosen.loss(recipe), chosen.metrics(model.output_shape[-1])
+    loss, metrics = chosen.loss(recipe, model), chosen.metrics(model)
     if task is None and isinstance(model, DistributedModel) and model.own_loss is not None:
         loss, metrics = None, []
     model.compile(

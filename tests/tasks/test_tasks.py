@@ -1,3 +1,5 @@
+import types
+
 import keras
 import numpy as np
 import pytest
@@ -30,19 +32,23 @@ def test_accuracy_reads_rows_and_as_many_indices_as_classes_in_turn_with_weights
     assert found == pytest.approx(((weights * HITS).sum() + HITS.sum()) / (weights.sum() + 3))
 
 
+def with_outputs(count):
+    return types.SimpleNamespace(output_shape=(None, count))
+
+
 def test_classes_have_the_recipes_loss():
     recipe = RECIPES["finetune"].with_changes(label_smoothing=0.1)
     for loss, kind in (("softmax", SoftmaxCrossEntropy), ("sigmoid", SigmoidCrossEntropy)):
-        found = TASKS["single_label"].loss(recipe.with_changes(loss=loss))
+        found = TASKS["single_label"].loss(recipe.with_changes(loss=loss), None)
         assert type(found) is kind and found.label_smoothing == 0.1
-    assert type(TASKS["multi_label"].loss(RECIPES["finetune"])) is SigmoidCrossEntropy
+    assert type(TASKS["multi_label"].loss(RECIPES["finetune"], None)) is SigmoidCrossEntropy
 
 
 def test_the_metric_of_multi_label_training_is_about_the_mean_average_precision(rng):
     task, labels = TASKS["multi_label"], rng.integers(0, 2, (400, 2))
     logits = rng.standard_normal((400, 2)).astype("float32") + labels
     expected = task.scores(task.predictions(logits, labels))["mean_average_precision"]
-    (metric,) = task.metrics(2)
+    (metric,) = task.metrics(with_outputs(2))
     assert value_of(metric, (labels, logits, None)) == pytest.approx(expected, abs=0.02)
 
 
@@ -50,10 +56,10 @@ def test_numbers_have_the_weighted_squared_error(rng):
     task = TASKS["regression"]
     y, p, weights = rng.standard_normal((4, 3)), rng.standard_normal((4, 3)), np.array([1.0, 0, 2, 0.5])
     errors = ((y - p) ** 2).mean(1)
-    loss = task.loss(None)
+    loss = task.loss(None, None)
     assert float(loss(y, p)) == pytest.approx(errors.mean(), rel=1e-5)
     assert float(loss(y, p, weights)) == pytest.approx((weights * errors).sum() / 3.5, rel=1e-5)
-    for metric in task.metrics(3):
+    for metric in task.metrics(with_outputs(3)):
         expected = (weights * np.abs(y - p).mean(1)).sum() / 3.5
         assert value_of(metric, (y, p, weights)) == pytest.approx(expected, rel=1e-5)
 
@@ -61,7 +67,7 @@ def test_numbers_have_the_weighted_squared_error(rng):
 @pytest.mark.parametrize("objective", TASKS.values(), ids=lambda objective: objective.name)
 def test_the_metric_that_selects_a_checkpoint_exists(objective):
     of_validate = {"ap"} if objective.validate else set()
-    known = {"loss", *(metric.name for metric in objective.metrics(3))} | of_validate
+    known = {"loss", *(metric.name for metric in objective.metrics(with_outputs(3)))} | of_validate
     assert objective.validation_metric in known
     of_higher = ("accuracy", "average_precision", "mean_iou", "ap")
     assert objective.higher_is_better == (objective.validation_metric in of_higher)

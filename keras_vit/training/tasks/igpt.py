@@ -18,7 +18,7 @@ class PixelTask(Pretraining):
     name = "igpt"
     model = ImageGPT
 
-    def loss(self, recipe):
+    def loss(self, recipe, model):
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=MEAN)
 
     def prepare(self, model, samples, recipe):

@@ -26,7 +26,7 @@ class Pairs(Task):
                 "class_weights, mixup, cutmix or accumulation_steps"
             )
 
-    def metrics(self, outputs):
+    def metrics(self, model):
         return [PairRecall(of, k) for of in SIDES for k in (1, 5)]
 
     def options(self, dataset):

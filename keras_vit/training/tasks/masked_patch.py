@@ -17,7 +17,7 @@ class MaskedPatchTask(Pretraining):
     name = "masked_patch"
     recipe_fields = ("pretrainer", "target")
 
-    def loss(self, recipe):
+    def loss(self, recipe, model):
         if self.config.target == "pixels":
             return keras.losses.MeanSquaredError(reduction=MEAN)
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction=MEAN)
