@@ -7,12 +7,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.hints import FREE
+from keras_vit.layers.convolution import Conv2D
 from keras_vit.types import Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class StdConv2D(keras.layers.Conv2D):
+class StdConv2D(Conv2D):
     """A `keras.layers.Conv2D` that standardizes its kernel at each call.
 
     The kernel of each output channel is centered and divided by √(variance + variance_epsilon) + epsilon;
@@ -33,8 +33,6 @@ class StdConv2D(keras.layers.Conv2D):
     Source: Qiao et al. 2019 (arXiv 1903.10520); `StdConv` of `vit_jax/models_resnet.py`.
     """
 
-    sharding = FREE
-
     def __init__(
         self, *args: Any, epsilon: float = 1e-5, variance_epsilon: float = 0.0, **kwargs: Any
     ) -> None:
@@ -50,18 +48,7 @@ class StdConv2D(keras.layers.Conv2D):
         return kernel / (ops.sqrt(variance + self.variance_epsilon) + self.epsilon)
 
     def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
-        outputs = super().convolution_op(inputs, ops.cast(self.standardized(kernel), inputs.dtype))
-
-        # TensorFlow's oneDNN convolution returns an empty batch in the shape of its input (seen in 2.21),
-        # which a reshape corrects.
-        batch, *size, _ = ops.shape(inputs)
-        for i, (side, stride) in enumerate(zip(size, self.strides)):
-            if self.padding == "same":
-                size[i] = -(-side // stride)
-            else:
-                reach = (self.kernel_size[i] - 1) * self.dilation_rate[i] + 1
-                size[i] = (side - reach) // stride + 1
-        return ops.reshape(outputs, (batch, *size, self.filters))
+        return super().convolution_op(inputs, ops.cast(self.standardized(kernel), inputs.dtype))
 
     def get_config(self) -> dict[str, Any]:
         own = {"epsilon": self.epsilon, "variance_epsilon": self.variance_epsilon}

@@ -67,18 +67,27 @@ def grids_of_blocks(encoder, blocks=None):
         >>> [grid.shape for grid in grids_of_blocks(model)]
         [(None, 4, 4, 24)]
     """
+    return [patch_grid(encoder, tokens) for tokens in tokens_of_blocks(encoder, blocks)]
+
+
+def tokens_of_blocks(encoder, blocks=None):
+    """As `grids_of_blocks`, but all tokens (batch, tokens, channels), prefix tokens first.
+
+    Example:
+        >>> [tokens.shape for tokens in tokens_of_blocks(model)]
+        [(None, 17, 24)]
+    """
     last = (encoder.num_layers or 1) - 1
     optional(items(integer(at_least=0))).check("blocks", blocks)
     blocks = (last,) if blocks is None else blocks
     if not blocks or max(blocks) > last or sorted({*blocks}) != [*blocks]:
         raise ValueError(f"blocks must be increasing numbers from 0 to {last}; got {blocks!r}")
-    outputs = [
+    return [
         encoder._stages["tokens"]
         if block == last
         else normalized(encoder, encoder.get_layer(f"encoder_block_{block}").output)
         for block in blocks
     ]
-    return [patch_grid(encoder, tokens) for tokens in outputs]
 
 
 def patch_grid(encoder, tokens):

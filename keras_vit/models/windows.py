@@ -68,43 +68,55 @@ def segment(
 
     Source: mmsegmentation's `slide_inference` and `whole_inference`.
     """
-    boolean.check("whole", whole)
-    integer(at_least=1).check("batch_size", batch_size)
-    preprocessing = model.preprocessing
-    if whole and preprocessing.image_size is None:
-        raise ValueError("whole=True resizes images to the model's size; this model accepts any size")
-    if whole and preprocessing.resize != "squash":
-        preprocessing = dataclasses.replace(preprocessing, resize="squash")  # which keeps every pixel
-    images = as_list(images, preprocessing.channels)
+    images = checked_images(model, images, whole, batch_size)
     if whole:
-        return _segment_whole(model, images, preprocessing, batch_size, value_range)
+        return [_classes_of(*each) for each in whole_outputs(model, images, batch_size, value_range)]
     maps = []
     for image in images:
-        pixels = as_pixels(image, preprocessing.channels, value_range)
+        pixels = as_pixels(image, model.preprocessing.channels, value_range)
         class_map = np.zeros(pixels.shape[:2], "int32")
-        for top, left, logits in _slide(model, model.predict_on_batch, pixels, window, overlap, batch_size):
+        for top, left, logits in slide(model, model.predict_on_batch, pixels, window, overlap, batch_size):
             part = class_map[top : top + logits.shape[0], left : left + logits.shape[1]]
             part[:] = logits[: part.shape[0], : part.shape[1]].argmax(-1)
         maps.append(class_map)
     return maps
 
 
-def _segment_whole(model, images, preprocessing, batch_size, value_range):
-    maps = []
+def checked_images(model, images, whole, batch_size):
+    """A list of images, after a check of the other arguments of `segment`."""
+    boolean.check("whole", whole)
+    integer(at_least=1).check("batch_size", batch_size)
+    if whole and model.preprocessing.image_size is None:
+        raise ValueError("whole=True resizes images to the model's size; this model accepts any size")
+    return as_list(images, model.preprocessing.channels)
+
+
+def whole_outputs(model, images, batch_size, value_range):
+    """The outputs of images that are resized to the model's size, however that changes their proportions.
+
+    Args:
+        model, batch_size, value_range: As for `segment`.
+        images: The result of `checked_images`.
+
+    Yields:
+        (outputs (rows, columns, channels), size of the image, `Preprocessing` whose resizing is bilinear).
+    """
+    # "squash" keeps every pixel.
+    preprocessing = dataclasses.replace(model.preprocessing, resize="squash")
+    back = dataclasses.replace(preprocessing, interpolation="bilinear")
     for first in range(0, len(images), batch_size):
         sizes, inputs = [], []
         for image in images[first : first + batch_size]:
             pixels = as_pixels(image, preprocessing.channels, value_range)
             sizes.append(pixels.shape[:2])
             inputs.append(preprocessing.normalize(preprocessing.resized(pixels)))
-        logits = check_finite(np.asarray(model.predict_on_batch(np.stack(inputs))))
-        maps += [_classes_of(each, size, preprocessing) for each, size in zip(logits, sizes)]
-    return maps
+        outputs = check_finite(np.asarray(model.predict_on_batch(np.stack(inputs))))
+        for each, size in zip(outputs, sizes):
+            yield each, size, back
 
 
 def _classes_of(logits, size, preprocessing):
     """The class of each pixel of an image, from logits (rows, columns, classes) that are resized to it."""
-    preprocessing = dataclasses.replace(preprocessing, interpolation="bilinear")
     count = max(_AT_ONCE // (size[0] * size[1]), 1)
     highest, classes = np.full(size, -np.inf, "float32"), np.zeros(size, "int32")
     for first in range(0, logits.shape[-1], count):
@@ -174,14 +186,14 @@ def dense_features(
         patch = patch_pixels(encoder)
         rows, columns = (-(-side // p) for side, p in zip(pixels.shape, patch))
         grid = np.zeros((rows, columns, sum(output.shape[-1] for output in extractor.outputs)), "float32")
-        for top, left, features in _slide(encoder, compute, pixels, window, overlap, batch_size, patch):
+        for top, left, features in slide(encoder, compute, pixels, window, overlap, batch_size, patch):
             part = grid[top : top + features.shape[0], left : left + features.shape[1]]
             part[:] = features[: part.shape[0], : part.shape[1]]
         grids.append(grid)
     return grids
 
 
-def _slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):
+def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):
     """The mean outputs of overlapping windows of one image, in blocks that are finished.
 
     Args:

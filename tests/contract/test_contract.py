@@ -17,7 +17,7 @@ from reference.small import DECODER, HEAD, HYBRID, NO_TRANSFORMER, PACKED, PIXEL
 
 import keras_vit
 from keras_vit import layers, preprocessing, variants
-from keras_vit.layers import box_head, class_queries, segmentation_head
+from keras_vit.layers import box_head, class_queries, convolution, segmentation_head
 from keras_vit.layers.attention import Projection
 from keras_vit.layers.dense import Dense, EinsumDense
 from keras_vit.layers.hints import Sharding
@@ -73,6 +73,7 @@ LAYERS = [
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (8, 4), "use_bias": False}, [IMAGE]),
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (5, 6), "crop": True}, [IMAGE]),
     (layers.StartToken, {}, [TOKENS]),
+    (convolution.Conv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "use_bias": False}, [IMAGE]),
     (layers.StdConv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, [IMAGE]),
     (layers.StdConv2D, {"filters": 4, "kernel_size": 1, "epsilon": 0.0, "variance_epsilon": 1e-5}, [IMAGE]),
     (layers.StochasticDepth, {"rate": 0.3, "seed": 1}, [TOKENS]),
@@ -181,7 +182,7 @@ CASES = LAYERS + MODELS
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
 # In a graph of its own, TensorFlow's convolution returns an empty batch with the size of its input, and the
 # optimizer removes the reshape that would correct it. In a model other operations follow, and it is right.
-EMPTY_IN_A_GRAPH = {layers.StdConv2D}
+EMPTY_IN_A_GRAPH = {layers.StdConv2D, convolution.Conv2D}
 ON_JAX = keras.backend.backend() == "jax"  # which compiles every case
 # tests/models/segmentation/test_image_segmenter.py has fast tests of the queries.
 PARAMETERS = [
