@@ -2,6 +2,7 @@
 
 from keras_vit import training as training
 from keras_vit.lazy import lazy_names
+from keras_vit.models.depth.depth_estimator import DepthEstimator as DepthEstimator
 from keras_vit.models.detection.object_detector import ObjectDetector as ObjectDetector
 from keras_vit.models.image_text.image_text_model import ImageTextModel as ImageTextModel
 from keras_vit.models.image_text.text_transformer import TextTransformer as TextTransformer

@@ -55,6 +55,7 @@ NUMPY_AND_KERAS_ONLY = {
 TENSORFLOW_ALLOWED = {
     "keras_vit/engine/sharding.py",  # jax
     "keras_vit/engine/strategy.py",
+    "keras_vit/layers/aligned_resize.py",
     "keras_vit/layers/control_dependencies.py",
     "keras_vit/layers/xla_form.py",  # jax, for a gradient
     "keras_vit/engine/jax_step.py",

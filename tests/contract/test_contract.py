@@ -17,7 +17,14 @@ from reference.small import DECODER, HEAD, HYBRID, NO_TRANSFORMER, PACKED, PIXEL
 
 import keras_vit
 from keras_vit import layers, preprocessing, variants
-from keras_vit.layers import box_head, class_queries, convolution, segmentation_head
+from keras_vit.layers import (
+    aligned_resize,
+    box_head,
+    class_queries,
+    convolution,
+    depth_head,
+    segmentation_head,
+)
 from keras_vit.layers.attention import Projection
 from keras_vit.layers.dense import Dense, EinsumDense
 from keras_vit.layers.hints import Sharding
@@ -95,6 +102,19 @@ LAYERS = [
     (segmentation_head.ResizeToImage, {}, [GRID, IMAGE]),
     (segmentation_head.QueryAttentionBias, {"num_prefix_tokens": 1}, [(4, 6, 3), GRID]),
     (segmentation_head.SemanticScores, {}, [(4, 6, 3), (3, 5), IMAGE]),
+    (aligned_resize.AlignedResize, {}, [GRID, IMAGE]),
+    (depth_head.Readout, {}, [(7, 8), GRID]),
+    (depth_head.Readout, {"kind": "add"}, [(7, 8), GRID]),
+    (depth_head.Readout, {"kind": "project", "activation": "quick_gelu"}, [(7, 8), GRID]),
+    (depth_head.Readout, {"kind": "concatenate"}, [(7, 8), GRID]),
+    (depth_head.Reassemble, {"size": 6, "channels": 6, "factor": 4}, [GRID]),
+    (depth_head.Reassemble, {"size": 6, "channels": 6}, [GRID]),
+    (depth_head.Reassemble, {"size": 6, "channels": 6, "factor": 0.5}, [GRID]),
+    (depth_head.ResidualUnit, {"norm": "batch"}, [GRID]),
+    (depth_head.FusionBlock, {"norm": "batch"}, [GRID, IMAGE, GRID]),
+    (depth_head.FusionBlock, {"residual": False}, [GRID, IMAGE]),
+    (depth_head.PixelValues, {"activation": "sigmoid", "scale": 3.0}, [GRID]),
+    (depth_head.DepthBins, {"min_depth": 1.0, "max_depth": 3.0}, [GRID]),
     (preprocessing.PreprocessingLayer, {"preprocessing": {"image_size": (8, 6)}}, [Pixels(IMAGE)]),
 ]
 # Their outputs, for a loss or the attention's scores, are float32 under every policy.
@@ -104,13 +124,21 @@ BIASES = (
         segmentation_head.QueryAttentionBias,
         segmentation_head.ResizeToImage,
         segmentation_head.SemanticScores,
+        depth_head.PixelValues,
+        depth_head.DepthBins,
     ),
 )
 # Whose configurations have more arguments, Keras's own.
 KERAS = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Conv2D)
 FLOAT32 = (
-    *(*BIASES, keras_vit.ImageGPT, keras_vit.MaskedPatchPredictor, keras_vit.MaskedAutoencoder),
-    *(keras_vit.ImageTextModel, keras_vit.DINO),
+    *(
+        *BIASES,
+        keras_vit.DepthEstimator,
+        keras_vit.ImageGPT,
+        keras_vit.MaskedPatchPredictor,
+        keras_vit.MaskedAutoencoder,
+    ),
+    *(keras_vit.ImageTextModel, keras_vit.DINO, keras_vit.DepthEstimator),
     *(box_head.BoxHead, box_head.PatchMlp, box_head.ConcatenateDetections, class_queries.ClassQueries),
 )
 # Their outputs have no axis of the batch; they have tests of their own.
@@ -167,6 +195,11 @@ MODELS += [
 ]
 DETECTOR = {"encoder": ENCODER, "num_classes": 5, "merge_class_token": True, "class_names": [*"abcde"]}
 MODELS.append((keras_vit.ObjectDetector, DETECTOR, [IMAGE]))
+DEPTH = {"encoder": ENCODER, "decoder_size": 8, "neck_sizes": [4, 5, 6, 7], "class_names": ["depth"]}
+MODELS += [
+    (keras_vit.DepthEstimator, {**DEPTH, "readout": "project"}, [IMAGE]),
+    (keras_vit.DepthEstimator, {"encoder": ENCODER, "head": "linear", "bins": 8}, [IMAGE]),
+]
 TOWERS = {"image": ENCODER, "text": TEXT, "text_projection": 12, "projection_bias": True}
 MODELS += [
     (keras_vit.TextTransformer, {**TEXT, "pooling": "argmax", "norm_epsilon": 1e-5}, [Ids((5,))]),

@@ -14,7 +14,8 @@ def randomize(model, scale=0.3, seed=1):
     rng = np.random.default_rng(seed)
     for weight in float_weights(model):
         start = 1.0 if weight.name == "gamma" else 0.0
-        weight.assign(start + scale * rng.standard_normal(weight.shape))
+        value = start + scale * rng.standard_normal(weight.shape)
+        weight.assign(np.abs(value) if weight.name == "moving_variance" else value)
     return model
 
 

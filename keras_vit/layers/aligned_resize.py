@@ -1,0 +1,69 @@
+"""Bilinear interpolation with the corners' centers in their places."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.layers.configurable import Configurable
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AlignedResize(Configurable):
+    """Resize a grid bilinearly, with the corners' centers in their places.
+
+    Call arguments:
+        grid: (batch, rows, columns, channels).
+        target: (batch, height, width, …), of which only the shape is used; None for twice the size.
+
+    Output shape: (batch, height, width, channels).
+
+    Example:
+        >>> AlignedResize()(np.zeros((1, 2, 2, 8)), np.zeros((1, 16, 24, 3))).shape
+        TensorShape([1, 16, 24, 8])
+
+    Source: Ranftl et al. 2021 (DPT), appendix, the head for depth.
+    """
+
+    def call(self, grid, target=None):
+        height, width = ops.shape(grid)[1:3]
+        return aligned_resize(grid, (2 * height, 2 * width) if target is None else ops.shape(target)[1:3])
+
+    def compute_output_spec(self, grid, target=None):
+        sides = [side and 2 * side for side in grid.shape[1:3]] if target is None else target.shape[1:3]
+        return keras.KerasTensor((grid.shape[0], *sides, grid.shape[-1]), self.compute_dtype)
+
+
+def aligned_resize(x, size):
+    """Resize grids (batch, height, width, channels) bilinearly, with the corners' centers in their places.
+
+    Args:
+        x: A tensor of floats.
+        size: (height, width).
+
+    Returns:
+        A tensor of the same dtype.
+
+    Example:
+        >>> aligned_resize(np.array([0.0, 3.0]).reshape(1, 1, 2, 1), (1, 4)).numpy().ravel().tolist()
+        [0.0, 1.0, 2.0, 3.0]
+
+    Source: `align_corners=True` of torch's `interpolate`.
+    """
+    if keras.backend.backend() == "tensorflow":
+        # One operation on all devices and in exports, instead of products with matrices.
+        import tensorflow as tf
+
+        x = ops.convert_to_tensor(x)
+        resized = tf.raw_ops.ResizeBilinear(images=x, size=size, align_corners=True)
+        return ops.cast(resized, x.dtype)
+    dtype = keras.backend.standardize_dtype(x.dtype)
+    for axis, length in zip((1, 2), size):
+        weights = _aligned_weights(x.shape[axis], length)
+        x = ops.moveaxis(ops.tensordot(ops.cast(x, "float32"), weights, axes=(axis, 0)), -1, axis)
+    return ops.cast(x, dtype)
+
+
+def _aligned_weights(old, new):
+    """The weights (old, new) of positions in the interpolation of others."""
+    places = np.arange(new) * (old - 1) / max(new - 1, 1)
+    return np.maximum(1 - np.abs(np.arange(old)[:, np.newaxis] - places), 0).astype("float32")

@@ -1,0 +1,1 @@
+"""Depth estimators: a value, or several, for each pixel."""

@@ -1,0 +1,276 @@
+"""Depth estimation: an encoder's patch tokens → a head → a depth, or other values, at each pixel."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+from keras import ops
+
+from keras_vit.layers.aligned_resize import AlignedResize
+from keras_vit.layers.convolution import Conv2D
+from keras_vit.layers.dense import Dense
+from keras_vit.layers.depth_head import (
+    FACTORS,
+    READOUTS,
+    VALUES,
+    DepthBins,
+    FusionBlock,
+    PixelValues,
+    Readout,
+    Reassemble,
+    batch_norm,
+)
+from keras_vit.layers.hints import CLASSES, WHOLE, sharded
+from keras_vit.layers.mlp import ACTIVATIONS
+from keras_vit.layers.segmentation_head import ResizeToImage
+from keras_vit.models.depth.estimating import estimate
+from keras_vit.models.features import tokens_of_blocks
+from keras_vit.models.headed_model import HeadedModel
+from keras_vit.models.pretraining.encoder_model import as_encoder
+from keras_vit.rules import integer, items, number, one_of, optional
+
+if TYPE_CHECKING:
+    from keras_vit.models.vit.vision_transformer import VisionTransformer
+
+HEADS = ("dpt", "linear")
+# The activation of each kind of output, by which "metric" is multiplied by `max_depth` if it is "sigmoid".
+OUTPUTS = {"metric": "sigmoid", "relative": "exp", "disparity": "relu", "values": "linear"}
+UPSAMPLINGS = ("match", "double")
+LEVELS = len(FACTORS)
+_POSITIVE = integer(at_least=1)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class DepthEstimator(HeadedModel):
+    """Depth estimation with a plain Vision Transformer, or the regression of other values at each pixel.
+
+    The heads are
+
+    * "dpt": the tokens of four blocks become maps of 4, 2, 1 and 0.5 times the patches' resolution, which
+      residual units and interpolation fuse, from the coarsest to the finest. Three convolutions follow, of
+      which the last two are at the image's resolution (DPT, Depth Anything);
+    * "linear": a linear layer for each patch, or for the concatenated tokens of several blocks. A "metric"
+      output is the expectation over `bins` depths at equal distances (DINOv2's and DINOv3's evaluation).
+
+    Depths are along the optical axis: larger values are farther away.
+
+    Args:
+        encoder: A VisionTransformer without layers after its tokens: no `num_classes`,
+            `representation_size`, "map" pooling or `norm_after_pooling`. Its layers are shared, so
+            training trains it. Or its constructor arguments. If it has a norm after its last block, this is
+            applied to the tokens of all blocks that are read.
+        num_classes: Number of values of each pixel: 1, or any number for the output "values".
+        head: "dpt" or "linear".
+        output: "metric" for depth in the unit of the labels, above 0 and at most `max_depth`; "relative" for
+            positive depth up to a factor; "disparity" for inverse depth of at least 0, up to a factor and an
+            addend; "values" for any numbers.
+        activation: "sigmoid" (times `max_depth`), "exp", "relu" or "linear"; None for that of `output`:
+            "sigmoid", "exp", "relu" and "linear" in the order above.
+        blocks: Numbers of the blocks, from 0, whose tokens are read. None: the last one for "linear"; for
+            "dpt" four at equal distances, such as 2, 5, 8 and 11 of 12, and 4, 11, 17 and 23 of 24.
+        readout: What is made of the class token: "ignore", "add" (to each patch token), "project" (a dense
+            layer of both) or "concatenate".
+        readout_activation: Of "project", as in `MlpBlock`.
+        neck_sizes: Channels of the four maps of "dpt" before `decoder_size`; None for 1/8, 1/4, 1/2 and all
+            of the encoder's.
+        decoder_size: Channels in which "dpt" fuses its maps.
+        head_size: Channels of the last convolution but one of "dpt".
+        upsampling: How "dpt" enlarges a map: "match" to the size of the next one, and at last to the image
+            (Depth Anything), or "double" (DPT), where the output is resized to the image.
+        head_norm: "batch" or None: the norm before the layer of "linear", and after each convolution of the
+            residual units of "dpt". It is of the batch on all devices, and not defined for
+            `accumulation_steps` above 1.
+        bins: Number of depths of a "metric" output of "linear"; None for none.
+        min_depth: The smallest of these depths.
+        max_depth: The largest one, or the factor of a "metric" output's "sigmoid".
+        class_names: One name per value, such as ("depth",), or None.
+        split_seed: Seed of the split of the training data; None if unknown.
+        dtype: A dtype policy for an encoder that is given by its arguments.
+        name, trainable: As of any Keras model.
+
+    Input: `images`, float32 (batch, height, width, in_channels), as for the encoder.
+    Output: float32 (batch, height, width, num_classes), at the size of the images.
+
+    Raises:
+        ValueError: for an unknown head, output or other choice, blocks that the encoder does not have,
+            another number than four of blocks or `neck_sizes` of "dpt", a readout of an encoder without a
+            class token, several values of an output that is a depth, an encoder with layers after its tokens
+            or without a Transformer, or image sides that patches do not divide; by `compile` for
+            micro-batches of a batch norm.
+
+    Example:
+        >>> encoder = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
+        >>> estimator = keras_vit.DepthEstimator(encoder, decoder_size=16, max_depth=5.0)
+        >>> estimator(np.zeros((1, 32, 32, 3))).shape
+        TensorShape([1, 32, 32, 1])
+
+    Source: Ranftl et al. 2021 (DPT, arXiv 2103.13413), section 3; Yang et al. 2024 (Depth Anything V2, arXiv
+    2406.09414); Oquab et al. 2023 (DINOv2, arXiv 2304.07193), section 7.4, for "linear".
+    """
+
+    kind = "depth_estimator"
+    head_reads_images = True
+    exported_stages = ()
+    task = "depth"
+    without_head = "this model estimates depth; use its `estimate` method"
+    rules = {
+        **dict.fromkeys(("num_classes", "decoder_size", "head_size"), _POSITIVE),
+        "head": one_of(HEADS),
+        "activation": optional(one_of(VALUES)),
+        "blocks": optional(items(integer(at_least=0))),
+        "readout": one_of(READOUTS),
+        "readout_activation": one_of(ACTIVATIONS),
+        "neck_sizes": optional(items(_POSITIVE, LEVELS)),
+        "upsampling": one_of(UPSAMPLINGS),
+        "head_norm": one_of(("batch", None)),
+        "bins": optional(integer(at_least=2)),
+        "min_depth": number(above=0),
+        "max_depth": number(above=0),
+    }
+
+    def __init__(
+        self,
+        encoder: VisionTransformer,
+        num_classes: int = 1,
+        head: str = "dpt",
+        output: str = "metric",
+        activation: str | None = None,
+        blocks: Sequence[int] | None = None,
+        readout: str = "ignore",
+        readout_activation: str = "gelu_erf",
+        neck_sizes: Sequence[int] | None = None,
+        decoder_size: int = 256,
+        head_size: int = 32,
+        upsampling: str = "match",
+        head_norm: str | None = None,
+        bins: int | None = 256,
+        min_depth: float = 0.001,
+        max_depth: float = 10.0,
+        class_names: Sequence[str] | None = None,
+        split_seed: int | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        name: str | None = None,
+        trainable: bool = True,
+    ) -> None:
+        encoder = as_encoder(encoder, dtype)
+        self.store_arguments(locals())
+        self.blocks, self.neck_sizes = blocks and tuple(blocks), neck_sizes and tuple(neck_sizes)
+        self.output_kind = one_of(OUTPUTS).check("output", output)  # Keras has `output` as the tensor.
+        if num_classes > 1 and output != "values":
+            raise ValueError(f"output={output!r} is one number for each pixel; got num_classes={num_classes}")
+        if readout != "ignore" and not encoder.class_token:
+            raise ValueError(f"readout={readout!r} needs an encoder with a class token; got one without")
+        maps, head_inputs = _readouts(self, encoder)
+        build = _fused if head == "dpt" else _linear
+        values = build(self, maps, encoder)
+        values = keras.layers.Identity(dtype=encoder.dtype_policy.variable_dtype, name="logits")(values)
+        super().__init__(encoder, values, {"logits": values}, head_inputs, name, trainable)
+
+    @staticmethod
+    def min_own_parameters(config: dict[str, Any]) -> int:
+        hidden = config["encoder"]["hidden_size"]
+        if config.get("head", "dpt") == "linear":
+            return hidden
+        return hidden * sum(_neck_sizes(config.get("neck_sizes"), hidden))
+
+    def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
+        if accumulation_steps > 1 and self.head_norm == "batch":
+            raise ValueError(
+                "head_norm='batch' needs the whole batch at once, accumulation_steps=1 or head_norm=None; "
+                f"got accumulation_steps={accumulation_steps}"
+            )
+        super().compile(*args, accumulation_steps=accumulation_steps, **kwargs)
+
+    estimate = estimate
+
+    def _config(self):
+        return {**super()._config(), "output": self.output_kind}
+
+
+def _neck_sizes(sizes, hidden_size):
+    return tuple(sizes or (max(hidden_size // fraction, 1) for fraction in (8, 4, 2, 1)))
+
+
+def _default_blocks(head, count):
+    if head == "linear":
+        return (count - 1,)
+    if count == 24:
+        return (4, 11, 17, 23)  # of the authors of DINOv2 and Depth Anything
+    return tuple(max(-(-count * part // LEVELS) - 1, 0) for part in range(1, LEVELS + 1))
+
+
+def _readouts(model, encoder):
+    """The grids of the blocks that are read, and the tensors from which the head computes them."""
+    blocks = model.blocks or _default_blocks(model.head, encoder.num_layers)
+    if model.head == "dpt" and len(blocks) != LEVELS:
+        raise ValueError(f"head='dpt' reads {LEVELS} blocks; got blocks={blocks}")
+    # An encoder of few blocks is read several times.
+    distinct = sorted({*blocks}) if model.blocks is None else [*blocks]
+    tokens = dict(zip(distinct, tokens_of_blocks(encoder, distinct)))
+    encoder.check_one_size("a grid of patches")
+    patches = encoder.get_layer("patch_embedding").output
+    options = {"activation": model.readout_activation, "dtype": encoder.dtype_policy}
+    grids = [
+        Readout(model.readout, **options, name=f"readout_{i}")(tokens[block], patches)
+        for i, block in enumerate(blocks)
+    ]
+    return grids, [*tokens.values(), patches]
+
+
+def _fused(model, grids, encoder):
+    """The values of the head "dpt"."""
+    policy, images = encoder.dtype_policy, encoder.input
+    sizes = _neck_sizes(model.neck_sizes, encoder.hidden_size)
+    maps = [
+        Reassemble(size, model.decoder_size, factor, dtype=policy, name=f"reassemble_{i}")(grid)
+        for i, (size, factor, grid) in enumerate(zip(sizes, FACTORS, grids))
+    ]
+    match, x = model.upsampling == "match", maps[-1]
+    for i in reversed(range(LEVELS)):
+        is_first = i == LEVELS - 1
+        fusion = FusionBlock(not is_first, model.head_norm, dtype=policy, name=f"fusion_{i}")
+        x = fusion(x, maps[i - 1] if match and i else None, None if is_first else maps[i])
+    convolution = functools.partial(Conv2D, kernel_size=3, padding="same", dtype=policy)
+    x = convolution(max(model.decoder_size // 2, 1), name="decoder_convolution")(x)
+    x = AlignedResize(dtype=policy, name="resize")(x, images if match else None)
+    x = convolution(model.head_size, activation="relu", name="head_convolution")(x)
+    x = _head(model, model.num_classes, encoder)(x)
+    x = _values(model, encoder)(x)
+    return x if match else _resized(encoder)(x, images)
+
+
+def _linear(model, grids, encoder):
+    """The values of the head "linear"."""
+    policy, images = encoder.dtype_policy, encoder.input
+    x = ops.concatenate(grids, axis=-1) if len(grids) > 1 else grids[0]  # (b, h, w, blocks · d)
+    if model.head_norm == "batch":
+        x = sharded(batch_norm(policy, "head_norm"), WHOLE)(x)
+    has_bins = model.output_kind == "metric" and model.activation is None and model.bins is not None
+    x = _head(model, model.bins if has_bins else model.num_classes, encoder)(x)
+    if has_bins:
+        x = DepthBins(model.min_depth, model.max_depth, dtype=policy.variable_dtype, name="depth_bins")(x)
+    else:
+        x = _values(model, encoder)(x)
+    return _resized(encoder)(x, images)
+
+
+def _head(model, units, encoder):
+    """The last layer, whose values begin near those of its bias, of which a ReLU lets gradients through."""
+    is_relu = (model.activation or OUTPUTS[model.output_kind]) == "relu"
+    options = {"dtype": encoder.dtype_policy.variable_dtype, "name": "head"}
+    options["kernel_initializer"] = keras.initializers.RandomNormal(stddev=0.01)
+    options["bias_initializer"] = "ones" if is_relu else "zeros"
+    return sharded(Dense(units, **options), CLASSES)
+
+
+def _values(model, encoder):
+    activation = model.activation or OUTPUTS[model.output_kind]
+    scale = model.max_depth if activation == "sigmoid" else 1.0
+    return PixelValues(activation, scale, dtype=encoder.dtype_policy.variable_dtype, name="values")
+
+
+def _resized(encoder):
+    return ResizeToImage(dtype=encoder.dtype_policy.variable_dtype, name="resize_to_image")
