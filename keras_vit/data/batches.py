@@ -12,7 +12,7 @@ from keras_vit.data.augmentation.options import Augmentation
 from keras_vit.data.augmentation.random_augmentation import batch_augmentation, image_augmentation
 from keras_vit.data.boxes import prepare_boxes
 from keras_vit.data.decoding.model_input import decode, decode_and_prepare, prepared
-from keras_vit.data.masks import prepare_map
+from keras_vit.data.maps import prepare_map
 from keras_vit.data.samples import by_step, not_converted, worker_slots
 from keras_vit.labels import kind_of_records
 from keras_vit.labels.boxes import COLUMNS
@@ -218,11 +218,12 @@ def mask_batches(samples, preprocessing, batch_size):
     @not_converted
     def sample(encoded, label):
         label = prepare_map(label, kind, cropped)
-        return decode_and_prepare(encoded, preprocessing, samples.exif), label, tf.shape(label)
+        return decode_and_prepare(encoded, preprocessing, samples.exif), label, tf.shape(label)[:2]
 
     records = records.map(sample, tf.data.AUTOTUNE)
     own = preprocessing.image_size or (None, None)
-    shapes = ((*own, preprocessing.channels), (None, None), (2,))
+    channels = records.element_spec[1].shape[2:] if kind.has_channels else ()
+    shapes = ((*own, preprocessing.channels), (None, None, *channels), (2,))
     padding = (0.0, tf.cast(kind.outside, kind.dtype), 0)
     batches = records.padded_batch(batch_size, shapes, padding_values=padding)
     return batches.prefetch(tf.data.AUTOTUNE)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from keras_vit.data.chunked_records import MAX_LANES, ChunkedRecords
 from keras_vit.data.decoding.model_input import check_image
-from keras_vit.data.masks import decode_mask, read_mask
+from keras_vit.data.maps import MapReader
 from keras_vit.data.samples import OPEN_FILES, interleaved, label_reader, not_converted
 from keras_vit.data.shard_cache import is_remote, opened
 
@@ -26,9 +26,9 @@ class ChunkedSamples:
         name: A function from a shard and a place in it to a text for messages.
         shards: The shard of each chunk: a path or a `RemoteShard`, which is fetched before it is read.
         rows: The index of the chunk of each sample, and its place there: int64 (samples, …), in order.
-        columns: The names of the images, and perhaps of the masks.
-        labels: The label of each sample, as of `Samples`; None with masks.
-        values, colors: Of masks, as of `MaskSamples`.
+        columns: The names of the images, and perhaps of the maps.
+        labels: The label of each sample, as of `Samples`; None with maps.
+        reader: Of maps.
     """
 
     read: Callable[[Any, tuple[str, ...], np.ndarray], Any]
@@ -37,8 +37,7 @@ class ChunkedSamples:
     rows: np.ndarray
     columns: tuple[str, ...]
     labels: tuple[int | tuple[float, ...], ...] | None = None
-    values: tuple[int, ...] | None = None
-    colors: tuple[int, ...] | None = None
+    reader: MapReader | None = None
     order = "lanes"
     exif = True
 
@@ -47,8 +46,8 @@ class ChunkedSamples:
 
     @property
     def label_values(self):
-        """How masks become labels, as a JSON value; None without masks."""
-        return [self.values, self.colors] if len(self.columns) > 1 else None
+        """As of `MapReader`; None without maps."""
+        return self.reader and self.reader.label_values
 
     def take(self, indices):
         """The samples at some indices, in ascending order."""
@@ -86,7 +85,7 @@ class ChunkedSamples:
 
     def stored(self):
         """As of `IndexedSamples`."""
-        functions = check_image, functools.partial(read_mask, colors=self.colors)  # of images and masks
+        functions = check_image, *([self.reader.read] if self.reader else [])
         used, starts = np.unique(self.rows[:, 0], return_index=True)
         for chunk, places in zip(used, np.split(self.rows[:, 1:], starts[1:])):
             for positions, contents in self.read(self.shards[chunk], self.columns, places):
@@ -132,11 +131,11 @@ class ChunkedSamples:
 
     def _parser(self):
         """A function from a record to (encoded image, label)."""
-        image, *mask = self.columns
-        if mask:
+        image, *maps = self.columns
+        if maps:
 
             def label_of(record):
-                return decode_mask(record["images"][mask[0]], self.values, colors=self.colors)
+                return self.reader.decode(record["images"][maps[0]])
 
         else:
             read_label = label_reader(self.labels)

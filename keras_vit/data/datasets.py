@@ -61,7 +61,9 @@ def _without_path(name):
 SHARDS = {"placeholder": "PATH", "title": _without_path, "absolute": _all_absolute, "has_fields": True}
 SOURCES = {
     "digits": Source("scikit-learn's scanned digits", None, ("single_label",)),
-    "digits_scenes": Source("scenes of these digits", None, ("segmentation", "detection")),
+    "digits_scenes": Source(
+        "scenes of these digits", None, tuple(name for name, kind in LABEL_KINDS.items() if kind.moves)
+    ),
     "digits_words": Source("the digits with words for them", None, ("single_label",)),
     # Other readers get no path, which may be private.
     "folder": Source("images in files", "PATH", title=_without_path, absolute=_absolute),
@@ -91,8 +93,8 @@ def load_dataset(
     Args:
         name: The path of a folder as a `pathlib.Path`, or one of
             "digits": scikit-learn's 1797 scanned digits of 8×8 pixels, no download.
-            "digits_scenes": for "segmentation" and "detection", 6360 scenes of 32×32 pixels in which these
-            digits overlap.
+            "digits_scenes": for tasks whose labels move with the image, 6360 scenes of 32×32 pixels in which
+            these digits overlap.
             "digits_words": "digits" with texts for recipes with `image_text`: words and numbers in several
             wordings, others in each split. Needs the package tokenizers.
             "folder:PATH": PATH/CLASS/*, or PATH/{train,val,test}/CLASS/* (val and test may be missing; val
@@ -100,10 +102,10 @@ def load_dataset(
             `filename`, `label` and `split` (train, val or test; may be missing). For other tasks than
             "single_label" the table has a column for each class (0 or 1) or each target (a number) in
             place of `label`. Images are JPEG, PNG, BMP of 8, 24 or 32 bits per pixel, GIF, WebP and
-            TIFF, and are read in their EXIF orientation. For "segmentation" it is
-            PATH/images/* with PATH/masks/*.png, see `keras_vit.data.sources.mask_folder`; for "detection"
-            it has the files of COCO, YOLO, Pascal VOC or `metadata.jsonl`, see
-            `keras_vit.data.sources.box_folder`.
+            TIFF, and are read in their EXIF orientation. For maps it is PATH/images/* with files of the same
+            names in a second folder, as PATH/masks/*.png for "segmentation", see
+            `keras_vit.data.sources.mask_folder`; for "detection" it has the files of COCO, YOLO, Pascal VOC
+            or `metadata.jsonl`, see `keras_vit.data.sources.box_folder`.
             "tfds:NAME", "tfds:NAME/config", "tfds:NAME:version": a data set of TensorFlow Datasets,
             downloaded if necessary; or "tfds:/PATH", the folder of a prepared one. The splits of the
             official presets (`keras_vit.data.sources.tfds.PRESETS`), or its own.
@@ -121,7 +123,7 @@ def load_dataset(
         on_bad_image: For unreadable images of a folder: "fail" raises an error with the paths of those whose
             headers or ends are damaged, "skip" decodes all and lists those that it skips in `bad_images`,
             "keep" checks none, and those that are damaged are named where they are read.
-        task: "single_label", "multi_label", "regression", "segmentation" or "detection".
+        task: The name of a kind of labels, one of `keras_vit.names.TASKS`.
         data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
         texts: Whether to read the captions of a folder's images instead of their classes, see
             `keras_vit.data.sources.caption_folder`.

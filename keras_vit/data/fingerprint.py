@@ -28,9 +28,9 @@ def fingerprint(dataset, tokenizer=None):
         dict of JSON values and a table: `version`, that of TensorFlow Datasets or None; `classes`; `splits`,
         the sample count of each; and `files`, a `pyarrow.Table` with a row for each image and mask of a
         folder: the path relative to the folder, the split, the label or captions as JSON, the size in bytes
-        and the modification time in ns. `tokenizer` is the tokenizer's digest, or None. `mask_values` has the
-        class of each mask value, or of each color, of masks with a `classes.txt`. `order` is the name of the
-        order in training.
+        and the modification time in ns. `tokenizer` is the tokenizer's digest, or None. `mask_values` says
+        how values in files become labels: the class of each mask value, or of each color, of masks with a
+        `classes.txt`. `order` is the name of the order in training.
 
     Example:
         >>> fingerprint(load_dataset("digits"))["splits"]
@@ -131,7 +131,7 @@ def differences(before, now):
     if len({of["tokenizer"] for of in (before, now) if of.get("tokenizer")}) > 1:
         changed.append("the tokenizer")
     if before.get("mask_values", now["mask_values"]) != now["mask_values"]:  # earlier versions had none
-        changed.append("the classes of the masks' values")
+        changed.append("how the labels' values are read")
     changes, contents = {}, {(size, time) for _, _, size, time in files.values()}
     for file in sorted(files.keys() | files_now.keys()):
         change = _change(files.get(file), files_now.get(file), contents)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import io
 import struct
 import zlib
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from keras_vit.data.samples import EncodedSamples, content_of, not_converted
+from keras_vit.data.maps import MapReader, MapSamples
+from keras_vit.data.samples import not_converted
 from keras_vit.labels import IGNORE
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_files import check_file
-from keras_vit.preprocessing.image_resizing import padded
 
 # What Pillow raises for a damaged PNG file.
 PNG_ERRORS = (OSError, SyntaxError, IndexError, EOFError, OverflowError, struct.error, zlib.error)
@@ -26,14 +24,45 @@ SCALES = {"L;2": 85, "L;4": 17}
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskSamples(EncodedSamples):
+class MaskReader(MapReader):
+    """How PNG files become class maps.
+
+    Args:
+        values: The class of each of 256 values of a mask, 255 for those to ignore; None: the value itself.
+        colors: As of `read_mask`.
+        red: As of `read_mask`.
+
+    Example:
+        >>> png = tf.io.encode_png(tf.constant([[[0], [2]]], tf.uint8))
+        >>> MaskReader(values=(255, 0, 1)).decode(png).numpy().tolist()
+        [[[255], [1]]]
+    """
+
+    values: tuple[int, ...] | None = None
+    colors: tuple[int, ...] | None = None
+    red: bool = False
+
+    @property
+    def label_values(self):
+        mapping = [self.values, self.colors]
+        return [values and list(values) for values in mapping] if any(mapping) else None
+
+    def read(self, source):
+        return read_mask(source, self.red, self.colors)
+
+    def label(self, source):
+        mask = self.read(source)
+        return (mask if self.values is None else np.array(self.values, "uint8")[mask])[..., np.newaxis]
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskSamples(MapSamples):
     """Encoded images and their masks.
 
     Args:
         images: Paths (str) or file contents (bytes), all of one kind.
         masks: Paths or contents of PNG files, of the sizes of the images.
-        values: The class of each of 256 values of a mask, 255 for those to ignore; None: the value itself.
-        colors: As of `read_mask`.
+        values, colors: As of `MaskReader`.
         exif: As of `Samples`.
 
     Example:
@@ -52,29 +81,8 @@ class MaskSamples(EncodedSamples):
     members = ("images", "masks")
 
     @property
-    def label_values(self) -> tuple[int, ...]:
-        mapping = [self.values, self.colors]
-        return [values and list(values) for values in mapping] if any(mapping) else None
-
-    def stored(self) -> Iterator[tuple[Callable, Callable, Callable]]:
-        yield from super().stored()
-        read = functools.partial(read_mask, colors=self.colors)
-        for index, mask in enumerate(self.masks):
-            in_file = isinstance(mask, str)
-            place = functools.partial(str, mask) if in_file else functools.partial(self.place, index)
-            yield place, functools.partial(content_of, mask), read
-
-    def _label(self, index):
-        return decode_mask(content_of(self.masks[index]), self.values, colors=self.colors).numpy()
-
-    def _label_reader(self):
-        masks, in_files = tf.constant(self.masks), isinstance(self.masks[0], str)
-
-        def label_of(index):
-            mask = tf.io.read_file(masks[index]) if in_files else masks[index]
-            return decode_mask(mask, self.values, colors=self.colors)
-
-        return label_of
+    def reader(self):
+        return MaskReader(self.values, self.colors)
 
 
 def read_mask(source, red=False, colors=None):
@@ -146,52 +154,6 @@ def _values_of_colors(pixels, colors):
     if (others := numbers[known[places] != numbers]).size:
         raise ValueError(f"a color without a class: #{others[0]:06x}")
     return order[places].astype("uint8")
-
-
-def decode_mask(encoded, values=None, red=False, colors=None):
-    """An encoded mask as a class map, in a TensorFlow graph: uint8 (height, width, 1).
-
-    TensorFlow's decoder returns the colors of a palette instead of its numbers, so Pillow decodes.
-
-    Args:
-        encoded: The content of a PNG file, a string tensor ().
-        values, red, colors: As of `MaskSamples` and `read_mask`.
-    """
-    table = None if values is None else np.array(values, "uint8")
-
-    def classes(content):
-        mask = read_mask(bytes(np.asarray(content, object).item()), red, colors)
-        return (mask if table is None else table[mask])[..., np.newaxis]
-
-    return tf.ensure_shape(tf.numpy_function(classes, [encoded], tf.uint8, stateful=False), (None, None, 1))
-
-
-def nearest(preprocessing):
-    """A `Preprocessing` that resizes maps as another one resizes their images, by nearest pixels."""
-    return dataclasses.replace(preprocessing, interpolation="nearest", antialias=False)
-
-
-def prepare_map(label, kind, preprocessing):
-    """A map as the label of an image that a `Preprocessing` has resized: (height, width) in the kind's dtype.
-
-    Args:
-        label: Numbers (height, width, 1) of the image's own size.
-        kind: The `LabelKind`.
-        preprocessing: `Preprocessing`.
-
-    Example:
-        >>> kind = keras_vit.labels.label_kind("segmentation")
-        >>> prepare_map(tf.constant([[[1], [2]]]), kind, keras_vit.Preprocessing((2, 4))).numpy().tolist()
-        [[1, 1, 2, 2], [1, 1, 2, 2]]
-    """
-    return tf.cast(resized_map(label, nearest(preprocessing), kind.outside), kind.dtype)[..., 0]
-
-
-def resized_map(values, preprocessing, outside=None):
-    """An image or a map as a `Preprocessing` resizes it, with `outside` in place of black padding."""
-    if outside is not None and preprocessing.resize == "pad" and preprocessing.image_size:
-        values = padded(values, preprocessing.padded_size, tf.cast(outside, values.dtype))
-    return preprocessing.resized(values)
 
 
 def with_pixel_weights(batches):

@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 from keras_vit.data.files import CLASSES
 from keras_vit.data.shard_files import INCOMPLETE
-from keras_vit.data.stored_boxes import size_of
-from keras_vit.labels import label_kind
+from keras_vit.data.stored import storage_of
+from keras_vit.data.stored.column_types import IMAGE
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import read_image
 from keras_vit.rules import integer, one_of
@@ -68,8 +68,9 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
         stops = [(number + 1) * len(samples) // count for number in range(count)]
         plan[split] = [*zip(files, [0, *stops], stops)]
     _begin(folder, {"dataset": dataset.name, "version": dataset.version, "seed": seed, "shards": plan})
-    if names:
-        atomic_write(folder / CLASSES, "".join(f"{name}\n" for name in names))
+    files = {CLASSES: "".join(f"{name}\n" for name in names)} if names else {}
+    for name, content in (files | _storage(dataset).files(dataset)).items():
+        atomic_write(folder / name, content)
     total = sum(map(len, dataset.splits.values()))
     with tqdm(total=total, desc="writing", unit="image", delay=2, disable=None) as bar:
         for number, (split, shards) in enumerate(plan.items()):
@@ -146,7 +147,6 @@ class _Copied:
 
 def _row(dataset, split, number, content, label):
     """What is written of a sample: its name, the image with its suffix, and by field the label."""
-    kind, captions = label_kind(dataset.task), dataset.captions(split)
     try:
         with Image.open(io.BytesIO(content)) as image:
             suffix = SUFFIXES.get(image.format)
@@ -156,35 +156,15 @@ def _row(dataset, split, number, content, label):
         content, suffix = _png(read_image(content)), "png"
     name = f"{number:09}"
     row = {"name": name, "suffix": suffix, "image": {"bytes": content, "path": f"{name}.{suffix}"}}
-    if captions is not None:
-        return {**row, "caption": list(captions[int(label)])}
-    if not dataset.class_names:
-        return row
-    if kind.is_map:
-        return {**row, "mask": {"bytes": _png(label[..., 0]), "path": f"{name}.png"}}
-    if kind.name == "detection":
-        return {**row, **_objects(label, *size_of(content))}
-    if kind.is_class_id:
-        return {**row, "label": int(label)}
-    if kind.has_classes:
-        return {**row, "labels": np.flatnonzero(label).tolist()}
-    return {**row, "target": [float(number) for number in label]}
+    captions = dataset.captions(split)
+    label = label if captions is None else captions[int(label)]
+    return {**row, **_storage(dataset).columns_of(label, name, content)}
 
 
-def _objects(rows, width, height):
-    """The columns of boxes in an image of a size in pixels."""
-    left, top, right, bottom, label, crowd, area = np.asarray(rows, "float64").T
-    box = np.stack([left * width, top * height, (right - left) * width, (bottom - top) * height], axis=1)
-    return {
-        "width": width,
-        "height": height,
-        "objects": {
-            "bbox": box.tolist(),
-            "category": label.astype(int).tolist(),
-            "area": (area * width * height).tolist(),
-            "iscrowd": crowd.astype(bool).tolist(),
-        },
-    }
+def _storage(dataset):
+    """The `LabelStorage` of what a data set has."""
+    has_names = bool(dataset.class_names)
+    return storage_of(dataset.task, dataset.texts is not None and not has_names, has_names)
 
 
 def _png(pixels):
@@ -195,81 +175,28 @@ def _png(pixels):
 
 def _write_tar(path, rows, dataset):
     """Write samples as members of a tar file."""
+    storage = _storage(dataset)
     with tarfile.open(path, "w") as tar:
         for row in rows:
             members = {row["suffix"]: row["image"]["bytes"]}
-            if "caption" in row:
-                if len(row["caption"]) > 1:
-                    raise ValueError(f"an image has {len(row['caption'])} captions: write parquet")
-                members["txt"] = row["caption"][0].encode()
-            elif "mask" in row:
-                members["seg.png"] = row["mask"]["bytes"]
-            elif "objects" in row:
-                value = {name: row[name] for name in ("width", "height", "objects")}
-                members["json"] = json.dumps(value).encode()
-            elif "label" in row:
-                members["cls"] = b"%d" % row["label"]
-            elif row.keys() & {"labels", "target"}:
-                members["cls"] = " ".join(map(repr, row.get("labels", row.get("target")))).encode()
+            members |= storage.members_of({name: row[name] for name in storage.types})
             for suffix, content in members.items():
                 member = tarfile.TarInfo(f"{row['name']}.{suffix}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
 
 
-def _sequence(feature):
-    return {"feature": feature, "_type": "Sequence"}
-
-
-IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
-# By field, its type in Parquet, and a function from the class names to its feature for the package datasets.
-COLUMNS = {
-    "image": (IMAGE, lambda names: {"_type": "Image"}),
-    "mask": (IMAGE, lambda names: {"_type": "Image"}),
-    "width": (pyarrow.int64(), lambda names: {"dtype": "int64", "_type": "Value"}),
-    "height": (pyarrow.int64(), lambda names: {"dtype": "int64", "_type": "Value"}),
-    "objects": (
-        pyarrow.struct(
-            [
-                ("bbox", pyarrow.list_(pyarrow.list_(pyarrow.float64()))),
-                ("category", pyarrow.list_(pyarrow.int64())),
-                ("area", pyarrow.list_(pyarrow.float64())),
-                ("iscrowd", pyarrow.list_(pyarrow.bool_())),
-            ]
-        ),
-        lambda names: {
-            "bbox": _sequence(_sequence({"dtype": "float64", "_type": "Value"})),
-            "category": _sequence({"names": names, "_type": "ClassLabel"}),
-            "area": _sequence({"dtype": "float64", "_type": "Value"}),
-            "iscrowd": _sequence({"dtype": "bool", "_type": "Value"}),
-        },
-    ),
-    "label": (pyarrow.int64(), lambda names: {"names": names, "_type": "ClassLabel"}),
-    "labels": (
-        pyarrow.list_(pyarrow.int64()),
-        lambda names: {"feature": {"names": names, "_type": "ClassLabel"}, "_type": "Sequence"},
-    ),
-    "target": (
-        pyarrow.list_(pyarrow.float32()),
-        lambda names: {"feature": {"dtype": "float32", "_type": "Value"}, "_type": "Sequence"},
-    ),
-    "caption": (
-        pyarrow.list_(pyarrow.string()),
-        lambda names: {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"},
-    ),
-}
-
-
 def _write_parquet(path, rows, dataset):
     """Write samples as rows of a Parquet file, with the class names in its metadata."""
-    writer, chunk = None, []
+    writer, chunk, columns = None, [], {"image": IMAGE, **_storage(dataset).types}
     with contextlib.ExitStack() as stack:
         for row in rows:
-            columns = [name for name in COLUMNS if name in row]
             if writer is None:
-                features = {name: COLUMNS[name][1](list(dataset.class_names)) for name in columns}
+                features = {
+                    name: feature(list(dataset.class_names)) for name, (_, feature) in columns.items()
+                }
                 metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-                schema = pyarrow.schema([(name, COLUMNS[name][0]) for name in columns], metadata)
+                schema = pyarrow.schema([(name, of) for name, (of, _) in columns.items()], metadata)
                 writer = stack.enter_context(pyarrow.parquet.ParquetWriter(path, schema))
             chunk.append({name: row[name] for name in columns})
             if len(chunk) == ROWS:

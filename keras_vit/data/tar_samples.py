@@ -8,30 +8,29 @@ import tarfile
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.masks import decode_mask, read_mask
+from keras_vit.data.maps import MapReader
 from keras_vit.data.samples import READ_BATCH, IndexedSamples, label_reader, not_converted
 from keras_vit.data.shard_cache import opened
 
 
 @dataclasses.dataclass(frozen=True)
 class TarSamples(IndexedSamples):
-    """Encoded images in uncompressed tar files, and perhaps their masks.
+    """Encoded images in uncompressed tar files, and perhaps maps, such as their masks.
 
     Args:
         shards: The paths of the files.
         rows: The index of the file of each sample, and the first byte and the number of bytes of the image
-            and perhaps of the mask: int64 (samples, 3 or 5).
-        columns: The names of the images, and perhaps of the masks.
-        labels: The label of each sample, as of `Samples`; None with masks.
-        values, colors: Of masks, as of `MaskSamples`.
+            and perhaps of the map: int64 (samples, 3 or 5).
+        columns: The names of the images, and perhaps of the maps.
+        labels: The label of each sample, as of `Samples`; None with maps.
+        reader: Of maps.
     """
 
     shards: tuple[str, ...]
     rows: np.ndarray
     columns: tuple[str, ...]
     labels: tuple[int | tuple[float, ...], ...] | None = None
-    values: tuple[int, ...] | None = None
-    colors: tuple[int, ...] | None = None
+    reader: MapReader | None = None
     exif = True
 
     def __len__(self):
@@ -39,8 +38,8 @@ class TarSamples(IndexedSamples):
 
     @property
     def label_values(self):
-        """How masks become labels, as a JSON value; None without masks."""
-        return [self.values, self.colors] if len(self.columns) > 1 else None
+        """As of `MapReader`; None without maps."""
+        return self.reader and self.reader.label_values
 
     def take(self, indices):
         """The samples at some indices."""
@@ -54,14 +53,13 @@ class TarSamples(IndexedSamples):
 
     def stored(self):
         yield from super().stored()
-        read = functools.partial(read_mask, colors=self.colors)
-        for index in range(len(self) * (len(self.columns) - 1)):  # the masks
+        for index in range(len(self) * (len(self.columns) - 1)):  # the maps
             number, _, _, *place = self.rows[index].tolist()
             content = functools.partial(lambda index: self._contents(index)[1], index)
-            yield functools.partial(member_name, self.shards[number], place), content, read
+            yield functools.partial(member_name, self.shards[number], place), content, self.reader.read
 
     def _contents(self, index):
-        """The bytes of the image, and perhaps of the mask, of a sample."""
+        """The bytes of the image, and perhaps of the map, of a sample."""
         number, *places = self.rows[index].tolist()
         with opened(self.shards[number]) as file:
             return _members(file, places, self.shards[number])
@@ -72,7 +70,7 @@ class TarSamples(IndexedSamples):
     def _label(self, index):
         if self.labels is not None:
             return super()._label(index)
-        return decode_mask(self._contents(index)[1], self.values, colors=self.colors).numpy()
+        return self.reader.label(self._contents(index)[1])
 
     def _read(self, indexed):
         def contents(indices):
@@ -82,11 +80,11 @@ class TarSamples(IndexedSamples):
         def read_batch(positions, indices):
             types = [tf.string] * len(self.columns)
             found = tf.numpy_function(contents, [indices], types, stateful=False)
-            image, *mask = (tf.ensure_shape(part, positions.shape) for part in found)
-            return positions, image, *(mask or [indices])
+            image, *maps = (tf.ensure_shape(part, positions.shape) for part in found)
+            return positions, image, *(maps or [indices])
 
         if self.labels is None:
-            read_label = functools.partial(decode_mask, values=self.values, colors=self.colors)
+            read_label = self.reader.decode
         else:
             read_label = label_reader(self.labels)  # from the index
         records = indexed.batch(READ_BATCH).map(read_batch, tf.data.AUTOTUNE).unbatch()

@@ -14,7 +14,7 @@ class ClassMaps(ExclusiveClasses):
     axes = 3
     moves = is_map = True
     dtype, outside = "int32", IGNORE
-    folder = "mask_folder"
+    folder, map_folders = "mask_folder", ("masks",)
 
     def check(self, labels, num_outputs):
         if labels.ndim != 3:

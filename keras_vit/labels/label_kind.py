@@ -15,8 +15,10 @@ class LabelKind:
         is_class_id: Whether a label is the index of a class, which a table gives by its name.
         moves: Whether a label moves with the image.
         is_map: Whether a label is a map of the image's pixels.
+        has_channels: Of maps, whether they have an axis for their channels in batches, too.
         dtype: Of maps, the dtype in batches.
         outside: Of maps, the value of pixels that the image does not cover.
+        map_folders: Of maps, the names of folders that have them beside a folder `images`.
         folder: The module of `keras_vit.data` that reads folders with these labels; "folder" for classes as
             folders, and for tables.
         activation: The name of the function from logits to probabilities in `keras.ops` and `tf.nn`; None if
@@ -26,8 +28,9 @@ class LabelKind:
     name = None
     noun = ("class", "classes")
     axes = 1
-    is_class_id = moves = is_map = False
+    is_class_id = moves = is_map = has_channels = False
     dtype = outside = None
+    map_folders = ()
     folder = "folder"
     activation = None
 
@@ -60,6 +63,10 @@ class LabelKind:
                 f"expected labels of {num_outputs} numbers, as many as the model's outputs; got labels of "
                 f"shape {labels.shape[1:]} (labels that are class indices are of the task 'single_label')"
             )
+
+    def zoomed(self, values, factor):
+        """A map of an image that is enlarged by a factor, relative to what evaluation does with it."""
+        return values
 
     def parse(self, text):
         """Convert a cell of a CSV table to a part of a label, or raise ValueError."""

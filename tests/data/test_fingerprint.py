@@ -67,7 +67,7 @@ def test_other_classes_of_mask_values_are_a_change(tmp_path):
     (root / "classes.txt").write_text("sky\t1\ntree\t0\n")
     now = fingerprint_of(root, task="segmentation")
     assert before["classes"] == now["classes"] and before["files"] == now["files"]
-    assert differences(before, now) == ["the classes of the masks' values"]
+    assert differences(before, now) == ["how the labels' values are read"]
     del before["mask_values"]  # as of an earlier version
     assert differences(before, now) == []
 

@@ -18,7 +18,8 @@ from keras_vit.data.augmentation.random_augmentation import (
 )
 from keras_vit.data.batches import evaluation_batches, mask_batches, training_batches
 from keras_vit.data.datasets import load_dataset
-from keras_vit.data.masks import MaskSamples, prepare_map, read_mask
+from keras_vit.data.maps import prepare_map
+from keras_vit.data.masks import MaskSamples, read_mask
 from keras_vit.data.sources import digits_scenes
 from keras_vit.labels import label_kind
 

@@ -10,7 +10,7 @@ from keras_vit.data.augmentation.options import Augmentation as Augmentation
 from keras_vit.data.boxes import mirrored, padded, placement, visible
 from keras_vit.data.boxes import moved as moved_boxes
 from keras_vit.data.decoding.model_input import cut, decode, decode_window, with_channels
-from keras_vit.data.masks import nearest, resized_map
+from keras_vit.data.maps import in_batches, nearest, resized_map
 from keras_vit.preprocessing.image_resizing import resize
 
 NEED_IMAGE_SIZE = ("crop_area", "scale_jitter", "randaugment", "random_erasing", "cutmix")
@@ -28,9 +28,9 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
 
     Returns:
         A function from an encoded image and a seed, two ints, to model input: float32 (height, width,
-        channels). With a label as third argument, a map (height, width, 1) of the image's size or boxes
-        (boxes, 7), it returns the input and the label, which has moved with the image: the map (height,
-        width) in the kind's dtype, or the boxes as `data.boxes.padded` returns them.
+        channels). With a label as third argument, a map (height, width, channels) of the image's size or
+        boxes (boxes, 7), it returns the input and the label, which has moved with the image: the map as
+        `data.maps.in_batches` returns it, or the boxes as `data.boxes.padded` does.
 
     Raises:
         ValueError: if the preprocessing has no size and a change needs one, or for RandAugment of images that
@@ -90,6 +90,18 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
             boxes = mirrored(boxes, row[0, 0, 0] > 0)
         return padded(tf.boolean_mask(boxes, boxes[:, 5] == 0))  # Nobody knows what is in a crowd.
 
+    def zoom(size, window, crop_seed):
+        """How much larger than in evaluation an image of a size is shown: the geometric mean of both axes."""
+        if window:
+            shown = tf.cast(window(size)[2:] / size, tf.float32)
+        elif augmentation.scale_jitter:
+            extent, kept, *_ = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
+            shown = tf.cast(extent / size, tf.float32) * preprocessing.image_size / tf.cast(kept, tf.float32)
+        else:
+            return tf.constant(1.0)
+        scale, _ = placement(size, preprocessing)
+        return tf.sqrt(1 / tf.reduce_prod(shown * tf.cast(scale, tf.float32)))
+
     def augment(encoded, seed, label=None):
         seeds = tf.unstack(tf.random.split(seed, 3 + len(changes)))
         of_places, of_changes = seeds[:3], seeds[3:]
@@ -113,9 +125,10 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
             return pixels
         if needs_size:
             return pixels, boxes_moved(label, size, window, of_places)
+        enlarged = zoom(tf.shape(label)[:2], window, of_places[0])
         label = cut(label, window) if window else label
-        label = moved(label, of_places, nearest(preprocessing), kind.outside)
-        return pixels, tf.cast(label, kind.dtype)[..., 0]
+        label = in_batches(moved(label, of_places, nearest(preprocessing), kind.outside), kind)
+        return pixels, kind.zoomed(label, enlarged)
 
     return augment
 
@@ -226,8 +239,12 @@ def random_scale(image, seed, preprocessing, jitter, outside=None):
     extent, size, corner, before = scaled_place(seed, tf.shape(image)[:2], preprocessing, jitter)
     padding = tf.pad(tf.stack([before, preprocessing.image_size - size - before], 1), [(0, 1), (0, 0)])
     kept = cut(image, lambda shape: tf.concat([corner, extent], 0))
-    fill = tf.constant(preprocessing.mean, tf.float32) * 255 if outside is None else outside
-    padded = tf.pad(resize(kept, (size[0], size[1]), preprocessing) - fill, padding) + fill
+    resized = resize(kept, (size[0], size[1]), preprocessing)
+    if outside is None:
+        mean = tf.constant(preprocessing.mean, tf.float32) * 255
+        padded = tf.pad(resized - mean, padding) + mean
+    else:
+        padded = tf.pad(resized, padding, constant_values=outside)
     return tf.ensure_shape(padded, (*preprocessing.image_size, image.shape[-1]))
 
 

@@ -20,7 +20,7 @@ from keras_vit.data.files import (
 )
 from keras_vit.data.samples import hold_out_missing, samples_of_files
 from keras_vit.data.sources.caption_folder import load_caption_folder
-from keras_vit.labels import label_kind
+from keras_vit.labels import LABEL_KINDS, label_kind
 from keras_vit.messages import listed
 
 # Names that are more often of splits than of classes, such as training_set, seg_test and val2017.
@@ -42,8 +42,9 @@ def load_folder(
         path: The folder. For "single_label" with {train,val,test}/CLASS/* or CLASS/*, or with a table
             `labels.csv` of the columns `file` or `filename` (relative to the folder), `label` and `split`
             (may be missing). For other tasks the table has a column for each class (0 or 1) or each target
-            (a number) in place of `label`. For "segmentation" see `mask_folder.load_mask_folder`, with
-            `texts` see `caption_folder.load_caption_folder`.
+            (a number) in place of `label`. For labels with a folder of their own, see the module of
+            `data/sources` that their kind names, as `mask_folder`; with `texts` see
+            `caption_folder.load_caption_folder`.
         task, on_bad_image, seed, texts, labels: As of `load_dataset`.
 
     Returns:
@@ -82,11 +83,12 @@ def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
     rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
     if kind.is_class_id and not (rows and "label" in map(str.strip, rows[0][1])):
         names, by_split, empty = _read_classes(root, files) if labels else _read_images(root, files)
-        if {*names} == {"images", "masks"}:
-            raise ValueError(
-                f"{os.fspath(root)!r} has images and masks, for the task 'segmentation' (--recipe segment); "
-                f"the task is {kind.name!r}"
-            )
+        for other, own in LABEL_KINDS.items():
+            if folder := next((one for one in own.map_folders if {*names} == {"images", one}), None):
+                raise ValueError(
+                    f"{os.fspath(root)!r} has images and {folder}, for the task {other!r} and its recipes; "
+                    f"the task is {kind.name!r}"
+                )
         used = set()
     elif not rows:
         raise ValueError(f"task {kind.name!r} needs the table {table!r}, which is missing or empty")

@@ -5,33 +5,20 @@ import concurrent.futures
 import dataclasses
 import functools
 import os
-import pathlib
 import re
 
 import numpy as np
-from PIL import Image
 from tqdm import tqdm
 
-from keras_vit.data.files import (
-    CLASSES,
-    IMAGE_SUFFIXES,
-    SPLIT_NAMES,
-    file_orientations,
-    read_text,
-    refuse_unreadable,
-)
+from keras_vit.data.files import CLASSES, file_orientations, read_text, refuse_unreadable
 from keras_vit.data.masks import MaskSamples, read_mask
+from keras_vit.data.paired_files import read_pairs, refuse_other_sizes
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.labels import IGNORE
 from keras_vit.messages import listed
-from keras_vit.preprocessing.image_files import TRANSPOSED
 
-IMAGES, MASKS = "images", "masks"
+MASKS = "masks"
 NO_CLASS = "-"  # stands in classes.txt for a value whose pixels are ignored
-LAYOUT = (
-    f"{IMAGES}/NAME.jpg with {MASKS}/NAME.png, both perhaps in folders of splits, as {IMAGES}/train and "
-    f"{MASKS}/train or as train/{IMAGES} and train/{MASKS}"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,11 +92,12 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
     """
     if on_bad_image == "keep":
         raise ValueError("on_bad_image='keep' is for images without masks, which are all read")
-    paths = _read_pairs(root, [folder / name for folder, names in files.items() for name in names])
+    files = [folder / name for folder, names in files.items() for name in names]
+    paths = read_pairs(root, files, MASKS, (".png",), "mask")
     classes = read_classes(root)
     pairs = _check_pairs(paths, classes.colors)
     readable = [pair for pair in pairs if pair.orientation and not pair.reason]
-    _refuse_other_sizes(readable)
+    refuse_other_sizes([(pair.image, pair.orientation, pair.mask, pair.size) for pair in readable], "mask")
     bad = {pair.image: pair.image for pair in pairs if not pair.orientation}
     bad |= {pair.mask: f"{pair.mask} ({pair.reason})" for pair in pairs if pair.reason}
     refuse_unreadable([*bad.values()], on_bad_image, "image(s) or mask(s)")
@@ -127,52 +115,6 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
     fields = {"class_names": names, "splits": hold_out_missing(splits, seed), "bad_images": tuple(bad)}
     used = {os.fspath(root / CLASSES), *(path for pair in pairs for path in (pair.image, pair.mask))}
     return used, fields
-
-
-def _read_pairs(root, files):
-    """(split, image, mask) of each pair; ValueError if there are none, or a mask is missing."""
-    images, masks = {}, {}
-    for file in files:
-        if file.suffix.lower() in IMAGE_SUFFIXES and (place := _place(file, IMAGES)):
-            images.setdefault(place, []).append(file)
-        if place := _place(file, MASKS):
-            masks.setdefault(place, []).append(file)
-    if not images:
-        raise ValueError(f"no images and masks in {os.fspath(root)!r}; expected {LAYOUT}")
-    pairs, missing = [], []
-    for (split, name), found in sorted(images.items(), key=lambda item: (item[0][0], str(item[0][1]))):
-        if len(found) > 1:
-            raise ValueError(f"expected one image for each mask; got {', '.join(map(str, found))}")
-        own = [file for file in masks.get((split, name), ()) if file.suffix.lower() == ".png"]
-        if own:
-            pairs.append((split, os.fspath(root / found[0]), os.fspath(root / own[0])))
-            masks[split, name].remove(own[0])
-        else:
-            missing.append(str(found[0]))
-    if missing:
-        others = [str(file) for left in masks.values() for file in left]
-        others = others or sorted(
-            {file.parts[0] for file in files if not {IMAGES, MASKS} & {*file.parts[:2]}}
-        )
-        raise ValueError(
-            f"{len(missing)} image(s) in {os.fspath(root)!r} have no mask: {listed(missing)}; "
-            f"{f'there is {listed(others)}; ' if others else ''}expected {LAYOUT}"
-        )
-    splits = dict.fromkeys(split for split, *_ in pairs)
-    if "train" not in splits:
-        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {', '.join(splits)}")
-    return pairs
-
-
-def _place(file, kind):
-    """The split of a file in a folder of that kind, and its name without the suffix; None elsewhere."""
-    parts = [*file.with_suffix("").parts]
-    if kind not in file.parent.parts[:2] or parts[0] != kind and parts[0].lower() not in SPLIT_NAMES:
-        return None
-    parts.remove(kind)
-    is_split = len(parts) > 1 and parts[0].lower() in SPLIT_NAMES
-    split = SPLIT_NAMES[parts.pop(0).lower()] if is_split else "train"
-    return split, pathlib.PurePath(*parts)
 
 
 def read_classes(root):
@@ -242,22 +184,6 @@ def _check_mask(paths, orientation, colors):
         return _Pair(*paths, orientation, reason=str(error))
     counts = enumerate(np.bincount(mask.ravel()).tolist())
     return _Pair(*paths, orientation, mask.shape[::-1], {value: count for value, count in counts if count})
-
-
-def _refuse_other_sizes(pairs):
-    """Raise ValueError for masks of another size than their images, of which both can be read."""
-    wrong = []
-    for pair in pairs:
-        with Image.open(pair.image) as opened:
-            size = opened.size[::-1] if pair.orientation >= TRANSPOSED else opened.size
-        if size != pair.size:
-            wrong.append(f"{pair.mask} ({_pixels(pair.size)}, but its image has {_pixels(size)})")
-    if wrong:
-        raise ValueError(f"{len(wrong)} mask(s) have another size than their image: {listed(wrong)}")
-
-
-def _pixels(size):
-    return f"{size[0]}×{size[1]} pixels"
 
 
 def _refuse_other_values(pairs, classes):

@@ -15,11 +15,10 @@ from keras_vit.data.parquet_samples import read_rows, row_name
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import split_shards, version_of
-from keras_vit.data.sources.mask_folder import read_named_classes
-from keras_vit.data.stored_boxes import CATEGORIES, box_class_names, numbered_rows, size_of
-from keras_vit.data.stored_labels import label_maker, parse_numbers, parse_text, with_captions
-from keras_vit.labels import label_kind
-from keras_vit.labels.boxes import encode_boxes
+from keras_vit.data.stored import storage_of
+from keras_vit.data.stored.column_types import IMAGES, is_image, is_text
+from keras_vit.data.stored_boxes import CATEGORIES
+from keras_vit.data.stored_labels import with_captions
 from keras_vit.messages import listed
 
 
@@ -59,14 +58,14 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
 
     Source: https://huggingface.co/docs/hub/datasets-image, the section "Parquet".
     """
-    shards, kind = split_shards(argument, ".parquet"), label_kind(task)
+    shards, storage = split_shards(argument, ".parquet"), storage_of(task, texts, labels)
     paths, chosen = tuple(shards), _chosen(fields)
-    purpose = "captions" if texts else task if labels else None
     by_file = any(map(is_remote, paths))  # A file is then a chunk, not a row group: it is fetched once.
     columns, chunks, rows = None, [], {}
-    found = read_shards(paths, ["parquet", purpose, chosen], lambda path: _read(path, purpose, chosen, kind))
+    key = ["parquet", storage.purpose, chosen]
+    found = read_shards(paths, key, lambda path: _read(path, storage, chosen))
     for path, (own_columns, groups) in zip(paths, found):
-        own = _Columns(*own_columns)
+        own = Columns(*own_columns)
         columns = columns or own
         if own != columns:
             raise ValueError(f"{path!r} has {own}; {paths[0]!r} has {columns}")
@@ -81,19 +80,14 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     rows = {split: (np.concatenate(own), values) for split, (own, values) in rows.items() if values}
     if not rows or seed is not None and "train" not in rows:
         raise ValueError(f"no rows to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
-    root, masks, names, label_of = folder_beside(paths[0], CLASSES), {}, (), lambda value: 0
-    if purpose == "segmentation":
-        classes = read_named_classes(root, "Parquet")
-        names, masks = classes.names, {"values": classes.table, "colors": classes.colors}
-    elif labels and not texts:
-        values = [value for _, of_split in rows.values() for value in of_split]
-        names, label_of = _labels(root, values, kind, columns)
-    image = (columns.image, columns.label) if masks else (columns.image,)
+    values = [value for _, of_split in rows.values() for value in of_split]
+    root = folder_beside(paths[0], CLASSES)
+    names, label_of, reader = storage.meaning(root, values, columns.class_names, "Parquet")
+    image = (columns.image, columns.label) if reader else (columns.image,)
     splits = {
         split: ChunkedSamples(
             *(read_rows, row_name, tuple(chunks), own, image),
-            None if masks else tuple(map(label_of, values)),
-            **masks,
+            *(None if reader else tuple(map(label_of, values)), reader),
         )
         for split, (own, values) in rows.items()
     }
@@ -107,80 +101,33 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
 
 
 @dataclasses.dataclass(frozen=True)
-class _Columns:
+class Columns:
     """The columns of images and labels of a file, and what is known of the classes."""
 
     image: str
     label: str | None = None
     has_texts: bool = False
     class_names: list[str] | None = None
-    has_sizes: bool = False
+    has_others: bool = False
 
     def __str__(self):
         names = "" if self.class_names is None else f" of {len(self.class_names)} named classes"
         return f"images in {self.image!r}" + (f" and labels in {self.label!r}{names}" if self.label else "")
 
 
-def _is_image(type):
-    if types.is_struct(type):
-        return {"bytes", "path"} <= {field.name for field in type}
-    return types.is_binary(type) or types.is_large_binary(type)
-
-
-def _is_text(type):
-    return types.is_string(type) or types.is_large_string(type)
-
-
-def _is_list_of(accepts):
-    return lambda type: (
-        (types.is_list(type) or types.is_large_list(type) or types.is_fixed_size_list(type))
-        and accepts(type.value_type)
-    )
-
-
-def _either(*accepted):
-    return lambda type: any(accepts(type) for accepts in accepted)
-
-
-def _is_objects(type):
-    """Whether a type is a struct of lists, or a list of structs, with a box."""
-    type = type.value_type if _is_list_of(types.is_struct)(type) else type
-    return types.is_struct(type) and "bbox" in {field.name for field in type}
-
-
-# By purpose, what the type of a column must be, without and with its name in `fields`, and usual names of it.
-LABELS = {
-    "single_label": (types.is_integer, _either(types.is_integer, _is_text), ("label", "labels")),
-    "multi_label": (_is_list_of(types.is_integer), _is_list_of(types.is_integer), ("label", "labels")),
-    "regression": (
-        _either(types.is_floating, _is_list_of(types.is_floating)),
-        _either(
-            types.is_floating, types.is_integer, _is_list_of(_either(types.is_floating, types.is_integer))
-        ),
-        ("label", "labels", "target"),
-    ),
-    "detection": (_is_objects, _is_objects, ("objects",)),
-    "captions": (_either(_is_text, _is_list_of(_is_text)),) * 2 + (("caption", "captions", "text"),),
-}
-SIZES = ("width", "height")  # columns of the images' sizes, to which boxes belong
-IMAGES = (_is_image, _is_image, ("image", "img"))
-MASKS = (_is_image, _is_image, ("mask", "label", "annotation", "segmentation_mask"))
-
-
-def _columns(schema, path, purpose, chosen):
-    """The `_Columns` of a schema; `chosen` has the names that fields give."""
+def _columns(schema, path, storage, chosen):
+    """The `Columns` of a schema; `chosen` has the names that fields give."""
     features = _features(schema, path)
     image = _column(schema, path, "image", IMAGES, chosen)
-    if purpose is None:
-        return _Columns(image)
-    form = MASKS if purpose == "segmentation" else LABELS[purpose]
-    label = _column(schema, path, "label", form, chosen, other=image)
-    return _Columns(
+    if storage.column is None:
+        return Columns(image)
+    label = _column(schema, path, "label", storage.column, chosen, other=image)
+    return Columns(
         image,
         label,
-        _is_text(_type(schema, label)),
-        _class_names(features.get(label)) if form != MASKS else None,
-        purpose == "detection" and {*SIZES} <= {*schema.names},
+        is_text(_type(schema, label)),
+        None if is_image(_type(schema, label)) else _class_names(features.get(label)),
+        bool(storage.others) and {*storage.others} <= {*schema.names},
     )
 
 
@@ -238,14 +185,14 @@ def _class_names(feature):
     return None
 
 
-def _read(path, purpose, chosen, kind):
+def _read(path, storage, chosen):
     """The columns of a file, and by row group the values of each row."""
     with opened(path) as opened_file:
         try:
             with pyarrow.parquet.ParquetFile(opened_file) as file:
-                columns = _columns(file.schema_arrow, path, purpose, chosen)
+                columns = _columns(file.schema_arrow, path, storage, chosen)
                 groups = range(file.num_row_groups)
-                values = [_values(file, path, number, columns, purpose, kind) for number in groups]
+                values = [_values(file, path, number, columns, storage) for number in groups]
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(
                 f"{path!r} is no Parquet file, or is damaged: {str(error).splitlines()[0]}"
@@ -253,51 +200,15 @@ def _read(path, purpose, chosen, kind):
     return dataclasses.astuple(columns), values
 
 
-def _values(file, path, number, columns, purpose, kind):
-    """The label or captions of each row of a row group; 0 where there are none to read."""
-    if purpose not in LABELS:
-        return [0] * file.metadata.row_group(number).num_rows
-    if purpose == "detection":
-        return _boxes(file, path, number, columns)
-    values = file.read_row_group(number, [columns.label])[columns.label].to_pylist()
-    place = f"{path!r}, row group {number}, row"
-    return [_parsed(value, f"{place} {row}", columns, purpose, kind) for row, value in enumerate(values)]
+def _values(file, path, number, columns, storage):
+    """What the storage reads of each row of a row group."""
 
+    def read(*names):
+        table = file.read_row_group(number, list(names))
+        return [table[name].to_pylist() for name in names]
 
-def _boxes(file, path, number, columns):
-    """The rows of boxes in each image of a row group; without columns of sizes the images are read."""
-    table = file.read_row_group(number, [columns.label, *(SIZES if columns.has_sizes else [columns.image])])
-    if columns.has_sizes:
-        sizes = zip(*(table[name].to_pylist() for name in SIZES))
-    else:
-        images = table[columns.image].to_pylist()
-        sizes = [size_of(image["bytes"] if isinstance(image, dict) else image) for image in images]
-    place = f"{path!r}, row group {number}, row"
-    values = enumerate(zip(table[columns.label].to_pylist(), sizes))
-    return [numbered_rows(value, size, f"{place} {row}") for row, (value, size) in values]
-
-
-def _parsed(value, place, columns, purpose, kind):
-    if purpose == "captions":
-        several = value if isinstance(value, list) and value else [value]
-        return tuple(parse_text(text, place, "a caption") for text in several)
-    if columns.has_texts:
-        return parse_text(value, place, "a class name")
-    numbers = parse_numbers(value, place, kind)
-    if kind.is_class_id and numbers < 0:
-        raise ValueError(f"{place}: the class is unknown, {numbers}; leave out files without classes")
-    return numbers
-
-
-def _labels(root, values, kind, columns):
-    """The names of classes or targets, and a function from a value to the label."""
-    if kind.name == "detection":
-        return box_class_names(root, values, columns.class_names), encode_boxes
-    if not columns.has_texts:
-        return label_maker(root, values, kind, columns.class_names and tuple(columns.class_names))
-    names = tuple(sorted({*values}))
-    label_maker(root, range(len(names)), kind, names)
-    return names, {name: number for number, name in enumerate(names)}.__getitem__
+    count = file.metadata.row_group(number).num_rows
+    return storage.column_values(read, count, columns, f"{path!r}, row group {number}, row")
 
 
 def _chosen(fields):

@@ -1,19 +1,15 @@
 """Data sets of TensorFlow Datasets: their splits, images and labels, and how records are parsed."""
 
-import functools
 import os
 import pathlib
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.data.chunked_records import ChunkedRecords
-from keras_vit.data.masks import decode_mask
 from keras_vit.data.samples import SPLITS, IndexedRecords, RecordFiles, record_reader
-from keras_vit.data.sources.tfds_masks import KNOWN_MASKS
+from keras_vit.data.stored import STORAGES
 
-CROWDS = ("is_crowd", "is_difficult")  # fields of objects that do not count
 # The presets of `big_vision/configs/transfer.py` and `vit_i21k.py` (ImageNet-21k has no test split).
 PRESETS = {
     "cifar10": ("train[:98%]", "train[98%:]", "test"),
@@ -98,7 +94,7 @@ def image_feature(builder):
         key
         for key, feature in sorted(features.items())
         if isinstance(feature, tfds.features.Image)
-        and not any(read_labels(builder.info.name, key, feature) for read_labels in READERS.values())
+        and not any(storage.of_feature(builder.info.name, key, feature) for storage in STORAGES.values())
     ]
     supervised = builder.info.supervised_keys or ("",)
     key = supervised[0] if supervised[0] in images else (images or [None])[0]
@@ -123,8 +119,8 @@ def label_feature(builder, task):
     """
     tasks, fitting = [], {}
     for key, feature in sorted(builder.info.features.items()):
-        for own, reader in READERS.items():
-            if read := reader(builder.info.name, key, feature):
+        for own, storage in STORAGES.items():
+            if read := storage.of_feature(builder.info.name, key, feature):
                 tasks.append(f"{key} ({own})")
                 fitting |= {key: read} if own == task else {}
     _, supervised = builder.info.supervised_keys or (None, None)
@@ -135,72 +131,6 @@ def label_feature(builder, task):
         )
     key = supervised if supervised in fitting else [*fitting][0]
     return key, *fitting[key]
-
-
-def _read_class(name, key, feature):
-    if isinstance(feature, tfds.features.ClassLabel):
-        return lambda label: tf.cast(label, tf.int32), tuple(feature.names)
-
-
-def _read_classes(name, key, feature):
-    if isinstance(feature, tfds.features.Sequence) and isinstance(feature.feature, tfds.features.ClassLabel):
-        classes = feature.feature.num_classes
-
-        def multi_hot(labels):
-            return tf.minimum(tf.reduce_sum(tf.one_hot(labels, classes), axis=0), 1)
-
-        return multi_hot, tuple(feature.feature.names)
-
-
-def _read_targets(name, key, feature):
-    if not isinstance(feature, tfds.features.Tensor) or isinstance(feature, tfds.features.Image):
-        return None
-    if len(feature.shape) < 2 and None not in feature.shape and np.dtype(feature.np_dtype).kind == "f":
-        targets = feature.shape[0] if feature.shape else 1
-        names = (key,) if targets == 1 else tuple(f"{key}_{i}" for i in range(targets))
-        return lambda number: tf.reshape(tf.cast(number, tf.float32), (targets,)), names
-
-
-def _read_masks(name, key, feature):
-    known = KNOWN_MASKS.get((name, key))
-    if known and isinstance(feature, tfds.features.Image):
-        return functools.partial(decode_mask, values=known.values, red=known.red), known.class_names
-    if isinstance(feature, tfds.features.LabeledImage) and feature.num_classes:
-        return decode_mask, tuple(feature.names)
-
-
-def _read_boxes(name, key, feature):
-    """Boxes with a class in a sequence, such as `objects` of COCO and VOC; the area is that of the box."""
-    inner = getattr(feature, "feature", None)
-    if not isinstance(feature, tfds.features.Sequence) or not isinstance(inner, tfds.features.FeaturesDict):
-        return None
-    names = {type(part): field for field, part in inner.items()}
-    if not {tfds.features.BBoxFeature, tfds.features.ClassLabel} <= names.keys():
-        return None
-    box, label = names[tfds.features.BBoxFeature], names[tfds.features.ClassLabel]
-    crowd = next((field for field in CROWDS if field in inner), None)
-
-    def rows(objects):
-        top, left, bottom, right = tf.unstack(tf.cast(objects[box], tf.float32), axis=1)
-        is_crowd = tf.cast(objects[crowd], tf.float32) if crowd else tf.zeros_like(top)
-        area = (bottom - top) * (right - left)
-        return tf.stack(
-            [left, top, right, bottom, tf.cast(objects[label], tf.float32), is_crowd, area], axis=1
-        )
-
-    return rows, tuple(inner[label].names)
-
-
-# By task, a function of the name of the data set, the name of a feature and the feature, which returns a
-# function from its value to the label, and the names of the classes or targets; or None for a feature without
-# such labels.
-READERS = {
-    "single_label": _read_class,
-    "multi_label": _read_classes,
-    "regression": _read_targets,
-    "segmentation": _read_masks,
-    "detection": _read_boxes,
-}
 
 
 def preset(builder):

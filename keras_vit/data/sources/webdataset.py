@@ -14,18 +14,12 @@ from keras_vit.data.files import CLASSES
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import split_shards, version_of
-from keras_vit.data.sources.mask_folder import read_named_classes
-from keras_vit.data.stored_boxes import box_class_names, numbered_rows, size_of
-from keras_vit.data.stored_labels import label_maker, parse_numbers, parse_text, with_captions
+from keras_vit.data.stored import storage_of
+from keras_vit.data.stored_labels import with_captions
 from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
-from keras_vit.labels import label_kind
-from keras_vit.labels.boxes import encode_boxes
 from keras_vit.messages import listed
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
-MASKS = ("seg.png", "mask.png")
-CLASS, CAPTION = "cls", "txt"
-OBJECTS = "objects"  # in the JSON object
 
 
 def load_webdataset(argument, *, task="single_label", seed=0, texts=False, labels=True, fields=(), **options):
@@ -68,9 +62,10 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
 
     Source: https://github.com/webdataset/webdataset, the section "The WebDataset Format".
     """
-    shards, kind, key = split_shards(argument, ".tar"), label_kind(task), _json_key(fields)
+    shards, storage, key = split_shards(argument, ".tar"), storage_of(task, texts, labels), _json_key(fields)
     paths, purpose = tuple(shards), [task, texts, labels, key]
-    found, rows, skipped = _read_samples(paths, purpose, _reader(kind, texts, labels, key)), {}, []
+    read = functools.partial(storage.sample_value, key=key)
+    found, rows, skipped = _read_samples(paths, purpose, read), {}, []
     for number, (path, (places, values, names)) in enumerate(zip(paths, found)):
         of_split = rows.setdefault(shards[path], ([], []))
         of_split[0].extend((number, *place) for place in places)
@@ -79,26 +74,18 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     rows = {split: of_split for split, of_split in rows.items() if of_split[1]}
     if not rows or seed is not None and "train" not in rows:
         raise ValueError(f"no samples to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
-    root, found, columns, masks = folder_beside(paths[0], CLASSES), {}, ("image",), {}
-    names, label_of = (), lambda value: 0
-    if kind.is_map and labels and not texts:
-        columns, classes = ("image", "mask"), read_named_classes(root, "tar")
-        names, masks = classes.names, {"values": classes.table, "colors": classes.colors}
-    elif labels and not texts:
-        values = itertools.chain.from_iterable(values for _, values in rows.values())
-        values = [*values]
-        if kind.name == "detection":
-            names, label_of = box_class_names(root, values), encode_boxes
-        else:
-            names, label_of = label_maker(root, values, kind)
+    values = [value for _, of_split in rows.values() for value in of_split]
+    names, label_of, reader = storage.meaning(folder_beside(paths[0], CLASSES), values, None, "tar")
+    columns = ("image", "map") if reader else ("image",)
     make = TarSamples
     if any(map(is_remote, paths)):
         make = functools.partial(ChunkedSamples, read_members, member_name)
     splits = {}
     for split, (places, values) in rows.items():
-        places = np.column_stack([places, values]) if masks else np.array(places)
-        splits[split] = make(paths, places, columns, None if masks else tuple(map(label_of, values)), **masks)
-    splits = hold_out_missing(splits, seed)
+        places = np.column_stack([places, values]) if reader else np.array(places)
+        own = None if reader else tuple(map(label_of, values))
+        splits[split] = make(paths, places, columns, own, reader)
+    found, splits = {}, hold_out_missing(splits, seed)
     if texts:
         captions = dict(itertools.chain.from_iterable(zip(*of_split) for of_split in rows.values()))
         splits, found["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
@@ -113,7 +100,7 @@ def _read_samples(paths, purpose, read):
         places, values, skipped = [], [], []
         with opened(path) as file:
             for name, parts in grouped(path, tar_index(path)):
-                sample = _Sample(path, file, name, parts)
+                sample = Sample(path, file, name, parts)
                 place, value = sample.place(IMAGES, "an image"), read(sample)
                 if isinstance(value, int) and value < 0:
                     skipped.append(name)
@@ -123,23 +110,6 @@ def _read_samples(paths, purpose, read):
         return places, values, skipped
 
     return read_shards(paths, ["webdataset", *purpose], read_samples)
-
-
-def _reader(kind, texts, labels, key):
-    """A function from a sample to what is read of it but the image; a negative int skips the sample."""
-
-    def value(sample):
-        return sample.text(CAPTION if texts else CLASS) if key is None else sample.json_value(key)
-
-    if texts:
-        return lambda sample: (parse_text(value(sample), sample, "a caption"),)
-    if not labels:
-        return lambda sample: 0
-    if kind.is_map:
-        return lambda sample: sample.place(MASKS, "a mask")
-    if kind.name == "detection":
-        return lambda sample: sample.boxes(key or OBJECTS)
-    return lambda sample: parse_numbers(value(sample), sample, kind)
 
 
 def grouped(path, members):
@@ -168,7 +138,7 @@ def grouped(path, members):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Sample:
+class Sample:
     """A sample: its tar file, open, its name, and the places of its members by their suffixes."""
 
     path: Any
@@ -197,12 +167,13 @@ class _Sample:
         except UnicodeDecodeError:
             raise ValueError(f"{self}.{suffix} is no text in UTF-8") from None
 
-    def boxes(self, key):
-        """The rows of boxes in a value of the JSON object, which may have the size of the image, too."""
-        sizes = [self.json_value(side, None) for side in ("width", "height")]
-        if None in sizes:
-            sizes = size_of(member(self.file, *self.place(IMAGES, "an image"), self.path))
-        return numbered_rows(self.json_value(key), sizes, str(self))
+    def image(self):
+        """The content of the image."""
+        return member(self.file, *self.place(IMAGES, "an image"), self.path)
+
+    def value(self, suffix, key):
+        """The text of a member, or with a key a value of the JSON object."""
+        return self.text(suffix) if key is None else self.json_value(key)
 
     def json_value(self, key, *default):
         """A value of the JSON object; without a default it has to be there."""

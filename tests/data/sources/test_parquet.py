@@ -7,7 +7,8 @@ from made.shards import encoded, encoded_mask, read, read_splits, structs, write
 from keras_vit.data import chunked_records
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.samples import worker_slots
-from keras_vit.data.sources import parquet
+from keras_vit.data.stored import STORAGES
+from keras_vit.labels import LABEL_KINDS
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.run import load_data
 from keras_vit.training.run_config import RunConfig
@@ -209,5 +210,5 @@ def test_a_run_refuses_sorted_classes(tmp_path, monkeypatch):
     load_data(config)
 
 
-def test_every_purpose_has_its_columns():
-    assert {*parquet.LABELS} == {"single_label", "multi_label", "regression", "detection", "captions"}
+def test_every_kind_of_labels_has_a_storage():
+    assert [*STORAGES] == [*LABEL_KINDS]

@@ -1,0 +1,107 @@
+"""Folders of images and of one map for each, such as masks, in files of the same names."""
+
+import os
+import pathlib
+
+from PIL import Image
+
+from keras_vit.data.files import IMAGE_SUFFIXES, SPLIT_NAMES
+from keras_vit.messages import listed
+from keras_vit.preprocessing.image_files import TRANSPOSED
+
+IMAGES = "images"
+
+
+def read_pairs(root, files, folder, suffixes, noun):
+    """The images of a folder and their maps.
+
+    Args:
+        root: The folder, pathlib.Path: images/NAME.jpg (or another kind of image) with a map of the same name
+            in another folder, both perhaps within train, val and test, above or below these two.
+        files: The paths of all files relative to it, pathlib.Path.
+        folder: The name of the folder of the maps.
+        suffixes: Of the maps, in lower case.
+        noun: What a map is, for messages.
+
+    Returns:
+        A list of (split, path of the image, path of the map).
+
+    Raises:
+        ValueError: if there are no images, or none to train on, or an image has not exactly one map.
+
+    Example:
+        >>> for name in ("images", "masks"):
+        ...     (tmp / name).mkdir()
+        ...     Image.new("L", (8, 8)).save(tmp / name / "a.png")
+        >>> files = [pathlib.Path("images/a.png"), pathlib.Path("masks/a.png")]
+        >>> [split for split, *_ in read_pairs(tmp, files, "masks", (".png",), "mask")]
+        ['train']
+    """
+    layout = (
+        f"{IMAGES}/NAME.jpg with {folder}/NAME{suffixes[0]}, both perhaps in folders of splits, as "
+        f"{IMAGES}/train and {folder}/train or as train/{IMAGES} and train/{folder}"
+    )
+    images, maps = {}, {}
+    for file in files:
+        if file.suffix.lower() in IMAGE_SUFFIXES and (place := _place(file, IMAGES)):
+            images.setdefault(place, []).append(file)
+        if place := _place(file, folder):
+            maps.setdefault(place, []).append(file)
+    if not images:
+        raise ValueError(f"no images and {noun}s in {os.fspath(root)!r}; expected {layout}")
+    pairs, missing = [], []
+    for (split, name), found in sorted(images.items(), key=lambda item: (item[0][0], str(item[0][1]))):
+        own = [file for file in maps.get((split, name), ()) if file.suffix.lower() in suffixes]
+        for several, one, each in ((found, "image", noun), (own, noun, "image")):
+            if len(several) > 1:
+                raise ValueError(f"expected one {one} for each {each}; got {', '.join(map(str, several))}")
+        if own:
+            pairs.append((split, os.fspath(root / found[0]), os.fspath(root / own[0])))
+            maps[split, name].remove(own[0])
+        else:
+            missing.append(str(found[0]))
+    if missing:
+        others = [str(file) for left in maps.values() for file in left]
+        others = others or sorted(
+            {file.parts[0] for file in files if not {IMAGES, folder} & {*file.parts[:2]}}
+        )
+        raise ValueError(
+            f"{len(missing)} image(s) in {os.fspath(root)!r} have no {noun}: {listed(missing)}; "
+            f"{f'there is {listed(others)}; ' if others else ''}expected {layout}"
+        )
+    splits = dict.fromkeys(split for split, *_ in pairs)
+    if "train" not in splits:
+        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {', '.join(splits)}")
+    return pairs
+
+
+def _place(file, kind):
+    """The split of a file in a folder of that kind, and its name without the suffix; None elsewhere."""
+    parts = [*file.with_suffix("").parts]
+    if kind not in file.parent.parts[:2] or parts[0] != kind and parts[0].lower() not in SPLIT_NAMES:
+        return None
+    parts.remove(kind)
+    is_split = len(parts) > 1 and parts[0].lower() in SPLIT_NAMES
+    split = SPLIT_NAMES[parts.pop(0).lower()] if is_split else "train"
+    return split, pathlib.PurePath(*parts)
+
+
+def refuse_other_sizes(pairs, noun):
+    """Raise ValueError for maps of another size than their images.
+
+    Args:
+        pairs: (path of the image, its EXIF orientation, path of the map, its (width, height)) of each pair.
+        noun: What a map is, for the message.
+    """
+    wrong = []
+    for image, orientation, path, size in pairs:
+        with Image.open(image) as opened:
+            expected = opened.size[::-1] if orientation >= TRANSPOSED else opened.size
+        if expected != size:
+            wrong.append(f"{path} ({_pixels(size)}, but its image has {_pixels(expected)})")
+    if wrong:
+        raise ValueError(f"{len(wrong)} {noun}(s) have another size than their image: {listed(wrong)}")
+
+
+def _pixels(size):
+    return f"{size[0]}×{size[1]} pixels"

@@ -1,0 +1,120 @@
+"""Boxes: structs of lists, as the package datasets writes the objects of COCO."""
+
+import json
+
+import numpy as np
+import pyarrow
+from pyarrow import types
+
+from keras_vit.data.stored.column_types import ColumnForm, is_list_of, one, several
+from keras_vit.data.stored.label_storage import LabelStorage, Meaning
+from keras_vit.data.stored_boxes import box_class_names, numbered_rows, size_of
+from keras_vit.labels import label_kind
+from keras_vit.labels.boxes import encode_boxes
+from keras_vit.lazy import LazyModule
+
+tf, tfds = LazyModule("tensorflow"), LazyModule("tensorflow_datasets")
+KEY = "objects"  # in the JSON object
+CROWDS = ("is_crowd", "is_difficult")  # fields of objects that do not count
+
+
+def is_objects(type):
+    """Whether a type is a struct of lists, or a list of structs, with a box.
+
+    >>> is_objects(pyarrow.list_(pyarrow.struct([("bbox", pyarrow.list_(pyarrow.float32()))])))
+    True
+    """
+    type = type.value_type if is_list_of(types.is_struct)(type) else type
+    return types.is_struct(type) and "bbox" in {field.name for field in type}
+
+
+class Boxes(LabelStorage):
+    """What `stored_boxes.objects_of` takes, with the sizes of the images."""
+
+    kind, purpose = label_kind("detection"), "detection"
+    column = ColumnForm(is_objects, is_objects, ("objects",))
+    others = ("width", "height")
+    types = {
+        "width": (pyarrow.int64(), lambda names: one("int64")),
+        "height": (pyarrow.int64(), lambda names: one("int64")),
+        "objects": (
+            pyarrow.struct(
+                [
+                    ("bbox", pyarrow.list_(pyarrow.list_(pyarrow.float64()))),
+                    ("category", pyarrow.list_(pyarrow.int64())),
+                    ("area", pyarrow.list_(pyarrow.float64())),
+                    ("iscrowd", pyarrow.list_(pyarrow.bool_())),
+                ]
+            ),
+            lambda names: {
+                "bbox": several(several(one("float64"))),
+                "category": several({"names": names, "_type": "ClassLabel"}),
+                "area": several(one("float64")),
+                "iscrowd": several(one("bool")),
+            },
+        ),
+    }
+
+    def column_values(self, read, count, columns, place):
+        if columns.has_others:
+            values, *sizes = read(columns.label, *self.others)
+            sizes = zip(*sizes)
+        else:
+            values, images = read(columns.label, columns.image)
+            sizes = [size_of(image["bytes"] if isinstance(image, dict) else image) for image in images]
+        rows = enumerate(zip(values, sizes))
+        return [numbered_rows(value, size, f"{place} {row}") for row, (value, size) in rows]
+
+    def sample_value(self, sample, key):
+        sizes = [sample.json_value(side, None) for side in self.others]
+        if None in sizes:
+            sizes = size_of(sample.image())
+        return numbered_rows(sample.json_value(key or KEY), sizes, str(sample))
+
+    def meaning(self, root, values, known, noun):
+        return Meaning(box_class_names(root, values, known), encode_boxes)
+
+    def of_feature(self, name, key, feature):
+        """As of `LabelStorage`: of boxes with a class in a sequence, such as `objects` of COCO and VOC.
+
+        The area is that of the box.
+        """
+        inner, features = getattr(feature, "feature", None), tfds.features
+        if not isinstance(feature, features.Sequence) or not isinstance(inner, features.FeaturesDict):
+            return None
+        names = {type(part): field for field, part in inner.items()}
+        if not {tfds.features.BBoxFeature, tfds.features.ClassLabel} <= names.keys():
+            return None
+        box, label = names[tfds.features.BBoxFeature], names[tfds.features.ClassLabel]
+        crowd = next((field for field in CROWDS if field in inner), None)
+
+        def rows(objects):
+            top, left, bottom, right = tf.unstack(tf.cast(objects[box], tf.float32), axis=1)
+            is_crowd = tf.cast(objects[crowd], tf.float32) if crowd else tf.zeros_like(top)
+            area = (bottom - top) * (right - left)
+            return tf.stack(
+                [left, top, right, bottom, tf.cast(objects[label], tf.float32), is_crowd, area], axis=1
+            )
+
+        return rows, tuple(inner[label].names)
+
+    def columns_of(self, label, name, content):
+        width, height = size_of(content)
+        left, top, right, bottom, number, crowd, area = np.asarray(label, "float64").T
+        box = np.stack([left * width, top * height, (right - left) * width, (bottom - top) * height], axis=1)
+        return {
+            "width": width,
+            "height": height,
+            "objects": {
+                "bbox": box.tolist(),
+                "category": number.astype(int).tolist(),
+                "area": (area * width * height).tolist(),
+                "iscrowd": crowd.astype(bool).tolist(),
+            },
+        }
+
+    def members_of(self, columns):
+        return {"json": json.dumps(columns).encode()}
+
+
+STORAGES = (Boxes(),)

@@ -1,0 +1,50 @@
+"""Masks, PNG files beside the images."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+from keras_vit.data.masks import MaskReader
+from keras_vit.data.sources.mask_folder import read_named_classes
+from keras_vit.data.sources.tfds_masks import KNOWN_MASKS
+from keras_vit.data.stored.column_types import IMAGE, ColumnForm, is_image
+from keras_vit.data.stored.label_storage import LabelStorage, Meaning
+from keras_vit.labels import label_kind
+from keras_vit.lazy import LazyModule
+
+tfds = LazyModule("tensorflow_datasets")
+
+
+class Masks(LabelStorage):
+    """A second column of images, or a member of its own; `classes.txt` names the classes."""
+
+    kind, purpose = label_kind("segmentation"), "segmentation"
+    column = ColumnForm(is_image, is_image, ("mask", "label", "annotation", "segmentation_mask"))
+    suffixes = ("seg.png", "mask.png")
+    types = {"mask": IMAGE}
+
+    def sample_value(self, sample, key):
+        return sample.place(self.suffixes, "a mask")
+
+    def meaning(self, root, values, known, noun):
+        classes = read_named_classes(root, noun)
+        return Meaning(classes.names, None, MaskReader(classes.table, classes.colors))
+
+    def of_feature(self, name, key, feature):
+        known = KNOWN_MASKS.get((name, key))
+        if known and isinstance(feature, tfds.features.Image):
+            return MaskReader(known.values, red=known.red).decode, known.class_names
+        if isinstance(feature, tfds.features.LabeledImage) and feature.num_classes:
+            return MaskReader().decode, tuple(feature.names)
+
+    def columns_of(self, label, name, content):
+        file = io.BytesIO()
+        Image.fromarray(np.uint8(label[..., 0])).save(file, "PNG")
+        return {"mask": {"bytes": file.getvalue(), "path": f"{name}.png"}}
+
+    def members_of(self, columns):
+        return {self.suffixes[0]: columns["mask"]["bytes"]}
+
+
+STORAGES = (Masks(),)

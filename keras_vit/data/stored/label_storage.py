@@ -1,0 +1,98 @@
+"""What each form of stored labels overrides; the defaults are those of images without labels."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from keras_vit.data.maps import MapReader
+
+
+class Meaning(NamedTuple):
+    """What the stored values of a data set mean.
+
+    Args:
+        names: Of the classes or targets.
+        label_of: A function from a value to the label of a sample; None for maps.
+        reader: The `MapReader` of maps.
+    """
+
+    names: tuple[str, ...] = ()
+    label_of: Callable | None = lambda value: 0
+    reader: MapReader | None = None
+
+
+class LabelStorage:
+    """How labels are stored with their images.
+
+    Attributes:
+        kind: Their `LabelKind`.
+        purpose: What is read, in the keys of cached indices.
+        column: The `ColumnForm` of labels in Parquet files; None without labels.
+        others: Columns that are read, too, of Parquet files that have all of them.
+        types: By column that `columns_of` returns, its type, and a function from the class names to its
+            feature for the package datasets.
+    """
+
+    kind = purpose = column = None
+    others = ()
+    types = {}
+
+    def column_values(self, read, count, columns, place):
+        """What is read of each row of a row group of a Parquet file: JSON values.
+
+        Args:
+            read: A function from names of columns to the lists of their values.
+            count: The number of rows.
+            columns: The `Columns` of the file.
+            place: The beginning of a row's place, for messages.
+        """
+        return [0] * count
+
+    def sample_value(self, sample, key):
+        """What is read of a sample of a tar file: a JSON value; a negative int skips the sample.
+
+        Args:
+            sample: The `Sample`.
+            key: The key of a value in its JSON object; None unless a field names one.
+        """
+        return 0
+
+    def meaning(self, root, values, known, noun):
+        """The `Meaning` of what was read.
+
+        Args:
+            root: The folder of the files, pathlib.Path.
+            values: Those of all samples.
+            known: The class names in the metadata of Parquet files; None without them.
+            noun: Of the files, for messages.
+        """
+        return Meaning()
+
+    def of_feature(self, name, key, feature):
+        """How a feature of TensorFlow Datasets is read; None if it has no such labels.
+
+        Args:
+            name: The name of the data set.
+            key, feature: The name of the feature, and the feature.
+
+        Returns:
+            A function from its value to the label, and the names of the classes or targets.
+        """
+        return None
+
+    def columns_of(self, label, name, content):
+        """A label as columns of a Parquet file, a dict.
+
+        Args:
+            label: As `samples[i]` has it; of captions the texts.
+            name: The name of the sample.
+            content: The image, bytes.
+        """
+        return {}
+
+    def members_of(self, columns):
+        """The members of a tar file, bytes by suffix, for what `columns_of` returns."""
+        return {}
+
+    def files(self, dataset):
+        """The texts of files beside those with the samples, by their names."""
+        return {}
