@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.export.checks import damaged
+from keras_vit.export.outputs import AROUND
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.models.backbones import backbone
@@ -28,11 +29,6 @@ LABELS = "labels.txt"  # one class name a line
 RESIZING = ("resize", "crop_fraction", "interpolation", "antialias")  # as in `Preprocessing`
 # The options that are not in `Description.architecture`.
 NOT_ARCHITECTURE = ("preprocessing", "class_names", "task", "split_seed")
-# The classes of exported models around a `VisionTransformer`, by kind, and their tasks.
-AROUND = {
-    "segmenter": ("ImageSegmenter", "segmentation"),
-    "detector": ("ObjectDetector", "detection"),
-}
 _INVALID = (TypeError, LookupError, AttributeError, ArithmeticError, ValueError, RecursionError)
 # The part of the architecture that opened exports read, which every version writes. The rest, of which other
 # versions have more or less, is checked where a model is built from it.
@@ -52,11 +48,10 @@ class Description:
     """The description of an exported model.
 
     Args:
-        task: "single_label", "multi_label", "regression", "segmentation" or "detection".
+        task: The name of its task, such as "single_label".
         image_size: (height, width) of its images; (None, None) for any.
         channels: The number of channels of its images.
-        num_outputs: Outputs per image, of a segmenter per pixel, of a detector per patch: classes, or
-            channels of the representation.
+        num_outputs: Outputs per image, pixel or patch: classes, values, or channels of the representation.
         class_names: One name per class, or None.
         resize, crop_fraction, interpolation, antialias: How images are resized, as in `Preprocessing`.
         parameters: The number of its parameters.
@@ -175,7 +170,9 @@ class Description:
         """
         config = {**self.architecture, "preprocessing": preprocessing, "dtype": "float32"}
         model = models.VisionTransformer.from_config(config)
-        return model if self.around is None else getattr(models, AROUND[self.kind][0])(model, **self.around)
+        if self.around is None:
+            return model
+        return getattr(models, AROUND[self.kind].model_class)(model, **self.around)
 
     @property
     def files(self) -> dict[str, str]:
@@ -188,7 +185,7 @@ def describe(model, task=None, seed=0):
     """The Description of a model to export.
 
     Args:
-        model: A `VisionTransformer`, an `ImageSegmenter` or an `ObjectDetector`.
+        model: A model of images, of a class that is exported.
         task: The task of its head; None for that of its class, "single_label" of a `VisionTransformer`.
         seed: The seed of the split that it was trained on.
 
@@ -231,7 +228,7 @@ def describe(model, task=None, seed=0):
 def _check_task(kind, label):
     """Raise ValueError unless models of a kind have outputs for the labels of a task."""
     if kind in AROUND:
-        one_of([AROUND[kind][1]]).check("task", label.name)
+        one_of([AROUND[kind].task]).check("task", label.name)
     elif label.moves:
         raise ValueError(f"expected a task with one output per image; got {label.name!r}")
 

@@ -13,20 +13,22 @@ import numpy as np
 from keras_vit.export import tar_archive
 from keras_vit.export.description import Description
 from keras_vit.export.formats import ARCHIVES, SAVED_MODEL, format_of, suffix_of, suffixes
-from keras_vit.export.outputs import outputs_of
+from keras_vit.export.outputs import OUTPUTS, outputs_of
 from keras_vit.models.classifying import classify
-from keras_vit.models.detection.detecting import Detections, detect
-from keras_vit.models.windows import segment
 from keras_vit.rules import integer, optional
 from keras_vit.types import Images, Path
 from keras_vit.weights.fetch import fetch
 
+_METHODS = {outputs.method for outputs in OUTPUTS.values()}
 _LOWEST, _HIGHEST = -1, 2  # of images in [0, 1], which bicubic resizing overshoots
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportedModel:
     """What `keras_vit.evaluation` and `classify` take in place of a live model.
+
+    It also has the method of the live model's class for images, with the same arguments: `segment` of an
+    `ImageSegmenter`, `detect` of an `ObjectDetector`, and so on.
 
     Args:
         description: The file's `Description`.
@@ -59,8 +61,9 @@ class ExportedModel:
     @property
     def without_head(self) -> str:
         """The message of `check_head` for an export that is no classifier."""
-        if message := outputs_of(self.description).without_head:
-            return message
+        outputs = outputs_of(self.description)
+        if outputs.kind is not None:
+            return outputs.advice
         output = "tokens" if self.description.architecture["pooling"] is None else self.description.output
         return (
             f"this export has no classification head: its output is {output} of "
@@ -97,7 +100,7 @@ class ExportedModel:
     def main_output(self, images: Images) -> np.ndarray:
         """The output that is compared with the live model's: logits, values or representation.
 
-        A segmenter in LiteRT has only a class map, which is returned then.
+        Some formats have only what is decided from it, such as a class map, which is returned then.
         """
         return outputs_of(self.description).compared(self.outputs(images))
 
@@ -105,24 +108,29 @@ class ExportedModel:
         """The output that is the live model's; of a class map the classes, one-hot, in place of logits."""
         return outputs_of(self.description).as_live(self.main_output(images))
 
-    def segment(self, images: Images, **options: Any) -> list[np.ndarray]:
-        """As `ImageSegmenter.segment`."""
-        if not (self.description.is_map and self.description.labels):
-            raise ValueError("this export classifies images; use its `classify` method")
-        return segment(_TakesPreprocessedImages(**vars(self)), images, **options)
+    def __getattr__(self, name: str) -> Callable:
+        """The method of the live model's class; those of other classes say which one that is."""
+        if name not in _METHODS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def detect(self, images: Images, **options: Any) -> list[Detections]:
-        """As `ObjectDetector.detect`."""
-        if self.description.kind != "detector":
-            raise ValueError(f"expected an export of an ObjectDetector; got a {self.description.kind}")
-        return detect(self, images, **options)
+        def method(images: Images, **options: Any) -> Any:
+            outputs = outputs_of(self.description)
+            if name != outputs.method:
+                raise ValueError(outputs.advice)
+            return outputs.use(self, images, **options)
+
+        return method
+
+    def of_model_input(self) -> ExportedModel:
+        """This export as a function of the live model's input, which `preprocessing` then normalizes."""
+        return _TakesModelInput(**vars(self))
 
     def classify(self, images: Images, top: int = 5, batch_size: int = 32) -> list[list[tuple[str, float]]]:
         """As `VisionTransformer.classify`, with the probabilities of the task that it was exported for."""
         return classify(self, images, top, batch_size, self.description.task)
 
 
-class _TakesPreprocessedImages(ExportedModel):
+class _TakesModelInput(ExportedModel):
     """An `ExportedModel` of the live model's input, in which windows are padded by 0, the mean color."""
 
     preprocessing = property(lambda self: self.description.live_preprocessing)

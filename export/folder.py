@@ -71,19 +71,19 @@ def export_folder(
     if anything fails, none.
 
     Args:
-        model: A `VisionTransformer` or an `ImageSegmenter` on the TensorFlow backend. Or an `ImageTextModel`:
-            these are then files of its image tower, as `vision_transformer()` returns it, and for the formats
-            "saved_model" and "tflite" there are `text/saved_model/1/` and `text/model_float32.tflite` of its
-            text tower, as `export_image_text` and `export_text_tflite` write them, next to the tokenizer and
-            `image_text.json`, and `image_text/saved_model/1/` of both towers.
+        model: A model of images, such as a `VisionTransformer`, on the TensorFlow backend. Or an
+            `ImageTextModel`: these are then files of its image tower, as `vision_transformer()` returns it,
+            and for the formats "saved_model" and "tflite" there are `text/saved_model/1/` and
+            `text/model_float32.tflite` of its text tower, as `export_image_text` and `export_text_tflite`
+            write them, next to the tokenizer and `image_text.json`, and `image_text/saved_model/1/` of both
+            towers.
         path: Folder to write; it must not exist. Only another version of the SavedModel alone is added to
             an existing folder, with `verification-VERSION.json`; not of an `ImageTextModel`.
         formats: Any of "saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub" and "web".
         precisions: Any of LiteRT's, "float32", "float16", "dynamic_int8" and "int8", and of OpenVINO's,
             "float32", "bfloat16" and "int8". A web page has one model: "dynamic_int8" if it is among them,
             otherwise the first.
-        task: What the outputs mean: "single_label", "multi_label", "regression" or "segmentation"; None for
-            the data set's, or as for `export_saved_model`.
+        task: What the outputs mean, as for `export_saved_model`; None for the data set's, or as there.
         representation: Whether to export the representation instead of the head's output.
         dataset: A `Dataset` to verify on, whose training split calibrates "int8". None for noise, on
             which only the numerical error of the float formats can be measured.
@@ -218,8 +218,7 @@ def _export(format, job, target, reference):
     images = len(reference.images)
     outputs = outputs_of(reference.description)
     try:
-        pixels = outputs.pixels(reference.outputs)
-        warning = format.tolerance.check(row, images, pixels, outputs.has_objects)
+        warning = format.tolerance.check(row, images, outputs, reference.outputs)
     except ValueError as error:
         raise ValueError(f"the {format.name} export is discarded: {error}") from None
     return {**row, "export_seconds": seconds, "warning": warning, "delegates": format.delegates}

@@ -31,7 +31,7 @@ class ExportJob:
     """A model and the options of every format; each format reads what concerns it.
 
     Args:
-        model: A `VisionTransformer` or an `ImageSegmenter` on the TensorFlow backend.
+        model: A model of images on the TensorFlow backend.
         saved_model: Folder of its SavedModel, which all other formats are converted from; None while options
             are checked.
         task, representation, seed: As for `export_saved_model`.
@@ -143,8 +143,8 @@ def _openvino(precision, tolerance):
     return Format("openvino", "openvino/model_{precision}.xml", tolerance, **functions, **about)
 
 
-_EXACT = Tolerance("max_logit_difference", 1e-5, pixels=1.0, objects=0.999)
-_HALF = Tolerance("max_logit_difference", 5e-3)
+_EXACT = Tolerance("max_logit_difference", 1e-5, level="exact")
+_HALF = Tolerance("max_logit_difference", 5e-3, level="half")
 _AGREEING = Tolerance("agreement", 0.99)
 _SAVING = _functions("saved_model", "open_saved_model", checks=False)
 _HUB = _functions("hub", "open_archive")

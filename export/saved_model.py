@@ -53,28 +53,15 @@ def export_saved_model(
       the outputs of `serving_default` if there are no classes. It requires 1 or 3 channels, and pooling or a
       fixed image size.
 
-    Of an `ImageSegmenter`, in the form of its `finished()`, the object returns logits of the pixels, and the
-    signatures are
-
-    * `serving_default`: `images` to `class_map` (batch, height, width), uint8; `scores`, the probability of
-      the class of each pixel; and `logits` (batch, height, width, classes);
-    * `serving_uint8`: uint8 `images` of any height and width, resized, to the same at the images' size;
-    * `serving_bytes`: `image_bytes` to `mask_bytes`, PNG files of the images' sizes whose gray values are the
-      classes.
-
-    Of an `ObjectDetector` the object returns what the model does, and the signatures are
-
-    * `serving_default`: `images` to `boxes` (batch, patches, 4): left, top, right and bottom, as fractions of
-      the image's sides; `logits` and `scores` (batch, patches, classes);
-    * `serving_uint8`: uint8 `images` of any height and width, resized, to the same;
-    * `serving_bytes`: `image_bytes` to the 100 objects with the highest scores: `boxes` in pixels of the
-      image, `scores`, `class_ids` and `classes`.
+    Of a model with a head for pixels or objects, such as an `ImageSegmenter` or an `ObjectDetector`, the
+    object returns what the model, in the form of its `exported()`, does. Its signatures `serving_default`,
+    `serving_uint8` and `serving_bytes` take the same, and return the outputs that its page of the manual
+    lists.
 
     A model of any size, `image_size=(None, None)`, computes each image at its own size.
 
     Args:
-        model: A `VisionTransformer`, `ImageSegmenter` or `ObjectDetector` on the TensorFlow backend. It is
-            not changed.
+        model: A model of images on the TensorFlow backend. It is not changed.
         path: Folder to write; it must not exist. For TF Serving its name must be a number.
         task: "single_label" (the probabilities are a softmax), "multi_label" (sigmoids) or "regression" of a
             `VisionTransformer`; None: "single_label". Of others the task of their class.
@@ -197,8 +184,7 @@ def open_signature(path, name, threads=None):
 def check_exportable(model):
     """Raise ValueError unless this is a model of a class that is exported."""
     if not isinstance(model, ConfiguredModel) or model.exported_stages is None:
-        expected = "a VisionTransformer, an ImageSegmenter or an ObjectDetector"
-        raise ValueError(f"expected {expected} to export; got {type(model).__name__}")
+        raise ValueError(f"expected a model of images to export; got {type(model).__name__}")
 
 
 def check_weights(model):

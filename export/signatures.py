@@ -16,12 +16,12 @@ def forward(model, rollout=False):
     for training.
 
     Args:
-        model: A `VisionTransformer` or an `ImageSegmenter`.
+        model: A model of images.
         rollout: Whether to compute attention rollout, too, for batches of one image.
 
     Returns:
-        tf.function (images, training) → dict of `representation`, if there is a head `logits`, and `rollout`
-        if it is asked for; of a segmenter of `logits`.
+        tf.function (images, training) → dict of the model's `exported_stages`, with `logits` if there is a
+        head, and `rollout` if it is asked for.
 
     Example:
         >>> sorted(forward(model)(tf.constant(images), False))

@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from keras_vit.export.description import Description
 from keras_vit.export.formats import FORMATS
+from keras_vit.export.outputs import outputs_of
 from keras_vit.tasks import get_task
 
 BATCH = 16
@@ -25,7 +26,7 @@ class Reference:
         description: The `Description` of the exports.
         images: Float32 (n, height, width, channels) in [0, 1].
         labels: The data set's; None for noise.
-        outputs: Float32, the model's: logits, values or representations; logits of all pixels of a segmenter.
+        outputs: Float32, the live model's.
         run: The live model as a function of images in [0, 1].
     """
 
@@ -46,7 +47,7 @@ class Reference:
             dict of `max_logit_difference` and `mean_logit_difference` (relative to the largest live logit;
             None for class maps), `agreement` (the fraction of equal predictions, of images or pixels; None
             without classes, and of images without a data set), `score` (the task's primary metric, or None),
-            `bytes`, `ms_batch_1` and `ms_batch_16` (medians).
+            what `differences` of these outputs returns, `bytes`, `ms_batch_1` and `ms_batch_16` (medians).
 
         Example:
             >>> from keras_vit.export.description import describe
@@ -78,6 +79,7 @@ class Reference:
             "mean_logit_difference": mean,
             "agreement": agreement,
             "score": score,
+            **outputs_of(self.description).differences(self.outputs, outputs),
         }
 
 
@@ -85,7 +87,7 @@ def live_reference(model, description, samples=None, count=512):
     """Run the live model on images of a data set, or on noise.
 
     Args:
-        model: A `VisionTransformer` or an `ImageSegmenter` that computes in float32.
+        model: A model of images that computes in float32.
         description: The `Description` of its exports.
         samples: A split of a `Dataset`, or None.
         count: The maximum number of its images; of class maps as many as their task says.

@@ -1,4 +1,4 @@
-"""A model as a web page that classifies or segments pictures or finds objects in them, by LiteRT.js."""
+"""A model as a web page that computes pictures, by LiteRT.js."""
 
 from __future__ import annotations
 
@@ -47,18 +47,17 @@ def export_web(
     attention: bool = False,
     model: keras.Model | None = None,
 ) -> pathlib.Path:
-    """Write a page that classifies pictures in the browser, on the device that shows it.
+    """Write a page that computes pictures in the browser, on the device that shows it.
 
     A picture is chosen, dropped, pasted or taken by the camera; the page prepares it as the model's
-    `preprocessing` does, and shows the best classes. It requests nothing but its own files. It computes with
-    WebGPU where available, otherwise with WebAssembly. When it is opened, it computes a test image and uses
-    WebGPU only if its outputs agree with Python's. The page of a segmenter shows the classes over the
-    picture, and over what the camera shows while it is on; that of a detector the boxes, classes and scores
-    of the objects with at least the score that a slider sets.
+    `preprocessing` does, and shows the outputs, of a classifier the best classes. It requests nothing but its
+    own files. It computes with WebGPU where available, otherwise with WebAssembly. When it is opened, it
+    computes a test image and uses WebGPU only if its outputs agree with Python's. Outputs of pixels, such as
+    classes, and the objects of a detector are drawn over the picture, and over what the camera shows while it
+    is on. Objects are those with at least the score that a slider sets.
 
     Args:
-        saved_model: Folder that `export_saved_model` wrote, of a segmenter, a detector, or a model with a
-            head and pooled tokens.
+        saved_model: Folder that `export_saved_model` wrote, of a model with a head.
         path: Folder to write; it must not exist. Any web server can serve it; its page is `index.html`.
         precision: Of the LiteRT model in it, as for `export_tflite`, but not "int8".
         image_size: (height, width) to fix for a model of any size; None: the size that its position grid
@@ -121,7 +120,7 @@ def export_web(
         else:
             for file in (*RUNTIME.values(), LICENSE):
                 shutil.copyfile(PARTS / "litert" / file, folder / file)
-        page = _page(title, summary, outputs_of(description).page_words, facts, assets)
+        page = _page(title, summary, outputs_of(description), facts, assets)
         (folder / PAGE).write_text(page, encoding="utf-8")
     return path
 
@@ -181,7 +180,7 @@ def check_model(description, representation=False, attention=False):
         raise ValueError("a web page shows one row of class scores or values; this model has none")
     if attention and not outputs.can_roll_out:
         raise ValueError(
-            "attention rollout is shown on pages of models of whole images, not of segmenters or detectors"
+            "attention rollout is shown on pages of models with one row of outputs for each image"
         )
     if attention and description.architecture["num_layers"] is None:
         raise ValueError("attention rollout needs an encoder, which this model does not have")
@@ -211,9 +210,9 @@ def check_input(description):
     return (values / 2**32).astype("float32").reshape(shape)
 
 
-def _page(title, summary, words, facts, assets):
+def _page(title, summary, outputs, facts, assets):
     """The HTML, with the style, the scripts and, in a single file, all assets."""
-    scripts = ("litert/litert.js", "preprocessing.js", "objects.js", "page.js")
+    scripts = ("litert/litert.js", "preprocessing.js", outputs.page_script, "page.js")
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PARTS),
         autoescape=True,
@@ -225,8 +224,8 @@ def _page(title, summary, words, facts, assets):
     templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
     return templates.get_template("page.html").render(
         title=title,
-        done=words[0],
-        overlay=words[1],
+        done=outputs.page_words[0],
+        overlay=outputs.page_words[1],
         summary=summary,
         style=_text_of("page.css"),
         version=LITERT_VERSION,

@@ -1,5 +1,18 @@
 // The objects of a detector: decoded from its outputs, and drawn over the picture.
 
+const view = {
+  follows: true,
+  show(outputs, picture) {
+    const threshold = $("threshold").valueAsNumber;
+    const objects = objectsOf(outputs, picture, page.preprocessing, threshold);
+    showRows(objects.map(({number, score}) => [page.labels[number], score, percent(score), page.colors[number]]));
+    showObjects(objects, picture);
+    $("threshold-choice").hidden = false;
+    $("threshold-value").textContent = `${percent(threshold)}: ${objects.length}`;
+    return objects;
+  },
+};
+
 const MAX_OBJECTS = 100; // in a picture, as `detect` of `keras_vit.models.detection` has by default
 const TEXT = 14; // the height of an object's text, in pixels of the screen
 const SMALL = "min(20rem, 60vh)"; // the side at which smaller pictures are shown, to have room for the text
@@ -28,8 +41,7 @@ function objectsOf({boxes, logits, scores}, picture, options, threshold) {
 function showObjects(objects, picture) {
   const {width, height} = picture, longest = Math.max(width, height), canvas = $("attention");
   $("picture").style.width = longest < 320 ? `calc(${SMALL} * ${width / longest})` : "";
-  $("overlay-choice").hidden = false;
-  canvas.hidden = !$("overlay").checked;
+  showOverlay();
   const ratio = window.devicePixelRatio, frame = $("frame");
   [canvas.width, canvas.height] = [frame.clientWidth, frame.clientHeight].map(side => Math.round(side * ratio));
   const context = canvas.getContext("2d"), line = 2 * ratio;

@@ -1,13 +1,14 @@
-// The page: loads the model, checks what this device computes with it, and classifies or segments pictures, or finds
-// objects in them.
+// The page: loads the model, checks what this device computes with it, and computes pictures. Another file defines
+// `view`, which shows the outputs of this kind of models:
+//   follows: whether what the camera shows is computed, too;
+//   show(outputs, picture): shows outputs, arrays by name, in the list and over the picture, an `ImageData`, and
+//     returns what tests read.
 
 const page = JSON.parse(document.getElementById("page").textContent);
 const NAMES = {webgpu: "WebGPU", wasm: "WebAssembly"};
-const TOP = 5;
 const MAX_PIXELS = 2 ** 24; // Some browsers have no larger canvas.
 // Of the largest output, or of the pixels: wrong results differ by about as much as they are.
 const CHECK_BOUND = 0.05;
-const OPACITY = 128; // of the classes' colors, of 255
 const PAUSE = 1000; // milliseconds between two messages about the pictures of the camera
 const $ = id => document.getElementById(id);
 
@@ -46,7 +47,7 @@ async function run({model}, input) {
   for (const [i, {name}] of model.getOutputDetails().entries()) {
     const host = found[i].accelerator === "wasm" ? found[i] : await found[i].moveTo("wasm");
     const values = host.toTypedArray();
-    outputs[name] = page.colors ? values.slice() : Array.from(values);
+    outputs[name] = view.follows ? values.slice() : Array.from(values);
     host.delete();
   }
   tensor.delete();
@@ -62,9 +63,9 @@ function checkInput() {
 
 /** How far the outputs for the check's input are from those that the page knows, relative to all. */
 function checkError(outputs) {
-  return Math.max(...Object.entries(page.check).map(([name, {values, step}]) => {
+  return Math.max(...Object.entries(page.check).map(([name, {values, step, exact}]) => {
     const found = outputs[name];
-    if (name === "class_map") return values.filter((value, i) => value !== found[i * step]).length / values.length;
+    if (exact) return values.filter((value, i) => value !== found[i * step]).length / values.length;
     const errors = values.map((value, i) => Math.abs(value - found[i * step]));
     return Math.max(...errors) / (Math.max(...values.map(Math.abs)) || 1); // A new head's outputs are all 0.
   }));
@@ -107,6 +108,12 @@ function say(text, isError = false) {
   $("status").classList.toggle("error", isError);
 }
 
+/** Shows or hides what is drawn over the picture, as the switch says. */
+function showOverlay() {
+  $("overlay-choice").hidden = false;
+  $("attention").hidden = !$("overlay").checked;
+}
+
 /** Removes the result of the last picture, and the picture unless the camera is on. */
 function clearResult() {
   $("classes").replaceChildren();
@@ -125,24 +132,9 @@ function queue(task) {
   return last;
 }
 
-/** The classes in a map, and the fractions of its pixels. */
-function areas(map) {
-  const counts = new Map();
-  for (const number of map) counts.set(number, (counts.get(number) ?? 0) + 1);
-  return [...counts].map(([number, count]) => [number, count / map.length]);
-}
-
 const percent = fraction => `${(100 * fraction).toFixed(1)} %`;
 
-/** The rows of the list, the best first: name, fraction or null, text, color. */
-function rowsOf({class_map: map, probabilities, values}, objects) {
-  if (objects) return objects.map(({number, score}) => [page.labels[number], score, percent(score), page.colors[number]]);
-  if (values) return values.map((value, i) => [page.labels[i] ?? `value ${i}`, null, value.toPrecision(4)]).slice(0, TOP);
-  const fractions = map ? areas(map) : probabilities.map((value, i) => [i, value]);
-  const rows = fractions.map(([i, value]) => [page.labels[i], value, percent(value), page.colors?.[i]]);
-  return rows.sort((a, b) => b[1] - a[1]).slice(0, map ? rows.length : TOP);
-}
-
+/** Lists rows of a name, a fraction or null, a text, and a color or nothing. */
 function showRows(rows) {
   $("classes").replaceChildren(...rows.map(([name, fraction, text, color]) => {
     const item = document.createElement("li"), line = document.createElement("div");
@@ -173,51 +165,6 @@ function showRows(rows) {
   }));
 }
 
-/** Draws the colors of the classes over the picture. */
-function showMap(map) {
-  const {image_size: [height, width]} = page.preprocessing, canvas = $("attention");
-  [canvas.width, canvas.height] = [width, height];
-  const colors = new ImageData(width, height), pixels = new DataView(colors.data.buffer);
-  // Class 0, whose color is black and which mostly is the background, stays as it is.
-  const packed = page.colors.map(([red, green, blue], i) => i && red * 2 ** 24 + green * 2 ** 16 + blue * 2 ** 8 + OPACITY);
-  map.forEach((number, i) => pixels.setUint32(4 * i, packed[number]));
-  canvas.getContext("2d").putImageData(colors, 0, 0);
-  $("overlay-choice").hidden = false;
-  canvas.hidden = !$("overlay").checked;
-}
-
-/** Draws how much each patch contributed over the part of the picture that the model saw. */
-function showAttention(rollout, picture) {
-  $("overlay-choice").hidden = !rollout;
-  if (!rollout) return;
-  const [rows, columns] = page.grid, {image_size: [height, width]} = page.preprocessing;
-  const {size, top, left} = resizedWindow(picture, page.preprocessing);
-  const grid = new OffscreenCanvas(columns, rows), largest = Math.max(...rollout) || 1;
-  const shade = new ImageData(columns, rows);
-  rollout.forEach((value, i) => { shade.data[4 * i + 3] = 210 * (1 - value / largest); });
-  grid.getContext("2d").putImageData(shade, 0, 0);
-  const canvas = $("attention"), context = canvas.getContext("2d");
-  [canvas.width, canvas.height] = [size[1], size[0]];
-  context.fillStyle = "rgb(0 0 0 / 0.82)"; // What was cropped away is as dark as what was not looked at.
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  context.clearRect(left, top, width, height);
-  context.drawImage(grid, left, top, width, height);
-  canvas.hidden = !$("overlay").checked;
-}
-
-/** Shows outputs in the list and over the picture; returns the objects of a detector. */
-function showOutputs(outputs, picture) {
-  const threshold = $("threshold").valueAsNumber;
-  const objects = outputs.boxes && objectsOf(outputs, picture, page.preprocessing, threshold);
-  showRows(rowsOf(outputs, objects));
-  if (objects) showObjects(objects, picture);
-  else if (outputs.class_map) showMap(outputs.class_map);
-  else showAttention(outputs.rollout, picture);
-  $("threshold-choice").hidden = !objects;
-  $("threshold-value").textContent = `${percent(threshold)}: ${objects?.length}`;
-  return objects;
-}
-
 /** Computes the outputs for an `ImageData`, and shows them; the last result is also kept for tests. */
 async function classify(picture, isQuiet = false) {
   if (!compiled) throw new Error("The model is not loaded.");
@@ -225,7 +172,7 @@ async function classify(picture, isQuiet = false) {
   const input = preprocess(picture, page.preprocessing);
   const preparing = performance.now() - start;
   const {outputs, milliseconds} = await run(compiled, input);
-  const objects = showOutputs(outputs, picture);
+  const objects = view.show(outputs, picture);
   if (!isQuiet) say(`${milliseconds.toFixed(1)} ms on ${NAMES[compiled.accelerator]}, and ${preparing.toFixed(1)} ms to prepare the picture.`);
   window.result = {outputs, objects, milliseconds, accelerator: compiled.accelerator, picture, input};
 }
@@ -269,7 +216,7 @@ async function startCamera() {
   await video.play();
   $("frame").hidden = video.hidden = $("shutter").hidden = false;
   $("picture").hidden = $("attention").hidden = $("camera").hidden = true;
-  if (page.colors) follow();
+  if (view.follows) follow();
 }
 
 /** Computes what the camera shows, one picture after another, until it is stopped. */
@@ -421,10 +368,10 @@ document.addEventListener("drop", event => {
 $("camera").addEventListener("click", () => queue(startCamera));
 $("shutter").addEventListener("click", () => queue(takePicture));
 $("overlay").addEventListener("change", () => {
-  $("attention").hidden = !$("overlay").checked || (page.colors ? $("frame") : $("picture")).hidden;
+  $("attention").hidden = !$("overlay").checked || (view.follows ? $("frame") : $("picture")).hidden;
 });
 $("threshold").addEventListener("input", () => {
-  if (window.result) window.result.objects = showOutputs(window.result.outputs, window.result.picture);
+  if (window.result) window.result.objects = view.show(window.result.outputs, window.result.picture);
 });
 $("accelerator").addEventListener("change", event => queue(async () => {
   const problem = await use(event.target.value);

@@ -23,6 +23,7 @@ from keras_vit.export.hub import Facts
 from keras_vit.export.hub_card import model_card
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
+from keras_vit.export.outputs.detections import DetectionOutputs
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.tolerance import Tolerance
@@ -168,7 +169,7 @@ def test_a_page_knows_the_classes_and_the_boxes_in_one_image(model, saved, liter
     for name, expected in {"boxes": corners_of(live), "logits": live[..., 4:]}.items():
         check = facts["check"][name]
         assert_close(np.array(check["values"]), expected.ravel()[:: check["step"]], 1e-5)
-    with pytest.raises(ValueError, match="shown on pages of models of whole images, not of segmenters or"):
+    with pytest.raises(ValueError, match="shown on pages of models with one row of outputs"):
         check_model(describe(model), attention=True)
 
 
@@ -213,11 +214,11 @@ def test_exports_that_find_other_objects_are_discarded(change, bound, message):
     tolerance = Tolerance(bound, 1e-5)
     if message:
         with pytest.raises(ValueError, match=message):
-            tolerance.check(row, 64, has_objects=True)
+            tolerance.check(row, 64, DetectionOutputs(None))
     else:
-        assert tolerance.check(row, 64, has_objects=True) is None
+        assert tolerance.check(row, 64, DetectionOutputs(None)) is None
     row = {**row, "mean_logit_difference": 0.0, "score": None}
-    assert "32 or more images of a data set" in tolerance.check(row, 16, has_objects=True)
+    assert "32 or more images of a data set" in tolerance.check(row, 16, DetectionOutputs(None))
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from reference.small import run_live
 
 from keras_vit.export import tflite
 from keras_vit.export.litert.metadata import read_tflite_description
-from keras_vit.export.row_outputs import RowOutputs
+from keras_vit.export.outputs.rows import RowOutputs
 from keras_vit.export.tflite import export_tflite, open_runner
 
 

@@ -98,7 +98,7 @@ def test_the_html_is_whole_and_labeled(single):
     for tag, attributes in found.tags:
         if tag == "canvas":
             assert "aria-label" in attributes or "aria-hidden" in attributes
-    scripts = "".join((web.PARTS / name).read_text() for name in ("page.js", "objects.js"))
+    scripts = "".join(file.read_text() for file in web.PARTS.glob("*.js"))
     used = re.findall(r'\$\("([\w-]+)"\)', scripts)
     assert {*used} <= {*ids} | {"asset-"}
 

@@ -2,14 +2,17 @@
 
 import numpy as np
 
-from keras_vit.export.row_outputs import RowOutputs, checked_values
+from keras_vit.export.outputs.rows import RowOutputs, checked_values
+from keras_vit.export.tolerance import MAX_MEAN_DIFFERENCE, differ, too_few
 from keras_vit.inspection.box_pictures import box_colors
 from keras_vit.lazy import LazyModule
+from keras_vit.models.detection.detecting import detect
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
 TOP = 100  # objects in the answer of `serving_bytes`
+MIN_IMAGES = 32  # An agreement on fewer is too coarse to be compared with a tolerance.
 
 
 class DetectionOutputs(RowOutputs):
@@ -20,8 +23,11 @@ class DetectionOutputs(RowOutputs):
     the same with boxes as fractions of the images themselves.
     """
 
-    without_head = "this export detects objects; use its `detect` method"
-    on_pages, can_roll_out, has_objects = True, False, True
+    task, kind, model_class = "detection", "detector", "ObjectDetector"
+    method, does = "detect", "detects objects"
+    on_pages, can_roll_out = True, False
+    page_script = "objects.js"
+    agreement = {"exact": 0.999, "half": 0.98, "rounded": 0.98}  # the minimum F1 of the objects
     page_words = "analyzed", "Show the boxes"
     # The logit of a box next to an edge is 9, and 1/256 of such a range is a hundredth of the image's side.
     in_float = ("boxes",)
@@ -87,6 +93,25 @@ class DetectionOutputs(RowOutputs):
         low, high = outputs["boxes"][..., :2], outputs["boxes"][..., 2:]
         return np.concatenate([(low + high) / 2, high - low, outputs["logits"]], axis=-1)
 
+    def problem(self, bounds, row, images, live):
+        """As of `RowOutputs`, by the mean difference.
+
+        Patches compete for an object, and a little rounding changes much where two are equally good.
+        """
+        bound = MAX_MEAN_DIFFERENCE if bounds.metric == "agreement" else bounds.bound
+        mean, least = row["mean_logit_difference"], self.agreement[bounds.level]
+        if mean > bound:
+            return differ(mean, bound, on_average=True), None
+        if row["score"] is None or images < MIN_IMAGES:
+            return None, too_few(MIN_IMAGES)
+        if row["agreement"] >= least:
+            return None, None
+        agrees = f"it agrees with the live model on {row['agreement']:.1%} of the objects"
+        return f"{agrees} in {images} images; the bound is {least:.1%}", None
+
+    def use(self, exported, images, **options):
+        return detect(exported, images, **options)
+
     @property
     def colors(self):
         return box_colors(self.description.num_classes).tolist()
@@ -107,3 +132,6 @@ class DetectionOutputs(RowOutputs):
             f"of encoded images the {TOP} objects of the highest scores, with boxes in pixels. "
             "`assets/labels.txt` names the classes in this order, one a line."
         )
+
+
+OUTPUTS = DetectionOutputs

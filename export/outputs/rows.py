@@ -1,5 +1,6 @@
 """The outputs of an export with one row for each image; other kinds of outputs override what differs."""
 
+from keras_vit.export import tolerance
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
@@ -20,11 +21,14 @@ class RowOutputs:
         description: The model's `Description`.
 
     Attributes:
-        without_head: What `check_head` says of an export without class scores, in place of its own message.
+        task: The task of these outputs; None for several.
+        kind, model_class: The `kind` and the name of the class of a model around a `VisionTransformer` that
+            has them; None for a `VisionTransformer`.
+        method, does: The method of `ExportedModel` for images, and what it does with them.
         colors: The color of each class on a web page, for maps and objects.
-        has_objects: Whether the outputs are objects of a detector.
         in_float: Names of outputs whose end LiteRT's int8 computes in float32.
         can_roll_out: Whether a web page can show attention rollout.
+        page_script: The file of `web/` that shows the outputs on a page.
         page_words: What a web page has done with a picture, and the label of the switch of its overlay.
 
     Example:
@@ -38,14 +42,20 @@ class RowOutputs:
         array([[b'7', b'0']], dtype=object)
     """
 
-    without_head = colors = None
-    has_objects = False
+    task = kind = model_class = colors = None
+    method, does = "classify", "classifies images"
     in_float = ()
     can_roll_out = True
+    page_script = "rows.js"
     page_words = "classified", "Show where the model looked (attention rollout)"
 
     def __init__(self, description):
         self.description = description
+
+    @property
+    def advice(self):
+        """What an export of these outputs says where another method of it is called."""
+        return f"this export {self.does}; use its `{self.method}` method"
 
     @property
     def preprocessing(self):
@@ -150,11 +160,29 @@ class RowOutputs:
         """What `compared` returned, in place of the live model's output."""
         return output
 
-    def pixels(self, output):
-        """The number of pixels of the live model's output for maps; None for rows."""
+    def differences(self, live, outputs):
+        """Further measures of `Reference.compare`, by name, of the live model's outputs and an export's."""
+        return {}
+
+    def problem(self, bounds, row, images, live):
+        """What is wrong with the outputs of an export, by its `Tolerance`.
+
+        Args:
+            bounds: `Tolerance`.
+            row: The dict that `Reference.measure` returned.
+            images: The number of images that it was measured on.
+            live: The live model's outputs for them.
+
+        Returns:
+            (what is wrong or None, why it is not known or None).
+        """
+        return tolerance.problem_of_rows(bounds, row, images)
 
     def page_check(self, outputs):
-        """What a web page compares its own outputs with: by output, values of the first image."""
+        """What a web page compares its own outputs with: by output, values of the first image.
+
+        Those with `exact` are compared by the number of equal ones.
+        """
         return {self.description.output: checked_values(self.compared(outputs)[0])}
 
     @property
