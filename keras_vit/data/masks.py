@@ -106,7 +106,7 @@ def read_mask(source, red=False, colors=None):
             check_file(source)
             with open(source, "rb") as file:
                 source = file.read()
-        _check_chunks(source)
+        check_chunks(source)
         with Image.open(io.BytesIO(source), formats=("PNG",)) as image:
             if image.width * image.height > bounds.MAX_PIXELS:
                 raise ValueError(f"more than {bounds.MAX_PIXELS} pixels")
@@ -131,8 +131,11 @@ def read_mask(source, red=False, colors=None):
     return pixels[..., 0] if red else pixels // np.uint8(SCALES.get(form, 1))
 
 
-def _check_chunks(content):
-    """Raise ValueError for a PNG file that is cut off or has a wrong checksum, which Pillow may miss."""
+def check_chunks(content):
+    """Raise ValueError for a PNG file that is cut off or has a wrong checksum, which Pillow may miss.
+
+    >>> check_chunks(tf.io.encode_png(tf.zeros((2, 2, 1), tf.uint8)).numpy())
+    """
     if not content.startswith(b"\x89PNG\r\n\x1a\n"):
         raise ValueError("not a PNG file")
     start, name = 8, b""

@@ -10,7 +10,6 @@ import pyarrow.parquet
 from pyarrow import types
 
 from keras_vit.data.chunked_samples import ChunkedSamples
-from keras_vit.data.files import CLASSES
 from keras_vit.data.parquet_samples import read_rows, row_name
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
@@ -81,7 +80,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     if not rows or seed is not None and "train" not in rows:
         raise ValueError(f"no rows to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
     values = [value for _, of_split in rows.values() for value in of_split]
-    root = folder_beside(paths[0], CLASSES)
+    root = folder_beside(paths[0], storage.file)
     names, label_of, reader = storage.meaning(root, values, columns.class_names, "Parquet")
     image = (columns.image, columns.label) if reader else (columns.image,)
     splits = {

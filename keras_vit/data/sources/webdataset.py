@@ -10,7 +10,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from keras_vit.data.chunked_samples import ChunkedSamples
-from keras_vit.data.files import CLASSES
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import split_shards, version_of
@@ -75,7 +74,8 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     if not rows or seed is not None and "train" not in rows:
         raise ValueError(f"no samples to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
     values = [value for _, of_split in rows.values() for value in of_split]
-    names, label_of, reader = storage.meaning(folder_beside(paths[0], CLASSES), values, None, "tar")
+    root = folder_beside(paths[0], storage.file)
+    names, label_of, reader = storage.meaning(root, values, None, "tar")
     columns = ("image", "map") if reader else ("image",)
     make = TarSamples
     if any(map(is_remote, paths)):

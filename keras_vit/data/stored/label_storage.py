@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from keras_vit.data.files import CLASSES
 from keras_vit.data.maps import MapReader
 
 
@@ -27,12 +28,14 @@ class LabelStorage:
         kind: Their `LabelKind`.
         purpose: What is read, in the keys of cached indices.
         column: The `ColumnForm` of labels in Parquet files; None without labels.
+        file: The name of the file beside shards that `meaning` reads.
         others: Columns that are read, too, of Parquet files that have all of them.
         types: By column that `columns_of` returns, its type, and a function from the class names to its
             feature for the package datasets.
     """
 
     kind = purpose = column = None
+    file = CLASSES
     others = ()
     types = {}
 
