@@ -37,11 +37,10 @@ def run(args):
 
 def _sampled(args):
     """Return the files' names and the images."""
-    from keras_vit.cli.images import images_of
-    from keras_vit.cli.masks import mask_files
+    from keras_vit.cli.images import images_of, png_files
     from keras_vit.models.backbones import check_class
 
-    files = mask_files([path for argument in args.images for path in images_of(argument, urls=True)])
+    files = png_files([path for argument in args.images for path in images_of(argument, urls=True)])
     model = keras_vit.from_pretrained(args.model, kind="pretrainer", trust=args.trust, sha256=args.sha256)
     check_class(model, keras_vit.ImageGPT, "a model that pretrain --objective igpt trained")
     sampling = {"temperature": args.temperature, "top_k": args.top_k, "seed": args.seed}

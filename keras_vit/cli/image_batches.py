@@ -45,7 +45,7 @@ def predicted(task, model, paths, top, first=0, progress=True, skip=False, **map
         first: The number of the first file.
         progress: Whether to show a progress bar on a terminal, after two seconds.
         skip: Whether a file that cannot be read is a row with its `error`; otherwise it ends the rows.
-        **maps: Further arguments of the `rows` of a segmentation or a detection.
+        **maps: Further arguments of the `rows` of the task.
 
     Yields:
         For each file a dict of `image`, its path, and the entries of `LabelTask.rows`. It follows as soon as

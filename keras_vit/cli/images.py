@@ -22,6 +22,24 @@ def names_of(paths):
             return names
 
 
+def png_files(paths):
+    """Return the relative PNG file for a picture of each image: the image's name below what differs.
+
+    Raises:
+        ValueError: if two images have one name.
+
+    >>> png_files(["a/1.jpg", "b/1.png"])
+    {'a/1.jpg': 'a/1.png', 'b/1.png': 'b/1.png'}
+    """
+    names = names_of([os.path.splitext(path)[0] for path in paths])
+    files = {path: f"{name.lstrip('/')}.png" for path, name in zip(paths, names)}
+    for file in {*files.values()}:
+        images = [path for path, own in files.items() if own == file]
+        if len({*map(os.path.abspath, images)}) > 1:
+            raise ValueError(f"expected one image for each file {file!r}; got {', '.join(images)}")
+    return files
+
+
 def images_of(argument, urls=False):
     """Return the image files of an argument: a file, a folder of images, `-`, or with `urls` a URL.
 

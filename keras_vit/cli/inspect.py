@@ -88,9 +88,9 @@ def _inspect(args, paths):
     inputs = [model.preprocessing([path])[0] for path in paths[:MAX_INSPECTED]]
     if paths and has_scores:
         value["images"] = [*predicted(task, model, paths, TOP)]
-        report.add("Predictions", _prediction_table(model, names, value["images"]))
+        report.add("Predictions", _prediction_table(task, model, names, value["images"]))
         task.draw_predictions(report, model, inputs, names[:MAX_INSPECTED])
-        predictions = [(found["image"], _words(model, found, 1)) for found in value["images"]]
+        predictions = [(found["image"], _words(task, model, found, 1)) for found in value["images"]]
     names = names[:MAX_INSPECTED]
     if args.dataset:
         dataset = open_dataset(args, model, task.name)
@@ -124,22 +124,19 @@ def _inspect(args, paths):
     return value, {**report.figures, run_report.REPORT: text.encode()}, predictions
 
 
-def _prediction_table(model, names, predictions):
+def _prediction_table(task, model, names, predictions):
     from keras_vit.reports.evaluation_summary import MAX_ROWS
     from keras_vit.reports.page import table
 
-    rows = [(name, _words(model, found, TOP)) for name, found in zip(names, predictions[:MAX_ROWS])]
+    rows = [(name, _words(task, model, found, TOP)) for name, found in zip(names, predictions[:MAX_ROWS])]
     title = "Predictions" if len(rows) == len(names) else f"The first {len(rows)} of {len(names)} predictions"
     return table(title, ("image", "prediction"), rows)
 
 
-def _words(model, found, top):
+def _words(task, model, found, top):
     """Return a prediction as text."""
-    from keras_vit.labels import label_kind
-
     if "values" in found:
-        names = model.class_names or range(model.num_classes)
-        return label_kind("regression").format(found["values"], names)
+        return ", ".join(f"{name} {x:.4g}" for name, x in zip(task.value_names(model), found["values"]))
     scores = ([*row.values()][:2] for row in best_of(found)[:top])
     return "; ".join(f"{name} {score:.1%}" for name, score in scores) or "none"
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 from keras_vit.cli import options
+from keras_vit.cli.folders import FOLDERS, folders_of
 from keras_vit.cli.journal import Journal, content_digest, only_process
 from keras_vit.cli.report import print_now
 from keras_vit.cli.rows import COCO, FILES, FORMATS, suffix_of, write_rows
@@ -34,9 +35,9 @@ def add_arguments(add):
     of_files = f"also write a file, {suffixes} (detection); the same command continues it"
     add("--output", metavar="FILE", help=of_files)
     options.on_bad_image(add, options.ON_BAD_FILE)
-    masks = "segmentation: folder to write, with masks as palette PNGs and overlays"
-    add("--masks", metavar="DIR", help=masks)
-    windows = "segmentation: at the images' own scale, in overlapping windows (default: resized as a whole)"
+    maps = "models of pixels: folder to write, of classes with masks as palette PNGs and overlays"
+    add("--masks", "--maps", dest="maps", metavar="DIR", help=maps)
+    windows = "models of pixels: at the images' own scale, in overlapping windows (default: whole, resized)"
     add("--windows", action="store_true", help=windows)
     instances = "segmentation by queries (EoMT): list objects with boxes instead of classes of pixels"
     add("--instances", action="store_true", help=instances)
@@ -46,13 +47,15 @@ def add_arguments(add):
     add("--boxes", metavar="DIR", help=boxes)
     threshold = "least score of an object, from 0 to 1 (default: 0.3, with --instances 0.5)"
     add("--threshold", type=options.fraction, help=threshold)
+    for folder in FOLDERS:
+        folder.add_arguments(add)
 
 
 def needs_keras(args):
     """False for an exported file with a runtime of its own."""
     from keras_vit.export.formats import format_of, suffix_of
 
-    others = args.labels, args.prompts, args.masks, args.boxes, args.instances
+    others = args.labels, args.prompts, args.maps, args.boxes, args.instances
     if any(others) or not (suffix_of(args.model) or os.path.isdir(args.model)):
         return True
     return format_of(args.model).needs_keras
@@ -60,7 +63,7 @@ def needs_keras(args):
 
 def run(args):
     from keras_vit.cli.image_batches import predicted
-    from keras_vit.cli.images import images_of
+    from keras_vit.cli.images import images_of, png_files
     from keras_vit.cli.labels import with_labels
     from keras_vit.cli.source import open_model, task_of, with_class_names
     from keras_vit.tasks import get_task
@@ -72,18 +75,15 @@ def run(args):
     one_of(options.ON_BAD_FILE).check("--on_bad_image", args.on_bad_image)
     if args.things and not args.instances:
         raise ValueError("--things are the classes of --instances, which is not given")
-    if args.instances and (args.masks or args.windows):
-        raise ValueError("--masks and --windows are of class maps; --boxes draws what --instances finds")
+    if args.instances and (args.maps or args.windows):
+        raise ValueError("--maps and --windows are of pixels; --boxes draws what --instances finds")
     if args.output is not None:
         if suffix not in FILES:
             known = options.either([f".{name}" for name in FILES])
             raise ValueError(f"expected --output to end in {known}; got {args.output!r}")
         check_writable(args.output)
     paths = [path for argument in args.images for path in images_of(argument, urls=True)]
-    if args.masks or args.boxes:
-        from keras_vit.cli.masks import mask_files, mask_writer
-
-        files = mask_files(paths)
+    files = png_files(paths) if args.maps or args.boxes else {}
     model = open_model(args.model, args.trust, args.sha256, kind="stored")
     model = with_labels(model, args.labels, args.prompts, "--labels")
     if args.class_names:
@@ -96,30 +96,36 @@ def run(args):
 
         if isinstance(model, keras.Model) and keras.backend.backend() == "tensorflow":
             model.run_eagerly = True
-    if (args.masks or args.windows) and not task.label.is_map:
+    folders = folders_of("detection" if args.instances else task.name)
+    if (args.maps or args.windows) and "maps" not in folders:
         raise ValueError(
-            f"--masks and --windows need a model that segments images; this one's task is {task.name!r}"
+            f"--maps and --windows need a model with outputs for each pixel; this one's task is {task.name!r}"
         )
     of_objects = args.boxes or args.threshold is not None or suffix == COCO
-    if of_objects and not args.instances and task.name != "detection":
+    if of_objects and "boxes" not in folders:
         raise ValueError(
             f"--boxes, --threshold and a file of .{COCO} need a model that detects objects; this one's task "
             f"is {task.name!r}"
         )
+    chosen = [folder for option, folder in folders.items() if getattr(args, option)]
+    for folder in FOLDERS:
+        given = [f"--{name}" for name in folder.options if getattr(args, name)]
+        if given and folder not in chosen:
+            raise ValueError(
+                f"{', '.join(given)} needs --{folder.option}, and a model of the task {folder.task!r}; this "
+                f"one's task is {task.name!r}"
+            )
+    for folder in chosen:
+        folder.check(args)
     if args.windows and model.preprocessing.image_size is None:
         print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
     names = task.value_names(model)
     progress = args.format == "table" or not sys.stdout.isatty()
     with contextlib.ExitStack() as at_end:
         maps = {"windows": True} if args.windows else {}
-        if args.masks:
-            folder = at_end.enter_context(atomic_path(args.masks, overwrite=False))
-            maps["write"] = mask_writer(folder, model, files)
-        if args.boxes:
-            from keras_vit.cli.boxes import box_writer
-
-            folder = at_end.enter_context(atomic_path(args.boxes, overwrite=False))
-            maps["write"] = box_writer(folder, model, files)
+        for folder in chosen:
+            path = at_end.enter_context(atomic_path(getattr(args, folder.option), overwrite=False))
+            maps["write"] = folder.writer(path, model, files, args)
         if args.things:
             maps["things"] = things
         if args.threshold is not None:
@@ -156,7 +162,7 @@ def _journal(args, paths, model):
     """The journal of --output, from which the same command continues if there are many images."""
     file = pathlib.Path(args.output).expanduser()
     is_device = file.exists() and not file.is_file()
-    if len(paths) <= FEW or args.masks or args.boxes or is_device:
+    if len(paths) <= FEW or args.maps or args.boxes or is_device:
         with tempfile.TemporaryDirectory() as folder:
             yield Journal(pathlib.Path(folder, "rows"), {})
         return

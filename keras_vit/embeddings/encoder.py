@@ -118,7 +118,8 @@ def _logits(model, task):
 
 def _classes(model, task):
     """Probabilities, or the fractions of the pixels of a class map at the model's size."""
-    if getattr(model, "task", None) == "segmentation" and not model.is_classifier:
+    of_pixels = not model.is_classifier and label_kind(getattr(model, "task", None) or task)
+    if of_pixels and of_pixels.is_map and of_pixels.has_classes:
         logits = model.output
         classes = ops.argmax(logits, axis=-1)
         return ops.mean(ops.one_hot(classes, logits.shape[-1], dtype="float32"), axis=(1, 2))

@@ -10,8 +10,9 @@ from keras_vit.evaluation import predict
 from keras_vit.inspection.class_map_pictures import png_bytes
 from keras_vit.inspection.figures import confusion_figure
 from keras_vit.messages import spelled
-from keras_vit.reports.evaluation_pictures import PICTURES, ImagePictures, read_samples
 from keras_vit.reports.page import format_value, table
+from keras_vit.reports.pictures import pictures_of
+from keras_vit.reports.pictures.images import read_samples
 from keras_vit.tasks import get_task
 
 MAX_IMAGES = 2000  # computed for a report
@@ -25,8 +26,7 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
 
     Args:
         report: Report.
-        model: A `VisionTransformer` with a head, an `ImageSegmenter`, an `ObjectDetector` or an
-            `ExportedModel`.
+        model: A model with a head, or an `ExportedModel`.
         samples: A split of a `Dataset`.
         task: As for `evaluate`.
         split: Its title: "digits, test".
@@ -70,7 +70,7 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
         report.add("Confusions", "Rows are true classes, columns predicted ones.")
         figure = confusion_figure(task.confusion(predictions), task.confusion_names(names), sampled)
         report.draw("Confusions", "confusion", figure, f"Confusion matrix of {sampled}")
-    pictures = PICTURES.get(task.name, ImagePictures)(report, model, task, predictions, names, files)
+    pictures = pictures_of(task)(report, model, task, predictions, names, files)
     pictures.add_details(subset, result, sampled)
 
     order, correct = np.argsort(-task.errors(predictions), kind="stable"), task.correct(predictions)

@@ -91,7 +91,7 @@ def test_the_images_of_a_split_are_inspected_at_another_size(model, images, json
 
 def test_a_table_of_many_images_ends():
     found = [{"classes": [{"name": "dog", "probability": 0.5}]}] * 150
-    table = inspect._prediction_table(None, [str(i) for i in range(150)], found)
+    table = inspect._prediction_table(None, None, [str(i) for i in range(150)], found)
     assert "The first 100 of 150 predictions" in table and table.count("dog 50.0%") == 100
 
 

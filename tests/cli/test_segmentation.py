@@ -15,7 +15,8 @@ from reference.comparing import randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageSegmenter, VisionTransformer
-from keras_vit.cli.masks import lines_of_classes, mask_files
+from keras_vit.cli.folders.class_maps import lines_of_classes
+from keras_vit.cli.images import png_files
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.masks import read_mask
 from keras_vit.evaluation import predict, segmentation_scores
@@ -56,7 +57,7 @@ def streets(tmp_path_factory):
 
 def test_masks_and_overlays_are_written_and_are_a_data_set(keras_vit, live, model, streets, tmp_path):
     paths = sorted(map(str, (streets / "images").iterdir()))[:4]
-    given = ("predict", "--model", model, *paths, "--format", "csv", "--masks", tmp_path / "out")
+    given = ("predict", "--model", model, *paths, "--format", "csv", "--maps", tmp_path / "out")
     done = keras_vit(*given)
     assert done.stderr == ""
     maps = live.segment(paths, whole=True)
@@ -198,22 +199,22 @@ def test_names_of_classes_are_read_as_they_are_written(tmp_path):
 
 
 def test_masks_have_the_names_of_the_images_below_what_differs():
-    assert mask_files(["/1.jpg", "/a/2.png"]) == {"/1.jpg": "1.png", "/a/2.png": "2.png"}
-    assert mask_files(["/0.jpg", "/a/0.png"]) == {"/0.jpg": "0.png", "/a/0.png": "a/0.png"}
+    assert png_files(["/1.jpg", "/a/2.png"]) == {"/1.jpg": "1.png", "/a/2.png": "2.png"}
+    assert png_files(["/0.jpg", "/a/0.png"]) == {"/0.jpg": "0.png", "/a/0.png": "a/0.png"}
     with pytest.raises(ValueError, match="one image for each file '0.png'; got a/0.jpg, a/0.png"):
-        mask_files(["a/0.jpg", "a/0.png"])
+        png_files(["a/0.jpg", "a/0.png"])
 
 
 # Arguments by the row of the manual, in which a name is in the folder of the test.
 REFUSED = {
     "an existing folder": ["--masks", "found"],
-    "a classifier": ["--model", "classes.keras", "--masks", "out"],
+    "a classifier": ["--model", "classes.keras", "--maps", "out"],
     "two images with one name": ["a/0.jpg", "a/0.png", "--masks", "out"],
     "more classes than a mask holds": ["--model", "many.keras", "--masks", "out"],
     "another number of class names": ["--class_names", "names.txt"],
     "`--instances` of a model without queries": ["--instances"],
     "`--instances` of a classifier": ["--model", "classes.keras", "--instances"],
-    "`--instances` with `--masks`": ["--instances", "--masks", "out"],
+    "`--instances` with `--maps`": ["--instances", "--maps", "out"],
 }
 _, MESSAGES, _ = tables("segmentation.md")  # of data, of commands and of exports
 

@@ -132,7 +132,7 @@ COMMAND_LINES = {
     "predict --model MODEL IMAGE --labels cat,dog": "need a model with a text tower",
     "predict --model MODEL IMAGE --format jsn": "(did you mean 'json' or 'jsonl'?)",
     "predict --model MODEL IMAGE --output x.xml": ".csv, .jsonl, .json, .parquet or .coco.json",
-    "predict --model MODEL IMAGE --masks NEW": "need a model that segments images",
+    "predict --model MODEL IMAGE --masks NEW": "need a model with outputs for each pixel",
     "complete --model MODEL --output NEW": "expected either images to complete, or --count",
     "complete --model MODEL --output NEW IMAGE": "expected --rows",
     "complete --model MODEL --output NEW --count 2 --rows 1": "expected --rows, the rows that are kept",

@@ -1,0 +1,25 @@
+"""The folder of --boxes: copies of the images with the objects drawn into them."""
+
+from keras_vit.cli.folders.folder import Folder
+
+
+class Boxes(Folder):
+    """Images with the objects of a detector, or of a segmenter by queries."""
+
+    option, task = "boxes", "detection"
+
+    def writer(self, folder, model, files, args):
+        from keras_vit.inspection.box_pictures import box_overlay
+        from keras_vit.inspection.class_map_pictures import png_bytes
+        from keras_vit.tasks.task import names_or_indices
+
+        folder.mkdir()
+        names = names_or_indices(model.class_names, model.num_classes)
+
+        def write(path, image, found):
+            self.write(folder / files[path], png_bytes(box_overlay(image, found, names)))
+
+        return write
+
+
+FOLDER = Boxes()

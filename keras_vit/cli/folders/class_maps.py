@@ -1,0 +1,48 @@
+"""The folder of --maps for classes: PNG files that a data set of masks may have, and overlays."""
+
+import collections
+
+from keras_vit.cli.folders.folder import Folder
+from keras_vit.messages import printable
+
+OVERLAYS = "overlays"
+MAX_CLASSES = 255  # in the masks of a data set
+
+
+class ClassMaps(Folder):
+    """Masks, overlays, and the names of the classes."""
+
+    option, task = "maps", "segmentation"
+
+    def writer(self, folder, model, files, args):
+        from keras_vit.data.sources.mask_folder import CLASSES, MASKS
+        from keras_vit.inspection.class_map_pictures import class_overlay, palette_png, png_bytes
+        from keras_vit.tasks.task import names_or_indices
+
+        if model.num_classes > MAX_CLASSES:
+            raise ValueError(f"masks have at most {MAX_CLASSES} classes; the model has {model.num_classes}")
+        folder.mkdir()
+        names = lines_of_classes(names_or_indices(model.class_names, model.num_classes))
+        (folder / CLASSES).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+
+        def write(path, image, classes):
+            self.write(folder / MASKS / files[path], palette_png(classes))
+            self.write(folder / OVERLAYS / files[path], png_bytes(class_overlay(image, classes)))
+
+        return write
+
+
+def lines_of_classes(names):
+    """Return class names as lines of `classes.txt`: on one line each, and different from each other.
+
+    >>> lines_of_classes(["sky\\ntree", "-", "sea", "sea"])
+    ['sky\\\\ntree', '- (1)', 'sea (2)', 'sea (3)']
+    """
+    from keras_vit.data.sources.mask_folder import NO_CLASS
+
+    lines = [printable(name).strip() for name in names]
+    is_unique = {line: count == 1 for line, count in collections.Counter(["", NO_CLASS, *lines]).items()}
+    return [line if is_unique[line] else f"{line} ({i})".strip() for i, line in enumerate(lines)]
+
+
+FOLDER = ClassMaps()

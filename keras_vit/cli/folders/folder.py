@@ -1,0 +1,41 @@
+"""What the folders of predictions share."""
+
+
+class Folder:
+    """A folder with what a model predicts for each image.
+
+    Attributes:
+        option: The option of `predict` that names it: "maps" of what has a value for each pixel, or "boxes".
+        task: The task of the models whose predictions it has.
+        options: The names of further options, which need it.
+    """
+
+    option = task = None
+    options = ()
+
+    def add_arguments(self, add):
+        """Add the further options to a parser, by its `add_argument`."""
+
+    def check(self, args):
+        """Raise ValueError for further options that do not fit together."""
+
+    def writer(self, folder, model, files, args):
+        """Begin a new folder.
+
+        Args:
+            folder: pathlib.Path, which does not exist.
+            model: A live or an exported one.
+            files: dict from the path of an image to the relative path of a PNG file.
+            args: The arguments of `predict`.
+
+        Returns:
+            A function that writes the path of an image, the image, uint8 (height, width, 3), and its
+            prediction, what the `rows` of the task give to `write`.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def write(path, content):
+        """Write bytes to a file whose folder may not exist yet."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)

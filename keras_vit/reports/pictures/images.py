@@ -1,0 +1,72 @@
+"""The pictures of images: thumbnails."""
+
+import numpy as np
+from PIL import Image
+
+from keras_vit.data.batches import evaluation_batches
+from keras_vit.inspection.class_map_pictures import png_bytes
+from keras_vit.reports.page import gallery, picture
+
+THUMBNAIL = (192, 192)  # pixels
+
+
+class ImagePictures:
+    """Thumbnails with the prediction and the true label below.
+
+    Args:
+        report: Report.
+        model: The model that was evaluated.
+        task: LabelTask.
+        predictions: Its predictions of all samples.
+        names: A name for each output.
+        files: A name for each sample, empty where it is in no file.
+
+    Attributes:
+        task_name: The name of the task that the pictures are of; None for all others.
+    """
+
+    task_name = None
+
+    def __init__(self, report, model, task, predictions, names, files):
+        self.report, self.model, self.task = report, model, task
+        self.predictions, self.names, self.files = predictions, names, files
+
+    def add_details(self, samples, result, split):
+        """Add what these labels have beside scores, from the samples and the result of the evaluation."""
+
+    def add(self, heading, words, indices, shown, split):
+        """Add a section of some samples.
+
+        Args:
+            heading: Its heading.
+            words: What it shows.
+            indices: Of the samples.
+            shown: Their (model input, label).
+            split: The title of the split.
+        """
+        inputs, labels = zip(*shown)
+        pictures = map(self._thumbnail, inputs, labels, self._outputs(inputs), indices)
+        self.report.add(heading, words, gallery([*pictures]))
+
+    def _outputs(self, inputs):
+        """The output for each model input, computed together where all have one size."""
+        batches = [inputs] if len({image.shape for image in inputs}) == 1 else [[image] for image in inputs]
+        outputs = [self.model.predict_on_batch(np.stack(batch)) for batch in batches]
+        return np.concatenate(outputs).astype("float64")
+
+    def _thumbnail(self, image, label, output, index):
+        """A small picture with the prediction, and the truth where it differs."""
+        kind = self.task.label
+        predicted, true = kind.decide(output), kind.format(label, self.names)
+        caption = kind.format(predicted, self.names) + self.task.confidence(output)
+        if not np.array_equal(predicted, label):
+            caption += f"; is {true}"
+        thumbnail = Image.fromarray(np.round(self.model.preprocessing.colors(image) * 255).astype("uint8"))
+        thumbnail.thumbnail(THUMBNAIL)
+        return picture(png_bytes(thumbnail), f"An image of {true}", caption, self.files[index])
+
+
+def read_samples(model, samples, indices):
+    """Return the (model input, label) of samples."""
+    batches = evaluation_batches(samples.take(indices), model.preprocessing, 1)
+    return [(images[0].numpy(), labels[0].numpy()) for images, labels in batches]
