@@ -86,6 +86,7 @@ class DepthEstimator(HeadedModel):
         bins: Number of depths of a "metric" output of "linear"; None for none.
         min_depth: The smallest of these depths.
         max_depth: The largest one, or the factor of a "metric" output's "sigmoid".
+        variance_focus, gradient_weight: Of the loss in training, see `models.depth.depth_loss.DepthLoss`.
         class_names: One name per value, such as ("depth",), or None.
         split_seed: Seed of the split of the training data; None if unknown.
         dtype: A dtype policy for an encoder that is given by its arguments.
@@ -129,6 +130,8 @@ class DepthEstimator(HeadedModel):
         "bins": optional(integer(at_least=2)),
         "min_depth": number(above=0),
         "max_depth": number(above=0),
+        "variance_focus": number(0, 1),
+        "gradient_weight": number(0),
     }
 
     def __init__(
@@ -149,6 +152,8 @@ class DepthEstimator(HeadedModel):
         bins: int | None = 256,
         min_depth: float = 0.001,
         max_depth: float = 10.0,
+        variance_focus: float = 0.5,
+        gradient_weight: float = 0.5,
         class_names: Sequence[str] | None = None,
         split_seed: int | None = None,
         dtype: str | keras.DTypePolicy | None = None,

@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+from reference.depth import depth_scores as reference_scores
+
+from keras_vit.tasks.depth_scores import DepthPredictions, aligned, cropped, depth_scores
+from keras_vit.tasks.task import concatenate
+
+
+def random_map(rng):
+    """A label with missing pixels, zeros and negative numbers, and an estimate: float32 (height, width, 1)."""
+    shape = (*rng.integers(1, 9, 2), 1)
+    label = rng.uniform(0.5, 12, shape).astype("float32")
+    label[rng.random(shape) < rng.choice([0, 0.3, 0.9])] = rng.choice([np.nan, 0, -1, np.inf])
+    return label, (label * rng.uniform(0.6, 1.6, shape)).astype("float32")
+
+
+@pytest.mark.parametrize("quantity", ["metric", "relative", "disparity"])
+def test_1000_random_maps_have_the_scores_of_their_definition(quantity, rng):
+    maps = [random_map(rng) for _ in range(1000)]
+    estimates = [np.where(np.isfinite(o) & (o > 0), o, 1).astype("float32") for _, o in maps]
+    if quantity == "disparity":
+        estimates = [1 / estimate for estimate in estimates]
+    labels = [label for label, _ in maps]
+    found = DepthPredictions.of(estimates, labels, quantity, max_depth=10.0)
+    expected = [reference_scores(*pair, quantity, max_depth=10.0) for pair in zip(labels, estimates)]
+    counted = [one for one in expected if one]
+    assert 500 < len(counted) < 1000
+    for one, row in zip(expected, found.image_scores):
+        if one is None:
+            assert np.isnan(row).all()
+        elif quantity == "metric":  # Of few pixels a fit depends on rounding.
+            np.testing.assert_allclose(row, [*one.values()], rtol=1e-9, atol=1e-9)
+    if quantity == "metric":
+        means = {name: np.mean([one[name] for one in counted]) for name in counted[0]}
+        scores = depth_scores(found)
+        assert scores.pop("samples") == 1000 and scores == pytest.approx(means)
+    else:
+        many = [i for i, one in enumerate(expected) if one and found.pixels[i] >= 6]
+        rows = [[*expected[i].values()] for i in many]
+        np.testing.assert_allclose(found.image_scores[many], rows, rtol=1e-6, atol=1e-6)
+
+
+def test_scores_of_parts_are_joined():
+    label = np.array([[[1.0], [2.0]]])
+    parts = [DepthPredictions.of([label * factor], [label]) for factor in (1.1, 2.0)]
+    scores = depth_scores(concatenate(parts))
+    assert scores["samples"] == 2 and scores["abs_rel"] == pytest.approx(0.55) and scores["a1"] == 0.5
+    np.testing.assert_allclose(concatenate(parts).errors, [0.1, 1.0])
+
+
+def test_maps_are_resized_to_their_labels():
+    label = np.ones((4, 6, 1), "float32")
+    assert depth_scores(DepthPredictions.of([np.ones((2, 3, 1))], [label]))["abs_rel"] == 0
+
+
+def test_values_that_are_no_depths_have_errors_only(rng):
+    label = rng.standard_normal((5, 6, 3))
+    label[2, 3, 1] = np.nan
+    predictions = DepthPredictions.of([label + 2], [label], "values")
+    scores = depth_scores(predictions)
+    assert (scores["rmse"], scores["mae"]) == pytest.approx((2, 2)) and scores["abs_rel"] is None
+    assert predictions.errors == pytest.approx([2])
+
+
+def test_without_a_label_nothing_is_scored():
+    scores = depth_scores(DepthPredictions.of([np.ones((2, 2, 1))], [np.full((2, 2, 1), np.nan)]))
+    assert scores.pop("samples") == 1 and {*scores.values()} == {None}
+
+
+def test_an_alignment_minimizes_the_squared_differences(rng):
+    depths = rng.uniform(1, 5, (20, 30))
+    disparity = 4 / depths + 0.5
+    depths[3:9] = np.nan
+    found = aligned(disparity, depths)
+    np.testing.assert_allclose(found[~np.isnan(depths)], depths[~np.isnan(depths)], rtol=1e-9)
+    np.testing.assert_allclose(aligned(np.full((2, 2), 3.0), np.ones((2, 2)), "relative"), np.ones((2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("crop", "size", "rows", "columns"),
+    [
+        ("nyu_eigen", (480, 640), (45, 471), (41, 601)),
+        ("kitti_garg", (375, 1242), (153, 371), (44, 1197)),
+        ("kitti_eigen", (375, 1242), (124, 342), (44, 1197)),
+    ],
+)
+def test_crops_are_those_of_the_published_evaluations(crop, size, rows, columns):
+    counted = np.isfinite(cropped(np.ones(size), crop))
+    expected = np.zeros(size, bool)
+    expected[slice(*rows), slice(*columns)] = True
+    np.testing.assert_array_equal(counted, expected)
+
+
+def test_labels_of_other_channels_are_refused():
+    with pytest.raises(ValueError, match="expected labels of 1 channel.*got 3"):
+        DepthPredictions.of([np.ones((2, 2, 1))], [np.ones((2, 2, 3))])
