@@ -117,8 +117,8 @@ def aligned(output: np.ndarray, label: np.ndarray, quantity: str = "disparity") 
         quantity: "relative" or "disparity".
 
     Returns:
-        float64 of the same shape: depths in the unit of the label, at least 0; infinity where a disparity is 0
-        or less.
+        float64 of the same shape: depths in the unit of the label, at least 0; infinity where a disparity is
+        0 or less.
 
     Example:
         >>> depths = np.array([1.0, 2.0, 4.0, np.nan])

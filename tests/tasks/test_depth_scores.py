@@ -7,7 +7,7 @@ from keras_vit.tasks.task import concatenate
 
 
 def random_map(rng):
-    """A label with missing pixels, zeros and negative numbers, and an estimate: float32 (height, width, 1)."""
+    """A label, perhaps with zeros, negative numbers or missing pixels, and an estimate (height, width, 1)."""
     shape = (*rng.integers(1, 9, 2), 1)
     label = rng.uniform(0.5, 12, shape).astype("float32")
     label[rng.random(shape) < rng.choice([0, 0.3, 0.9])] = rng.choice([np.nan, 0, -1, np.inf])

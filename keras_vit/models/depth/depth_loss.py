@@ -79,8 +79,8 @@ class DepthLoss(keras.losses.Loss):
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         if tuple(y_true.shape[1:]) != tuple(y_pred.shape[1:]) and None not in y_true.shape[1:]:
             raise ValueError(
-                f"expected maps (height, width, channels) of the shape of the outputs, {y_pred.shape[1:]}; got "
-                f"labels of shape {tuple(y_true.shape[1:])}"
+                f"expected maps (height, width, channels) of the shape of the outputs, "
+                f"{tuple(y_pred.shape[1:])}; got labels of shape {tuple(y_true.shape[1:])}"
             )
         is_labeled = ops.any(labeled(y_true, self.quantity, self.max_depth), axis=(1, 2, 3))
         weights = ops.cast(is_labeled, "float32")
