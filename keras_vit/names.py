@@ -4,7 +4,7 @@
 a `:`, `=` or space explains a name.
 """
 
-TASKS = ("single_label", "multi_label", "regression", "segmentation", "detection")
+TASKS = ("single_label", "multi_label", "regression", "segmentation", "detection", "depth")
 OBJECTIVES = ("masked_patch", "mae", "igpt", "dino")  # without labels
 TARGETS = ("mean_color", "downsized", "pixels")  # of masked_patch
 DATA_SETS = (

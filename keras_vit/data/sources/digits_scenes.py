@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 
+from keras_vit.data.depth_maps import DepthReader, DepthSamples
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
 from keras_vit.data.sources.digits import load_digits, png
@@ -15,6 +16,11 @@ SIDES = (15, 17)  # the smallest and the largest digit, in pixels
 INWARDS = 2  # the largest distance of a digit from the two edges of its corner, in pixels
 VISIBLE = 0.9  # of a digit's ink, at least
 INK = 0.4  # of the largest brightness: what is brighter is part of the digit
+# Of scenes with distances, in meters: of the digits, of the background, and at which a digit has the size of
+# a scene. What is at a distance d has a factor exp(-d / HAZE) of its brightness.
+NEAR, FAR, FOCAL, HAZE = (2.0, 4.5), (6.0, 10.0), 1.0, 4.0
+DISTANCES = DepthReader(scale=1000, unit="m", min=NEAR[0], max=FAR[1])
+STREAM = 1  # makes the random numbers of scenes with distances independent of those of others
 COUNTS = {"train": 6000, "validation": 120, "test": 240}
 
 
@@ -22,7 +28,8 @@ def load_digits_scenes(argument=None, *, seed, task="segmentation", **options):
     """Load the class names and splits of the scenes; of the arguments only `seed` and `task` are used.
 
     Each scene is a function of (seed, split, index) and of the scans of the same split of "digits". For
-    "detection" its labels are boxes around what is visible of each digit.
+    "detection" its labels are boxes around what is visible of each digit, for "depth" the distances of
+    `depth_scene`, which are other scenes.
 
     Returns:
         dict of `class_names` and `splits`, as of `Dataset`.
@@ -31,21 +38,25 @@ def load_digits_scenes(argument=None, *, seed, task="segmentation", **options):
 
     seed = seed or 0
     digits, splits = load_digits(seed=seed), {}
+    names = {"detection": digits["class_names"], "depth": DISTANCES.names}
+    make = depth_scene if task == "depth" else scene
     for number, (split, samples) in enumerate(digits["splits"].items()):
         opened = [Image.open(io.BytesIO(content)) for content in samples.images]
         scans = np.stack([np.float32(scan) / 255 for scan in opened])
-        made = [scene(scans, samples.labels, [seed, number, index]) for index in range(COUNTS[split])]
-        pictures, masks, owners = zip(*made)
+        made = [make(scans, samples.labels, [seed, number, index]) for index in range(COUNTS[split])]
+        pictures, maps, *owners = zip(*made)
         # A small file takes longer to write than to keep.
         pictures = tuple(png(pixels, compress_level=0) for pixels in pictures)
         if task == "detection":
-            boxes = tuple(encode_boxes(boxes_of(*maps)) for maps in zip(masks, owners))
+            boxes = tuple(encode_boxes(boxes_of(*of_scene)) for of_scene in zip(maps, *owners))
             splits[split] = Samples(pictures, boxes, exif=False)
+            continue
+        maps = tuple(png(values, compress_level=0) for values in maps)
+        if task == "depth":
+            splits[split] = DepthSamples(pictures, maps, DISTANCES, exif=False)
         else:
-            masks = tuple(png(mask, compress_level=0) for mask in masks)
-            splits[split] = MaskSamples(pictures, masks, exif=False)
-    names = digits["class_names"] if task == "detection" else ("background", *digits["class_names"])
-    return {"class_names": names, "splits": splits}
+            splits[split] = MaskSamples(pictures, maps, exif=False)
+    return {"class_names": names.get(task, ("background", *digits["class_names"])), "splits": splits}
 
 
 def boxes_of(mask, owner):
@@ -118,3 +129,41 @@ def scene(scans, labels, seed):
         mask[window][is_ink], owner[window][is_ink] = labels[chosen] + 1, len(inks)
         inks.append(int(is_ink.sum()))
     return np.clip(np.round(picture), 0, 255).astype("uint8"), mask, owner
+
+
+def depth_scene(scans, labels, seed):
+    """A scene of digits at several distances in haze, and its distances.
+
+    The size of a digit is inverse to its distance, the nearer one is in front, and what is farther is darker.
+
+    Args:
+        scans, labels, seed: As of `scene`.
+
+    Returns:
+        uint8 (32, 32, 3) and uint16 (32, 32), the distances in millimeters.
+
+    Example:
+        >>> picture, distances = depth_scene(np.ones((1, 8, 8), "float32"), [7], [0, 1])
+        >>> picture.shape, bool(distances.min() >= 2000)
+        ((32, 32, 3), True)
+    """
+    from PIL import Image
+
+    rng = np.random.default_rng([*seed, STREAM])
+
+    def color(distance):
+        return rng.uniform(200, 255, 3) * np.exp(-distance / HAZE)
+
+    background = rng.uniform(*FAR)
+    picture = np.broadcast_to(color(background), (SIDE, SIDE, 3)).copy()
+    distances = np.full((SIDE, SIDE), round(1000 * background), "uint16")
+    for distance in sorted(rng.uniform(*NEAR, rng.integers(*DIGITS, endpoint=True)), reverse=True):
+        side = round(SIDE * FOCAL / distance)
+        scan = Image.fromarray(scans[rng.integers(len(scans))])
+        is_ink = np.asarray(scan.resize((side, side), Image.Resampling.BICUBIC)) > INK
+        top, left = rng.integers(0, SIDE - side + 1, 2)
+        window = slice(top, top + side), slice(left, left + side)
+        picture[window][is_ink] = color(distance)
+        distances[window][is_ink] = round(1000 * distance)
+    picture += 2 * rng.standard_normal(picture.shape)
+    return np.clip(np.round(picture), 0, 255).astype("uint8"), distances

@@ -1,0 +1,141 @@
+"""Folders of images and depth maps."""
+
+import concurrent.futures
+import dataclasses
+import os
+
+import numpy as np
+from tqdm import tqdm
+
+from keras_vit.data.depth_maps import (
+    SETTINGS,
+    SUFFIXES,
+    DepthReader,
+    DepthSamples,
+    NoScaleError,
+    read_depth_file,
+    read_settings,
+)
+from keras_vit.data.files import file_orientations, refuse_unreadable
+from keras_vit.data.paired_files import read_pairs, refuse_other_sizes
+from keras_vit.data.samples import hold_out_missing
+
+QUANTITIES = {"depths": "depth", "disparities": "disparity", "values": "values"}  # by folder
+
+
+@dataclasses.dataclass(frozen=True)
+class _Map:
+    """A depth map: its (width, height), the smallest and largest measurement, and why it cannot be read."""
+
+    size: tuple[int, int] | None = None
+    ends: tuple[float, float] | None = None
+    reason: str = ""
+
+
+def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
+    """Load a folder of images and depth maps of the same names, in subfolders or not.
+
+    Args:
+        root: The folder, a pathlib.Path: images/NAME.jpg (or another kind of image) with depths/NAME.png or
+            another file of `depth_maps.SUFFIXES`, or both within train, val and test, above or below these
+            folders. A folder disparities in place of depths has disparities, and a folder values any numbers
+            of one or several channels, such as surface normals. `depth.json` has any arguments of
+            `depth_maps.DepthReader`: as {"scale": 1000, "unit": "m"} for PNG files in millimeters. Without
+            it floating-point numbers are depths in their own unit, and integers are refused.
+        files: As of `visible_files`.
+        on_bad_image: As of `load_dataset`; it is for images and depth maps that cannot be read, and for
+            depth maps without a measurement.
+        seed: Of the split.
+
+    Returns:
+        (the paths of the files that are used, fields of a `Dataset`); the `min` and `max` of the samples'
+        `reader` are those of all measurements unless `depth.json` has them.
+
+    Raises:
+        ValueError: for another layout, a depth map that is missing or has another size than its image in its
+            EXIF orientation, integers without a scale, a wrong `depth.json`, or an unreadable image or map.
+
+    Example:
+        >>> for name in ("images", "depths"):
+        ...     (tmp / name).mkdir()
+        >>> for number in range(10):
+        ...     keras.utils.save_img(tmp / "images" / f"{number}.png", np.zeros((8, 8, 3)))
+        ...     np.save(tmp / "depths" / f"{number}.npy", np.full((8, 8), 1.5))
+        >>> _, found = load_depth_folder(tmp, keras_vit.data.files.visible_files(tmp))
+        >>> found["class_names"], len(found["splits"]["train"])
+        (('depth',), 7)
+    """
+    if on_bad_image == "keep":
+        raise ValueError("on_bad_image='keep' is for images without depth maps, which are all read")
+    paths = [folder / name for folder, names in files.items() for name in names]
+    folder = _folder(root, paths)
+    pairs = read_pairs(root, paths, folder, SUFFIXES, "depth map")
+    reader = _reader(root, QUANTITIES[folder], pairs)
+    orientations = file_orientations([image for _, image, _ in pairs])
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        checked = pool.map(lambda pair: _check(pair[2], reader), pairs)
+        maps = [*tqdm(checked, "checking depth maps", len(pairs), unit="map", delay=2, disable=None)]
+    rows = [*zip(pairs, orientations, maps)]
+    readable = [row for row in rows if row[1] and not row[2].reason]
+    refuse_other_sizes([(pair[1], turn, pair[2], own.size) for pair, turn, own in readable], "depth map")
+    bad = {image: image for (_, image, _), turn, _ in rows if not turn}
+    bad |= {path: f"{path} ({own.reason})" for (_, _, path), _, own in rows if own.reason}
+    refuse_unreadable([*bad.values()], on_bad_image, "image(s) or depth map(s)")
+    if not readable:
+        raise ValueError(f"no image in {os.fspath(root)!r} can be read with its depth map")
+    ends = [own.ends for *_, own in readable]
+    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+    if low < high:  # of one value there is no range
+        reader = dataclasses.replace(
+            reader,
+            min=low if reader.min is None else reader.min,
+            max=high if reader.max is None else reader.max,
+        )
+    splits = {}
+    for split in dict.fromkeys(split for split, *_ in pairs):
+        own = [(pair, turn) for pair, turn, _ in readable if pair[0] == split]
+        images, depths = (tuple(pair[place] for pair, _ in own) for place in (1, 2))
+        splits[split] = DepthSamples(images, depths, reader, exif=any(turn > 1 for _, turn in own))
+    fields = {"class_names": reader.names, "splits": hold_out_missing(splits, seed), "bad_images": tuple(bad)}
+    return {os.fspath(root / SETTINGS), *(path for pair in pairs for path in pair[1:])}, fields
+
+
+def _folder(root, paths):
+    """The name of the folder with the maps."""
+    found = [name for name in QUANTITIES if any(name in path.parent.parts[:2] for path in paths)]
+    if len(found) > 1:
+        raise ValueError(
+            f"expected one folder of {', '.join(QUANTITIES)} in {os.fspath(root)!r}; got {', '.join(found)}"
+        )
+    return found[0] if found else "depths"
+
+
+def _reader(root, quantity, pairs):
+    """The `DepthReader` of a folder, with names for the channels of its first map that can be read."""
+    reader = read_settings(root, quantity=quantity)
+    if reader.quantity == "values" and reader.names == DepthReader().names:
+        for _, _, path in pairs:
+            try:
+                channels = read_depth_file(path).shape[2]
+            except (OSError, ValueError):
+                continue
+            names = [f"channel_{number}" for number in range(channels)]
+            return dataclasses.replace(reader, names=names if channels > 1 else ["value"])
+    return reader
+
+
+def _check(path, reader):
+    """The `_Map` of a file."""
+    try:
+        values = reader.label(path)
+    except NoScaleError as error:
+        raise ValueError(
+            f"{path}: {error}; write the stored value of one unit to {SETTINGS}, such as "
+            '{"scale": 1000, "unit": "m"} for millimeters, or {"scale": 1} for depths of any unit'
+        ) from None
+    except (OSError, ValueError) as error:
+        return _Map(reason=str(error))
+    known = values[np.isfinite(values)]
+    if not known.size:
+        return _Map(reason="no valid measurement")
+    return _Map(values.shape[1::-1], (float(known.min()), float(known.max())))

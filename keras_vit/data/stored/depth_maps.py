@@ -1,0 +1,75 @@
+"""Depth maps: files beside the images, whose values `depth.json` explains."""
+
+import io
+import json
+
+import numpy as np
+import pyarrow
+
+from keras_vit.data.depth_maps import SETTINGS, SUFFIXES, DepthReader, read_settings
+from keras_vit.data.stored.column_types import ColumnForm, is_image, one
+from keras_vit.data.stored.label_storage import LabelStorage, Meaning
+from keras_vit.labels import label_kind
+from keras_vit.lazy import LazyModule
+
+tf, tfds = LazyModule("tensorflow"), LazyModule("tensorflow_datasets")
+# The `DepthReader` of features of TensorFlow Datasets that do not say what they mean.
+KNOWN = {("nyu_depth_v2", "depth"): DepthReader(unit="m")}
+WORDS = ("depth", "disparity")  # in names of features
+
+
+class DepthMaps(LabelStorage):
+    """A second column of files or images, or a member of its own."""
+
+    kind, purpose = label_kind("depth"), "depth"
+    file = SETTINGS
+    column = ColumnForm(is_image, is_image, ("depth", "depth_map", "disparity", "values", "label"))
+    suffixes = tuple(f"depth{suffix}" for suffix in SUFFIXES)
+    types = {"depth": (pyarrow.binary(), lambda names: one("binary"))}
+
+    def sample_value(self, sample, key):
+        return sample.place(self.suffixes, "a depth map")
+
+    def meaning(self, root, values, known, noun):
+        reader = read_settings(root)
+        return Meaning(reader.names, None, reader)
+
+    def of_feature(self, name, key, feature):
+        """As of `LabelStorage`: of arrays (height, width[, 1]) whose name has one of `WORDS`.
+
+        A gray image of 16 bits is a depth in the unit of its numbers.
+        """
+        known = KNOWN.get((name, key))
+        quantity = next((word for word in WORDS if word in key.lower()), None)
+        if not (known or quantity) or not isinstance(feature, tfds.features.Tensor):
+            return None
+        shape, dtype = tuple(feature.shape), np.dtype(feature.np_dtype)
+        reader = known or DepthReader(quantity, scale=1)
+        if isinstance(feature, tfds.features.Image):
+            return (reader.decode, reader.names) if dtype == "uint16" and shape[2:] == (1,) else None
+        if len(shape) not in (2, 3) or shape[2:] not in ((), (1,)) or dtype.kind not in "fiu":
+            return None
+
+        def label(values):
+            found = tf.numpy_function(reader.converted, [values], tf.float32, stateful=False)
+            return tf.ensure_shape(found, (*shape[:2], 1))
+
+        return label, reader.names
+
+    def columns_of(self, label, name, content):
+        file = io.BytesIO()
+        np.save(file, np.float32(label))
+        return {"depth": file.getvalue()}
+
+    def members_of(self, columns):
+        return {"depth.npy": columns["depth"]}
+
+    def files(self, dataset):
+        """`depth.json`, of maps that have their unit already."""
+        own = getattr(next(iter(dataset.splits.values())), "label_values", None) or {}
+        kept = {name: own[name] for name in ("unit", "min", "max") if name in own}
+        quantity = "values" if own.get("quantity") == "values" else "depth"
+        return {SETTINGS: json.dumps({"quantity": quantity, **kept, "names": [*dataset.class_names]}) + "\n"}
+
+
+STORAGES = (DepthMaps(),)
