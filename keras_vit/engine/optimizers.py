@@ -185,4 +185,8 @@ def make_optimizer(recipe):
         options |= {"use_ema": True, "ema_momentum": recipe.ema}
     if recipe.optimizer == "sgd":
         return SGD(schedule, recipe.momentum, recipe.accumulator_dtype, **options)
-    return AdamW(schedule, recipe.weight_decay, beta_2=recipe.beta_2, epsilon=1e-8, **options)
+    if recipe.optimizer == "muon":
+        from keras_vit.engine.muon import Muon as kind  # which is an AdamW
+    else:
+        kind = AdamW
+    return kind(schedule, recipe.weight_decay, beta_2=recipe.beta_2, epsilon=1e-8, **options)

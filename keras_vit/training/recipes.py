@@ -16,7 +16,7 @@ from keras_vit.training.tasks import task_with_labels
 from keras_vit.types import Tensor
 from keras_vit.variants import SIZES as SIZES_OF_MODEL
 
-OPTIMIZERS = ("sgd", "adamw")
+OPTIMIZERS = ("sgd", "adamw", "muon")
 LOSSES = ("softmax", "sigmoid")
 DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 # Informational fields, which are not part of a run's identity.
@@ -46,7 +46,8 @@ class Recipe(Augmentation):
     can be resumed.
 
     Args:
-        optimizer: "sgd" (with momentum) or "adamw" (decoupled weight decay, on kernels only).
+        optimizer: "sgd" (with momentum), "adamw" (decoupled weight decay, on kernels only) or "muon" (AdamW, but
+            orthogonal steps for the kernels of blocks).
         base_lr: The learning rate at the end of the warm-up.
         total_steps, warmup_steps, decay: See `WarmupDecay`.
         batch_size: Images per step, on all devices together.
@@ -55,10 +56,10 @@ class Recipe(Augmentation):
         loss: Of single labels: "softmax", or "sigmoid" (binary cross-entropy, summed over the classes).
             Multi-label tasks use "sigmoid", regression the squared error, segmentation "softmax".
         momentum: Of "sgd".
-        beta_2: Of "adamw": the decay of its mean of squared gradients.
+        beta_2: Of "adamw" and "muon": the decay of its mean of squared gradients.
         accumulator_dtype: dtype of the momentum buffer of "sgd": "bfloat16" as in the official code; None:
             float32.
-        weight_decay: Of "adamw"; it is multiplied by the learning rate.
+        weight_decay: Of "adamw" and "muon"; it is multiplied by the learning rate.
         layer_decay: Factor of the rate from each block to the one before it, in (0, 1], or None.
         clip_norm: Largest global norm of a gradient, or None.
         ema: Momentum of the moving average of the weights, which is then evaluated and saved, or None.

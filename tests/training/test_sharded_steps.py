@@ -15,7 +15,7 @@ from reference.fine_tuning import compiled, fit, official
 import keras_vit
 from keras_vit.engine.sharding import make_distribution
 from keras_vit.losses import MEAN
-from keras_vit.training import SGD, AdamW, SoftmaxCrossEntropy
+from keras_vit.training import SGD, AdamW, Muon, SoftmaxCrossEntropy
 
 DEVICES = "--xla_force_host_platform_device_count=8"
 SIMULATED = DEVICES in os.environ.get("XLA_FLAGS", "")
@@ -201,6 +201,26 @@ def test_under_fsdp_each_device_has_an_eighth_of_weights_and_optimizer_state(mak
     kernel = model.get_layer("head").kernel
     layouts = {str(v.value.sharding.spec) for v in optimizer.variables if v.shape == kernel.shape}
     assert layouts == {str(kernel.value.sharding.spec)}
+
+
+@simulated
+@pytest.mark.parametrize("strategy", ["fsdp", "model_parallel=1x4"])
+def test_orthogonal_steps_of_divided_kernels_are_those_of_one_device(strategy, distributed):
+    def steps():
+        keras.utils.set_random_seed(0)
+        model = keras_vit.VisionTransformer(16, 8, 48, 2, 96, 4, num_classes=8)
+        model.compile(Muon(0.01, iteration_dtype="float32"), SoftmaxCrossEntropy())
+        images = np.random.default_rng(0).normal(size=(16, 16, 16, 3)).astype("float32")
+        history = model.fit(images, np.arange(16) % 8, batch_size=16, epochs=3, verbose=0, shuffle=False)
+        return history.history["loss"], {variable.path: np.asarray(variable) for variable in model.weights}
+
+    expected = steps()
+    distributed(strategy, 4)
+    losses, weights = steps()
+    np.testing.assert_allclose(losses, expected[0], rtol=1e-4)
+    for path, value in expected[1].items():
+        if not path.endswith("key/bias"):
+            np.testing.assert_allclose(weights[path], value, atol=2e-4, err_msg=path)
 
 
 @simulated
