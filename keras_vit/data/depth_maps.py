@@ -15,11 +15,13 @@ import zipfile
 import zlib
 
 import numpy as np
+import tensorflow as tf
 from PIL import Image
 
 from keras_vit.data.files import read_text
 from keras_vit.data.maps import MapReader, MapSamples
 from keras_vit.data.masks import PNG_ERRORS, check_chunks
+from keras_vit.data.samples import not_converted
 from keras_vit.messages import did_you_mean
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_files import check_file
@@ -359,3 +361,28 @@ READERS = {
     b"Pf": _read_pfm,
     b"\x76\x2f\x31\x01": _read_exr,
 }
+
+
+def with_image_weights(batches, farthest=math.inf):
+    """Add the weight of each image's loss to batches: 1, or 0 without a measurement.
+
+    Args:
+        batches: tf.data.Dataset of (images, depth maps).
+        farthest: The largest depth that counts.
+
+    Returns:
+        tf.data.Dataset of (images, depth maps, float32 (batch,)). The sum of these weights is that of a
+        batch, by which devices and micro-batches are averaged.
+
+    Example:
+        >>> batches = tf.data.Dataset.from_tensors((tf.zeros((1, 1, 2, 3)), tf.constant([[[[math.nan]]]])))
+        >>> next(iter(with_image_weights(batches)))[2].numpy().tolist()
+        [0.0]
+    """
+
+    @not_converted
+    def weighted(images, maps):
+        is_measured = tf.reduce_any(tf.abs(maps) <= farthest, axis=(1, 2, 3))
+        return images, maps, tf.cast(is_measured, tf.float32)
+
+    return batches.map(weighted, tf.data.AUTOTUNE)

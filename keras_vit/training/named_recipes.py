@@ -246,6 +246,54 @@ RECIPES = {
         cost="16,000 steps of 256 images",
         result="not run here; its parts are tested on small models",
     ),
+    # The authors' rate of the encoder is a tenth of the head's, and all of both decays by a power of 0.9; they
+    # crop none of their images, which have one camera, and clip no gradients.
+    "depth": Recipe(
+        task="depth",
+        optimizer="adamw",
+        base_lr=5e-5,
+        total_steps=20_000,
+        warmup_steps=500,
+        batch_size=16,
+        decay="linear",
+        weight_decay=0.01,
+        layer_decay=0.8,
+        crop_area=None,
+        scale_jitter=(1.0, 1.5),
+        photometric=0.5,
+        head_options={"head": "dpt", "gradient_weight": 0.0},
+        image_size=(518, 518),
+        eval_every=2000,
+        source="this package: rates, decay and loss of Depth Anything V2 (Yang et al. 2024, arXiv 2406.09414, "
+        "and its `metric_depth/train.py` and `dist_train.sh`), with the scales of Eigen et al. 2014 (arXiv "
+        "1406.2283)",
+        cost="20,000 steps of 16 images; the authors' models of rooms: 120 passes over Hypersim with 32 images "
+        "a step",
+        result="not run here at this size; its parts are tested on small models",
+    ),
+    # The authors crop at the images' own scale, and also turn them by up to 2.5 degrees.
+    "depth_linear": Recipe(
+        task="depth",
+        optimizer="adamw",
+        base_lr=3e-4,
+        total_steps=38_400,
+        warmup_steps=12_800,
+        batch_size=16,
+        beta_2=0.99,
+        weight_decay=1e-4,
+        clip_norm=35.0,
+        freeze="encoder_norm",
+        crop_area=None,
+        scale_jitter=(1.0, 1.15),
+        photometric=0.5,
+        head_options={"head": "linear", "head_norm": "batch", "variance_focus": 0.85},
+        image_size=(416, 544),
+        eval_every=3840,
+        source="Siméoni et al. 2025 (DINOv3, arXiv 2508.10104), the linear evaluation on NYU-Depth V2 and its "
+        "code, `dinov3/eval/depth`; for patches of 16 pixels",
+        cost="38,400 steps of 16 images, with the gradient of the head alone",
+        result="not run here at this size; its parts are tested on small models",
+    ),
     # From scratch; the next two start from its run.
     "digits_scenes": Recipe(
         **_SCENES,
@@ -291,6 +339,23 @@ RECIPES = {
         source="this package: EoMT's queries in the last block of the encoder of `digits_scenes`",
         cost="900 steps of 24 images, 156 seconds on 2 cores",
         result="mean IoU 0.91 on 240 test scenes (seed 0)",
+    ),
+    # From scratch: the nearer digit hides the farther one, and is larger and brighter.
+    "digits_depth": Recipe(
+        **{**_SCENES, "task": "depth", "batch_size": 32},
+        base_lr=2e-3,
+        total_steps=1500,
+        warmup_steps=150,
+        weight_decay=0.1,
+        model={
+            **{"image_size": 32, "patch_size": 4, "hidden_size": 96, "num_layers": 4, "mlp_dim": 192},
+            **{"num_heads": 3, "rotary": "axial", "pooling": "gap"},
+        },
+        head_options={"head": "dpt", "decoder_size": 32, "head_size": 16, "gradient_weight": 0.1},
+        eval_every=300,
+        source="this package: scenes of scanned digits from scratch, `digits_scenes`",
+        cost="",
+        result="",
     ),
     # From scratch, without a decoder: each token predicts a digit and its box.
     "digits_detect": Recipe(

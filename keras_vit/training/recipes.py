@@ -46,8 +46,8 @@ class Recipe(Augmentation):
     can be resumed.
 
     Args:
-        optimizer: "sgd" (with momentum), "adamw" (decoupled weight decay, on kernels only) or "muon" (AdamW, but
-            orthogonal steps for the kernels of blocks).
+        optimizer: "sgd" (with momentum), "adamw" (decoupled weight decay, on kernels only) or "muon" (the
+            same, with orthogonal steps for the kernels of blocks).
         base_lr: The learning rate at the end of the warm-up.
         total_steps, warmup_steps, decay: See `WarmupDecay`.
         batch_size: Images per step, on all devices together.

@@ -1,0 +1,133 @@
+"""Depth estimation: each pixel of an image has a distance, or other numbers."""
+
+import math
+
+import numpy as np
+
+from keras_vit.labels import LABEL_KINDS
+from keras_vit.lazy import LazyModule
+from keras_vit.tasks import depth_scores as scoring
+from keras_vit.tasks.headed_task import HeadedTask
+from keras_vit.tasks.task import concatenate, names_or_indices
+
+STATISTICS = {"minimum": np.min, "median": np.median, "maximum": np.max}  # of a map, in a row of `predict`
+MAX_VALUES = 2**27  # of the maps that an export is compared on: 512 MiB
+CHECKED = 16  # training samples whose depths are compared with the model's largest
+loss_module = LazyModule("keras_vit.models.depth.depth_loss")
+estimators = LazyModule("keras_vit.models.depth.depth_estimator")
+
+
+class Depth(HeadedTask):
+    """Depth estimation, and the regression of any numbers at each pixel."""
+
+    label = LABEL_KINDS["depth"]
+    higher_is_better = False
+    primary_metric = "abs_rel"
+    primary_metric_title = "absolute relative error"
+    title = "depth estimation"
+    slug = "depth-estimation"
+    outputs_in_words = "maps of depth"
+    head_class = property(lambda self: estimators.DepthEstimator)
+    reads_images = True
+
+    def loss(self, recipe, model):
+        weights = {name: getattr(model, name) for name in ("variance_focus", "gradient_weight")}
+        return loss_module.DepthLoss(model.output_kind, model.max_depth, **weights)
+
+    def metrics(self, model):
+        return [loss_module.AbsoluteRelativeError(model.max_depth)] if model.output_kind == "metric" else []
+
+    def prepare(self, model, samples, recipe):
+        """Raise ValueError if most depths of some training samples exceed the model's largest."""
+        if model.output_kind != "metric" or not hasattr(samples, "__getitem__"):
+            return
+        indices = np.unique(np.linspace(0, len(samples) - 1, CHECKED).astype(int))
+        depths = np.concatenate([np.ravel(samples[int(index)][1]) for index in indices])
+        depths = depths[np.isfinite(depths)]
+        if depths.size and (beyond := np.mean(depths > model.max_depth)) > 0.5:
+            raise ValueError(
+                f"{beyond:.0%} of the depths of {len(indices)} training images exceed the model's "
+                f"max_depth={model.max_depth:g}; the largest is {depths.max():g}. Give head_options a "
+                "greater max_depth, or the data the scale of their unit"
+            )
+
+    def label_shape(self, model, recipe):
+        return model.output_shape[1:], "float32"
+
+    def batches(self, batches, model, source, **place):
+        from keras_vit.data.depth_maps import with_image_weights  # needs TensorFlow
+
+        is_limited = model.output_kind == "metric"
+        return with_image_weights(batches, model.max_depth if is_limited else math.inf)
+
+    def check_labels(self, labels, num_outputs):
+        for label in labels:
+            self.label.check(label[np.newaxis], num_outputs)
+
+    def predict(self, model, samples, batch_size):
+        predictions = []
+        for outputs, labels in self.computed(model, samples, batch_size):
+            self.check_labels(labels, model.num_classes)
+            predictions.append(self._predictions(outputs, labels, model))
+        return concatenate(predictions)
+
+    def computed(self, model, samples, batch_size):
+        from keras_vit.tasks.computing import computed_maps, computed_one_by_one  # need TensorFlow
+
+        if model.preprocessing.image_size is None:
+            # In a batch, images would be padded to one size, which their tokens would attend to.
+            pairs = computed_one_by_one(lambda image: model.estimate([image])[0], samples)
+            return (([output], [label]) for output, label in pairs)
+        return computed_maps(model, samples, batch_size)
+
+    def _predictions(self, outputs, labels, model):
+        limits = {"max_depth": model.max_depth} if model.output_kind == "metric" else {}
+        return scoring.DepthPredictions.of(outputs, labels, model.output_kind, **limits)
+
+    def rows(self, model, paths, inputs, top, windows=False, write=None):
+        """As of `LabelTask`, with the minimum, median and maximum of each channel as `values`.
+
+        Args:
+            model, paths, inputs: As of `LabelTask`.
+            top: Not used.
+            windows: Whether to compute images in windows at their own scale; otherwise each is resized to the
+                model's size, if it has one.
+            write: A function of a path, the image and its map, or None.
+        """
+        whole = model.preprocessing.image_size is not None and not windows
+        for path, image, values in zip(paths, inputs, model.estimate(inputs, whole=whole)):
+            if write:
+                write(path, image, values)
+            channels = np.moveaxis(values, -1, 0)
+            yield {"values": [float(of(one)) for one in channels for of in STATISTICS.values()]}
+
+    def value_names(self, model):
+        names = names_or_indices(model.class_names, model.num_classes)
+        return [f"{statistic} {name}" for name in names for statistic in STATISTICS]
+
+    scores = staticmethod(scoring.depth_scores)
+
+    def sampled(self, samples, preprocessing, count):
+        from keras_vit.tasks.computing import sampled_maps  # needs TensorFlow
+
+        return sampled_maps(samples, preprocessing, count)
+
+    def max_samples(self, description):
+        height, width = description.image_size
+        return max(MAX_VALUES // (height * width * description.num_classes), 1)
+
+    def check_samples(self, labels, description):
+        self.check_labels(labels, description.num_classes)
+
+    def compared(self, reference, outputs, labels, description):
+        return None, None if labels is None else self._predictions(outputs, labels, description)
+
+    def errors(self, predictions):
+        return predictions.errors
+
+    def correct(self, predictions):
+        # No map is right in every pixel: the images with the smallest errors count as the best.
+        return np.ones(len(predictions.pixels), bool)
+
+
+TASK = Depth()
