@@ -61,24 +61,19 @@ class Readout(CompositeLayer):
     def build(self, tokens_shape, grid_shape=None):
         channels = tokens_shape[-1]
         if self.kind == "project":
-            self.patches = Dense(channels, dtype=self.dtype_policy, name="patches")
-            self.class_token = Dense(channels, use_bias=False, dtype=self.dtype_policy, name="class_token")
-            for layer in (self.patches, self.class_token):
-                sharded(layer, FREE).build((None, None, channels))
+            self.dense = sharded(Dense(channels, dtype=self.dtype_policy, name="dense"), FREE)
+            self.dense.build((None, None, None, 2 * channels))
 
     def call(self, tokens, grid):
         patches = TokensToGrid(dtype=self.dtype_policy)(tokens, grid)
         if self.kind == "ignore":
             return patches
-        token = tokens[:, :1]
-        if self.kind == "project":
-            # The dense layer of both, without a copy of the class token for each patch.
-            token = ops.expand_dims(self.class_token(token), 1)
-            return ACTIVATIONS[self.activation](self.patches(patches) + token)
-        token = ops.expand_dims(token, 1)
+        token = ops.expand_dims(tokens[:, :1], 1)
         if self.kind == "add":
             return patches + token
-        return ops.concatenate([patches, ops.broadcast_to(token, ops.shape(patches))], axis=-1)
+        _, height, width, _ = ops.shape(patches)
+        x = ops.concatenate([patches, ops.tile(token, (1, height, width, 1))], axis=-1)
+        return x if self.kind == "concatenate" else ACTIVATIONS[self.activation](self.dense(x))
 
     def compute_output_spec(self, tokens, grid):
         channels = tokens.shape[-1] * (2 if self.kind == "concatenate" else 1)
@@ -86,7 +81,7 @@ class Readout(CompositeLayer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class Reassemble(CompositeLayer):
+class Reassemble(Configurable):
     """A grid of patches at another resolution and with other channels.
 
     A linear layer to `size` channels, a transposed convolution (or a convolution with a stride, or neither),
@@ -118,7 +113,7 @@ class Reassemble(CompositeLayer):
 
     def build(self, grid_shape):
         policy, inner = self.dtype_policy, (None, None, None, self.size)
-        self.projection = sharded(Dense(self.size, dtype=policy, name="projection"), FREE)
+        self.projection = Conv2D(self.size, 1, dtype=policy, name="projection")
         self.projection.build((None, None, None, grid_shape[-1]))
         if self.factor > 1:
             options = {"data_format": "channels_last", "dtype": policy, "name": "resize"}
@@ -195,7 +190,7 @@ class ResidualUnit(Configurable):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class FusionBlock(CompositeLayer):
+class FusionBlock(Configurable):
     """Add a map to a coarser one that has its size already, and enlarge the sum.
 
     Args:
@@ -234,7 +229,7 @@ class FusionBlock(CompositeLayer):
             self.unit_0.build(shape)
         self.unit_1 = ResidualUnit(self.norm, dtype=policy, name="unit_1")
         self.unit_1.build(shape)
-        self.projection = sharded(Dense(x_shape[-1], dtype=policy, name="projection"), FREE)
+        self.projection = Conv2D(x_shape[-1], 1, dtype=policy, name="projection")
         self.projection.build(shape)
 
     def call(self, x, target=None, addend=None, training=None):

@@ -133,7 +133,6 @@ KERAS = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Conv2D)
 FLOAT32 = (
     *(
         *BIASES,
-        keras_vit.DepthEstimator,
         keras_vit.ImageGPT,
         keras_vit.MaskedPatchPredictor,
         keras_vit.MaskedAutoencoder,

@@ -242,7 +242,7 @@ def _fused(model, grids, encoder):
     x = convolution(max(model.decoder_size // 2, 1), name="decoder_convolution")(x)
     x = AlignedResize(dtype=policy, name="resize")(x, images if match else None)
     x = convolution(model.head_size, activation="relu", name="head_convolution")(x)
-    x = _head(model, model.num_classes, encoder)(x)
+    x = sharded(Conv2D(model.num_classes, 1, **_of_head(model, encoder)), CLASSES)(x)
     x = _values(model, encoder)(x)
     return x if match else _resized(encoder)(x, images)
 
@@ -254,7 +254,8 @@ def _linear(model, grids, encoder):
     if model.head_norm == "batch":
         x = sharded(batch_norm(policy, "head_norm"), WHOLE)(x)
     has_bins = model.output_kind == "metric" and model.activation is None and model.bins is not None
-    x = _head(model, model.bins if has_bins else model.num_classes, encoder)(x)
+    units = model.bins if has_bins else model.num_classes
+    x = sharded(Dense(units, **_of_head(model, encoder)), CLASSES)(x)
     if has_bins:
         x = DepthBins(model.min_depth, model.max_depth, dtype=policy.variable_dtype, name="depth_bins")(x)
     else:
@@ -262,13 +263,15 @@ def _linear(model, grids, encoder):
     return _resized(encoder)(x, images)
 
 
-def _head(model, units, encoder):
-    """The last layer, whose values begin near those of its bias, of which a ReLU lets gradients through."""
+def _of_head(model, encoder):
+    """The options of the last layer, whose values begin near its bias: a ReLU lets gradients of 1 through."""
     is_relu = (model.activation or OUTPUTS[model.output_kind]) == "relu"
-    options = {"dtype": encoder.dtype_policy.variable_dtype, "name": "head"}
-    options["kernel_initializer"] = keras.initializers.RandomNormal(stddev=0.01)
-    options["bias_initializer"] = "ones" if is_relu else "zeros"
-    return sharded(Dense(units, **options), CLASSES)
+    return {
+        "kernel_initializer": keras.initializers.RandomNormal(stddev=0.01),
+        "bias_initializer": "ones" if is_relu else "zeros",
+        "dtype": encoder.dtype_policy.variable_dtype,
+        "name": "head",
+    }
 
 
 def _values(model, encoder):
