@@ -116,6 +116,7 @@ class DepthEstimator(HeadedModel):
     head_reads_images = True
     exported_stages = ()
     task = "depth"
+    head_layers = r"(readout|reassemble|fusion)_\d+|decoder_convolution|head(_convolution|_norm)?"
     without_head = "this model estimates depth; use its `estimate` method"
     rules = {
         **dict.fromkeys(("num_classes", "decoder_size", "head_size"), _POSITIVE),
