@@ -25,7 +25,7 @@ from keras_vit.weights.array_files import check_unpacked_size, check_zip, float_
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import find, license_note, resolve
 from keras_vit.weights.class_names import class_names
-from keras_vit.weights.dense_heads import read_words
+from keras_vit.weights.dense_heads import HEADED, read_head
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.image_text import read_towers, text_form
 from keras_vit.weights.keras_file import assign_weights, model_of, opened, stored_arrays, without_values
@@ -35,7 +35,7 @@ from keras_vit.weights.masked_autoencoder import read_decoder
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
 
-KINDS = ("auto", "stored", "classifier", "segmenter", "detector", "image_text", "pretrainer")
+KINDS = ("auto", "stored", "classifier", *HEADED, "image_text", "pretrainer")
 _EXPECTED = {"image_text": "one with a text tower", "pretrainer": "one trained without labels"}
 _BUFFERS = ("position_ids", ".attn.bias", ".attn.masked_bias")  # ends of keys of arrays without weights
 # Inferred options that may differ from the metadata: an argument may replace the grid, and no array holds the
@@ -181,8 +181,8 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
     with named(path):
         if kind == "image_text":
             stored.model_options = read_towers(stored, others, folder)
-        elif "class_projection/kernel" in arrays:
-            stored.around = read_words(stored, folder)
+        elif around := read_head(stored, folder):
+            stored.around = around
         elif kind == "pretrainer" and "prediction/kernel" not in arrays:  # which an ImageGPT has
             stored.model_options = read_decoder(stored, others, folder)
     return stored

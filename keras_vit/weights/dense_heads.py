@@ -1,53 +1,39 @@
-"""Segmenters and detectors in checkpoints: their heads, and the options of transformers' EoMT and OWL-ViT."""
+"""Models with an encoder and a head in checkpoints, such as segmenters and detectors."""
 
 import re
 
-import numpy as np
-
+from keras_vit import models
 from keras_vit.layers.segmentation_head import QueryAttentionBias
-from keras_vit.models.detection.object_detector import ObjectDetector
-from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
-from keras_vit.weights.architecture import shape_of
+from keras_vit.models.headed_model import HeadedModel
 from keras_vit.weights.class_names import is_same_class
-from keras_vit.weights.image_text import text_arguments
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.layouts.huggingface_types import MASK_PROBABILITIES
-from keras_vit.weights.stored_parts import StoredParts
 
-HEADED = {cls.kind: cls for cls in (ImageSegmenter, ObjectDetector)}
-_CLASSES = ("head", "class_head", "class_queries")  # the layers whose shapes depend on the classes
+# The classes of models with an encoder and a head, by their kinds.
+HEADED = {
+    cls.kind: cls
+    for cls in vars(models).values()
+    if isinstance(cls, type) and issubclass(cls, HeadedModel) and cls.kind
+}
 _TEXT = ("text/", "text_projection/")
 _OF_CLASSES = ("num_classes", "class_ids", "class_names", "split_seed")  # other classes have others
-_LAYERS = rf"queries|mask_dense_\d|{'|'.join(_CLASSES)}|head_norm|head_projection|upscale_\d+|query_mask_\d+"
-_LAYERS += r"|box_head|objectness_head|merge_norm|class_(projection|shift|scale)|text|text_projection"
-_HEAD = re.compile(rf"({_LAYERS})/.*|{MASK_PROBABILITIES}")
+_HEAD = re.compile(rf"({'|'.join(cls.head_layers for cls in HEADED.values())})/.*")
 
 
 def stored_kind(checkpoint):
     """The kind of a `StoredModel` with a head of `HEADED`, of a file of any layout; None of others."""
-    if checkpoint.around is not None:
-        return checkpoint.around[0]
-    is_eomt = {"queries/token", "class_head/kernel"} <= checkpoint.arrays.keys()
-    return ImageSegmenter.kind if is_eomt else None
+    return checkpoint.around and checkpoint.around[0]
 
 
-def read_words(checkpoint, folder):
-    """The kind of a detector with a text tower, and its arguments; its positions are truncated.
+def read_head(checkpoint, folder):
+    """The kind of the model with a head in a file, and its arguments; None for a file without such a head.
 
     Args:
-        checkpoint: `StoredModel`, whose arrays have those of the text tower.
+        checkpoint: `StoredModel`, whose arrays have those of the head.
         folder: pathlib.Path of the file's folder, or None if its configuration is not read.
     """
-    arrays = checkpoint.arrays
     layout = LAYOUTS[checkpoint.layout]
-    form = layout.forms["word_detector"]
-    checkpoint.position_resize = "truncate"
-    return ObjectDetector.kind, {
-        **form.head,
-        "query_size": shape_of(arrays, "class_projection/kernel", 2)[1],
-        "objectness": "objectness_head/dense_0/kernel" in arrays,
-        "text": text_arguments(checkpoint, layout, form.text_options(folder)),
-    }
+    forms = (form for form in layout.forms.values() if form.has_head(checkpoint.arrays))
+    return next(((form.kind, form.head_options(checkpoint, layout, folder)) for form in forms), None)
 
 
 def with_stored_text(checkpoint, head, read_tokenizer):
@@ -93,14 +79,15 @@ def headed(checkpoint, encoder, num_classes, class_names, read_tokenizer, is_ask
     """The model of `HEADED` of a file, with new weights.
 
     Args:
-        checkpoint, encoder: As for `_options`.
+        checkpoint: `StoredModel`.
+        encoder: `VisionTransformer`.
         num_classes: Other than the file's, or None.
         class_names: The file's, others that are asked for, or None.
         read_tokenizer: Function of options of `read_text_preprocessing` to the file's `TextPreprocessing`, or
             to None.
         is_asked: Whether the names are asked for.
     """
-    stored = _options(checkpoint, encoder)
+    kind, stored = checkpoint.around
     options = {**stored, "class_names": class_names}
     if stored.get("text"):
         options = _with_tokenizer(options, read_tokenizer)
@@ -112,37 +99,7 @@ def headed(checkpoint, encoder, num_classes, class_names, read_tokenizer, is_ask
         options |= {"num_classes": num_classes, "class_names": None}
         if stored.get("text"):
             options["class_ids"] = None
-    return HEADED[stored_kind(checkpoint)](encoder, **options)
-
-
-def _options(checkpoint, encoder):
-    """The arguments of the model around the encoder of a file.
-
-    Args:
-        checkpoint: `StoredModel`. An EoMT's array of all probabilities is replaced by one for each block
-            with queries, or removed if no block masks.
-        encoder: `VisionTransformer`.
-    """
-    if checkpoint.around is not None:
-        return dict(checkpoint.around[1])
-    arrays, keys = checkpoint.arrays, checkpoint.keys
-    stored = arrays["class_head/kernel"].shape[-1] - 1
-    probabilities = arrays.pop(MASK_PROBABILITIES, np.zeros(0))
-    masked = bool(np.any(probabilities > 0))
-    first = encoder.num_layers - len(probabilities)
-    for i, probability in enumerate(probabilities if masked else ()):
-        name = f"query_mask_{first + i}/probability"
-        arrays[name], keys[name] = np.asarray(probability), keys[MASK_PROBABILITIES]
-    return {
-        "num_classes": stored,
-        "head": "mask",
-        "num_queries": arrays["queries/token"].shape[-2],
-        "query_blocks": max(len(probabilities), 1),
-        "upscale_blocks": sum(name.endswith("/depthwise/kernel") for name in arrays),
-        # Theirs with DINOv2's gated MLPs has another activation in the head.
-        "head_activation": encoder.activation if encoder.rotary else None,
-        "masked_attention": masked,
-    }
+    return HEADED[kind](encoder, **options)
 
 
 def reset_classes(checkpoint, model, head):
@@ -206,18 +163,23 @@ def reset_head(checkpoint, model, class_names, head):
 
 def _class_variables(model):
     """The shapes of the variables of the layer with the classes, by path; a text tower suits any classes."""
-    layers = [layer for layer in model.own_layers() if layer.name in _CLASSES and model.text is None]
+    layers = [
+        layer for layer in model.own_layers() if layer.name in model.class_layers and model.text is None
+    ]
     return {weight.path: tuple(weight.shape) for layer in layers for weight in layer.weights}
 
 
 def _has_head_of(checkpoint, model):
     """Whether the heads of a file and of a model differ in nothing but the classes."""
-    stored = type(model)(model.encoder, **_options(checkpoint, model.encoder))
+    stored = type(model)(model.encoder, **checkpoint.around[1])
     return _head(stored) == _head(model)
 
 
 def _head(model):
-    changing = (*_CLASSES, *(layer.name for layer in model.layers if isinstance(layer, QueryAttentionBias)))
+    changing = (
+        *model.class_layers,
+        *(layer.name for layer in model.layers if isinstance(layer, QueryAttentionBias)),
+    )
     layers = [layer for layer in model.own_layers() if layer.weights and layer.name not in changing]
     inputs = [getattr(model, name, None) for name in ("head", "blocks")]
     return inputs, [layer.get_config() for layer in layers]
@@ -231,44 +193,3 @@ def _has_classes_of(checkpoint, model, class_names):
         return False
     pairs = zip(class_names or (), model.class_names or ())
     return all(is_same_class(*pair) for pair in pairs)
-
-
-class SegmenterParts(StoredParts):
-    """The parts of an `ImageSegmenter`, of which one kind of head has a layout."""
-
-    prefix_positions = False
-
-    def __init__(self, model):
-        super().__init__(model)
-        self.form = f"{model.head}_segmenter"
-        self.missing = (
-            "of segmenters only head='mask' has a layout, 'huggingface'; save its `encoder` "
-            f"(num_classes=0 of a file), or all of it as .keras; got head={model.head!r}"
-        )
-
-    def classifier(self):
-        return self.model
-
-    def hub_words(self):
-        return "image-segmentation", f"segmentation into {self.model.num_classes} classes", ""
-
-
-class DetectorParts(StoredParts):
-    """The parts of an `ObjectDetector`, which a layout has only with a text tower."""
-
-    missing = (
-        "of detectors only those with a text tower have layouts, 'huggingface' and 'scenic'; save the "
-        "`encoder` (num_classes=0 of a file), or all of it as .keras"
-    )
-
-    def __init__(self, model):
-        super().__init__(model)
-        self.form = "detector" if model.text is None else "word_detector"
-
-    def classifier(self):
-        return self.model
-
-    def hub_words(self):
-        if self.model.text is not None:
-            return "zero-shot-object-detection", "detection of objects that words describe", ""
-        return "object-detection", f"detection of objects of {self.model.num_classes} classes", ""

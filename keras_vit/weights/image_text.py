@@ -4,10 +4,8 @@ import re
 
 from keras_vit.models.image_text.image_text_model import ImageTextModel
 from keras_vit.models.image_text.text_transformer import TextTransformer
-from keras_vit.weights.architecture import shape_of
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.layouts.heads import split_heads, usual_heads
-from keras_vit.weights.layouts.text_tower import TwoTowersForm
+from keras_vit.weights.layouts.text_tower import TwoTowersForm, text_arguments
 from keras_vit.weights.stored_parts import StoredParts
 
 _NUMBERS = ("logit_factors/scale", "logit_factors/bias")
@@ -46,37 +44,6 @@ def read_towers(checkpoint, others, folder=None):
     text = text_arguments(mapped, layout, options)
     checkpoint.add(mapped)
     return {"text": text, **_between(arrays)}
-
-
-def text_arguments(mapped, layout, options):
-    """The arguments of a text tower, whose arrays get an axis of heads.
-
-    Args:
-        mapped: `MappedArrays` or a `StoredModel` with the arrays of the tower.
-        layout: `Layout` of the file.
-        options: dict of the arguments that no array shows.
-    """
-    text = {**_sizes(mapped.arrays), **options}
-    if not layout.split_heads or text.get("norm_after_residual"):  # a BERT
-        text.setdefault("num_heads", usual_heads(text))
-        split_heads(mapped, text, "text/")
-    else:
-        text["num_heads"] = shape_of(mapped.arrays, "text/encoder_block_0/attention/query/kernel", 3)[1]
-    return text
-
-
-def _sizes(arrays):
-    """The options of the text tower that the arrays show."""
-    vocabulary_size, hidden_size = shape_of(arrays, "text/token_embedding/table", 2)
-    mlp_dim = shape_of(arrays, "text/encoder_block_0/mlp/dense_0/kernel", 2)[1]
-    matches = (re.match(r"text/encoder_block_(\d+)/", name) for name in arrays)
-    return {
-        "vocabulary_size": vocabulary_size,
-        "length": shape_of(arrays, "text/position_embedding/table", 3)[1],
-        "hidden_size": hidden_size,
-        "num_layers": 1 + max(int(match[1]) for match in matches if match),
-        "mlp_dim": mlp_dim,
-    }
 
 
 def _between(arrays):

@@ -1,9 +1,11 @@
 """How each kind of model is stored: the classes whose files other projects read."""
 
-from keras_vit.models import ImageGPT, ImageSegmenter, ImageTextModel, ObjectDetector, VisionTransformer
+import importlib
+
+from keras_vit.models import ImageGPT, ImageTextModel, VisionTransformer
 from keras_vit.models.backbones import inner_transformer
 from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
-from keras_vit.weights.dense_heads import DetectorParts, SegmenterParts
+from keras_vit.weights.dense_heads import HEADED
 from keras_vit.weights.image_text import TwoTowerParts
 from keras_vit.weights.masked_autoencoder import DecoderParts
 from keras_vit.weights.pixels import PaletteParts
@@ -11,11 +13,11 @@ from keras_vit.weights.stored_parts import StoredParts
 
 PARTS = {
     VisionTransformer: StoredParts,
-    ImageSegmenter: SegmenterParts,
-    ObjectDetector: DetectorParts,
     ImageTextModel: TwoTowerParts,
     MaskedAutoencoder: DecoderParts,
     ImageGPT: PaletteParts,
+    # The module of each kind of model with a head has its name.
+    **{cls: importlib.import_module(f"keras_vit.weights.{kind}").Parts for kind, cls in HEADED.items()},
 }
 
 

@@ -147,7 +147,8 @@ def from_pretrained(
             an open-vocabulary detector, whose other options are then the defaults.
         text_tower, pretrainer: Deprecated: `kind="image_text"`, or "stored" for text_tower="auto", and
             `kind="pretrainer"`.
-        **overrides: Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
+        **overrides: A dict of arguments by the name of another kind of model with a head, as `segmenter`.
+            Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
             makes a `PackedVisionTransformer` for images of any aspect ratio (NaFlex), as SigLIP 2 for any
             size was trained; `image_size` makes of such a model one of a single size. `class_names` may
             also be "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line.
@@ -172,6 +173,7 @@ def from_pretrained(
     Source: `vit_jax/checkpoint.py`, but strict; `big_vision/models/vit.py`.
     """
     heads = {"segmenter": segmenter, "detector": detector}
+    heads |= {name: overrides.pop(name, None) for name in dense_heads.HEADED if name not in heads}
     kind = _kind(kind, heads, text_tower, pretrainer)
     new_head = heads.get(kind)
     one_of(HEADS).check("head", head)

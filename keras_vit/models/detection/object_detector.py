@@ -94,6 +94,10 @@ class ObjectDetector(TextEncoding, HeadedModel):
     """
 
     kind = "detector"
+    head_layers = (
+        r"(box_|objectness_)?head|merge_norm|class_(projection|shift|scale|queries)|text(_projection)?"
+    )
+    class_layers = ("head", "class_queries")
     exported_stages = ("boxes",)
     task = "detection"
     without_head = "this model detects objects; use its `detect` method"

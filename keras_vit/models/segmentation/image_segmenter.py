@@ -100,6 +100,8 @@ class ImageSegmenter(HeadedModel):
     """
 
     kind = "segmenter"
+    head_layers = r"head(_norm|_projection)?|upscale_\d+|queries|(mask_dense|query_mask)_\d+|class_head"
+    class_layers = ("head", "class_head")
     head_reads_images = True
     exported_stages = ()
     task = "segmentation"

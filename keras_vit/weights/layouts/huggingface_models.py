@@ -22,9 +22,9 @@ from keras_vit.weights.layouts.huggingface_types import (
     text_rows,
     written_type,
 )
-from keras_vit.weights.layouts.layout import ModelForm, other_values, true_reasons
+from keras_vit.weights.layouts.layout import HeadOptions, ModelForm, other_values, true_reasons
 from keras_vit.weights.layouts.table import LINEAR, Row, Table, torch_rows
-from keras_vit.weights.layouts.text_tower import NOT_BERT, TwoTowersForm, unsupported_text
+from keras_vit.weights.layouts.text_tower import NOT_BERT, TwoTowersForm, WordDetectorForm, unsupported_text
 
 _USAGE = 'from transformers import {architecture}\n\nmodel = {architecture}.from_pretrained("{repository}")'
 _TEXT = [
@@ -256,6 +256,30 @@ class Eomt(ModelForm):
     """
 
     usage = _USAGE
+    kind = "segmenter"
+
+    def has_head(self, arrays):
+        return {"queries/token", "class_head/kernel"} <= arrays.keys()
+
+    def head_options(self, checkpoint, layout, folder):
+        arrays, keys, encoder = checkpoint.arrays, checkpoint.keys, checkpoint.arguments
+        probabilities = arrays.pop(MASK_PROBABILITIES, np.zeros(0))
+        masked = bool(np.any(probabilities > 0))
+        first = encoder["num_layers"] - len(probabilities)
+        # One array for each block with queries, if these mask.
+        for i, probability in enumerate(probabilities if masked else ()):
+            name = f"query_mask_{first + i}/probability"
+            arrays[name], keys[name] = np.asarray(probability), keys[MASK_PROBABILITIES]
+        return {
+            "num_classes": arrays["class_head/kernel"].shape[-1] - 1,
+            "head": "mask",
+            "num_queries": arrays["queries/token"].shape[-2],
+            "query_blocks": max(len(probabilities), 1),
+            "upscale_blocks": sum(name.endswith("/depthwise/kernel") for name in arrays),
+            # Theirs with DINOv2's gated MLPs has another activation in the head.
+            "head_activation": encoder["activation"] if encoder.get("rotary") else None,
+            "masked_attention": masked,
+        }
 
     def adapted(self, model, arrays, config):
         masks = [layer for layer in model.layers if isinstance(layer, QueryAttentionBias)]
@@ -270,7 +294,7 @@ class Eomt(ModelForm):
         }
         arrays = {name: array for name, array in arrays.items() if name not in own}
         arrays[MASK_PROBABILITIES] = np.array(probabilities, "float32")
-        return arrays, {**config, "segmentation": options}
+        return arrays, {**config, "segmentation": HeadOptions(options)}
 
     def write(self, model, arrays, others):
         weights = np.ones(model.num_classes + 1, "float32")
@@ -278,24 +302,19 @@ class Eomt(ModelForm):
         return {**arrays, "criterion.empty_weight": weights}
 
 
-class OwlViT(ModelForm):
+class OwlViT(WordDetectorForm):
     """How transformers stores an `ObjectDetector` with a text tower: OWL-ViT, or OWLv2 with objectness.
 
-    `config["words"]` has what the arrays show of the head. The projection of CLIP's image tower and the scale
-    of its logits are in their files, but detection does not use them: they are written as zero and as CLIP's
-    start.
+    The projection of CLIP's image tower and the scale of its logits are in their files, but detection does
+    not use them: they are written as zero and as CLIP's start.
     """
 
     usage = _USAGE
     head = {"merge_class_token": True, "merge_norm_epsilon": None, "head_activation": "gelu_erf"}
 
     def text_options(self, folder):
-        """The `TextTransformer` arguments that no array shows, as for `_text_options`."""
         _, options = _text_options(folder, _CLIP.defaults)
         return {**options, **_OWL_TEXT}
-
-    def adapted(self, model, arrays, config):
-        return arrays, {**config, "words": {"objectness": model.objectness}}
 
     def unsupported(self, model, config):
         head = {**self.head, "query_size": model.text.hidden_size}

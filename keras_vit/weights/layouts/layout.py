@@ -27,7 +27,11 @@ COMMON = {
 
 
 # Entries of `get_config()` that say nothing about what the model computes.
-_NOT_OPTIONS = {"name", "trainable", "dtype", "segmentation", "words", "clusters", *STATE}
+_NOT_OPTIONS = {"name", "trainable", "dtype", "clusters", *STATE}
+
+
+class HeadOptions(dict):
+    """The options of a head, which a `ModelForm` adds to the `get_config()` of a VisionTransformer."""
 
 
 def unsupported_options(config, supported):
@@ -38,7 +42,7 @@ def unsupported_options(config, supported):
     reasons = []
     for name, value in config.items():
         values = supported.get(name, (DEFAULTS[name],) if name in DEFAULTS else ())
-        if name not in _NOT_OPTIONS and value not in values:
+        if name not in _NOT_OPTIONS and not isinstance(value, HeadOptions) and value not in values:
             reasons.append(f"{name}={value!r} (supported: {' or '.join(map(repr, values)) or 'none'})")
     return reasons
 
@@ -73,12 +77,28 @@ class ModelForm:
     Attributes:
         usage: Code by which the project loads such a model from Hugging Face, with fields for the task, the
             repository and the architecture; None if it has no class for it.
+        kind: The kind of the model, if it has an encoder and a head that a file's arrays show.
     """
 
     usage = None
+    kind = None
 
     def __init__(self, usage=None):
         self.usage = usage or self.usage
+
+    def has_head(self, arrays):
+        """Whether a file with these arrays, by our names, holds a head of this form."""
+        return False
+
+    def head_options(self, checkpoint, layout, folder):
+        """The arguments of the model around the encoder, of a file with such a head.
+
+        Args:
+            checkpoint: `StoredModel`, whose arrays get the form that the model has.
+            layout: `Layout` of the file.
+            folder: pathlib.Path of the file's folder, or None if its configuration is not read.
+        """
+        raise NotImplementedError
 
     def adapted(self, model, arrays, config):
         """The VisionTransformer's arrays by our names and its `get_config()`, as `Layout` writes them."""

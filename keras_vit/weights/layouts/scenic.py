@@ -6,9 +6,9 @@ merged class token has Flax's epsilon, 1e-6, and the heads' GELU is the approxim
 """
 
 from keras_vit.weights.catalogue import NORMS
-from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
+from keras_vit.weights.layouts.layout import COMMON, Layout, other_values
 from keras_vit.weights.layouts.table import Row, Table, flax_rows
-from keras_vit.weights.layouts.text_tower import NOT_BERT, unsupported_text
+from keras_vit.weights.layouts.text_tower import NOT_BERT, WordDetectorForm, unsupported_text
 
 _CLIP = "backbone/clip/"
 _TEXT = {"causal": True, "pooling": "argmax", "activation": "quick_gelu", "norm_epsilon": 1e-5}
@@ -53,16 +53,13 @@ def _rows(first_norm):
     ]
 
 
-class WordDetectors(ModelForm):
+class WordDetectors(WordDetectorForm):
     """How scenic stores an `ObjectDetector` with a text tower."""
 
-    head = _HEAD  # the arguments that no array shows
+    head = _HEAD
 
     def text_options(self, folder):
         return dict(_TEXT)
-
-    def adapted(self, model, arrays, config):
-        return arrays, {**config, "words": {"objectness": model.objectness}}
 
     def unsupported(self, model, config):
         return other_values(vars(model), _HEAD) + unsupported_text(model.text, {**NOT_BERT, **_TEXT})
@@ -83,7 +80,6 @@ class Scenic(Layout):
         "class_token": (True,),
         "pre_norm": (True,),
         "pooling": ("token", "gap"),
-        "words": ANY,
     }
 
     def table_of(self, keys):
