@@ -23,6 +23,8 @@ class HeadedModel(EncoderModel):
     is_classifier = False
     head_layers = ""  # a pattern of the names of all layers that any of its heads has
     class_layers = ("head",)  # the names of those whose shapes depend on the classes
+    head_options = ("head", "blocks")  # the attributes by which heads of the same layers differ
+    class_options = ()  # the attributes by which the same classes mean something else
 
     def __init__(self, encoder, outputs, stages, head_inputs, name, trainable):
         super().__init__(encoder.input, outputs, name=name, trainable=trainable)

@@ -143,10 +143,12 @@ def reset_head(checkpoint, model, class_names, head):
     own = [weight.path for weight in weights if "float" in weight.dtype]
     text = {path for path in own if path in arrays and path.startswith(_TEXT)}
     new = [path for path in own if path.startswith("query_mask")]
-    stored = stored_kind(checkpoint)
-    if head == "reset" or stored != model.kind or not _has_head_of(checkpoint, model):
+    kind, stored = stored_kind(checkpoint), None
+    if kind == model.kind:
+        stored = type(model)(model.encoder, **checkpoint.around[1])
+    if head == "reset" or stored is None or _head(stored) != _head(model):
         differs, new = "head", [path for path in own if path not in text]
-    elif _has_classes_of(checkpoint, model, class_names):
+    elif _has_classes_of(checkpoint, stored, model, class_names):
         differs = ""
     else:
         differs, new = "classes", [*new, *_class_variables(model)]
@@ -154,7 +156,7 @@ def reset_head(checkpoint, model, class_names, head):
         raise ValueError(
             f"{checkpoint.path}: expected a {model.kind} with the same {differs}, for head='keep'"
         )
-    if differs == "head" and stored:
+    if differs == "head" and kind:
         drop_head(arrays, text)
     for name in [name for name in arrays if name in new or name.startswith("query_mask")]:
         del arrays[name]
@@ -163,33 +165,27 @@ def reset_head(checkpoint, model, class_names, head):
 
 def _class_variables(model):
     """The shapes of the variables of the layer with the classes, by path; a text tower suits any classes."""
-    layers = [
-        layer for layer in model.own_layers() if layer.name in model.class_layers and model.text is None
-    ]
+    of_classes = model.class_layers if model.text is None else ()
+    layers = [layer for layer in model.own_layers() if layer.name in of_classes]
     return {weight.path: tuple(weight.shape) for layer in layers for weight in layer.weights}
 
 
-def _has_head_of(checkpoint, model):
-    """Whether the heads of a file and of a model differ in nothing but the classes."""
-    stored = type(model)(model.encoder, **checkpoint.around[1])
-    return _head(stored) == _head(model)
-
-
 def _head(model):
-    changing = (
-        *model.class_layers,
-        *(layer.name for layer in model.layers if isinstance(layer, QueryAttentionBias)),
-    )
+    """What heads that differ in nothing but the classes have in common."""
+    masks = [layer.name for layer in model.layers if isinstance(layer, QueryAttentionBias)]
+    changing = (*model.class_layers, *masks)
     layers = [layer for layer in model.own_layers() if layer.weights and layer.name not in changing]
-    inputs = [getattr(model, name, None) for name in ("head", "blocks")]
+    inputs = [getattr(model, name, None) for name in model.head_options]
     return inputs, [layer.get_config() for layer in layers]
 
 
-def _has_classes_of(checkpoint, model, class_names):
+def _has_classes_of(checkpoint, stored, model, class_names):
     if model.text is not None:
         return True
     variables, arrays = _class_variables(model), checkpoint.arrays
     if any(arrays[path].shape != shape for path, shape in variables.items()):
+        return False
+    if any(getattr(stored, name) != getattr(model, name) for name in model.class_options):
         return False
     pairs = zip(class_names or (), model.class_names or ())
     return all(is_same_class(*pair) for pair in pairs)

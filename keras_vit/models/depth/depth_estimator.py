@@ -117,6 +117,8 @@ class DepthEstimator(HeadedModel):
     exported_stages = ()
     task = "depth"
     head_layers = r"(readout|reassemble|fusion)_\d+|decoder_convolution|head(_convolution|_norm)?"
+    head_options = ("head", "blocks", "readout", "upsampling")
+    class_options = ("output_kind", "activation")
     without_head = "this model estimates depth; use its `estimate` method"
     rules = {
         **dict.fromkeys(("num_classes", "decoder_size", "head_size"), _POSITIVE),
