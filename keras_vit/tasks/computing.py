@@ -1,14 +1,15 @@
 """Compute a model's outputs for all samples of a split. Needs TensorFlow."""
 
 import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
 
-from keras_vit.data.batches import box_batches, evaluation_batches, mask_batches
-from keras_vit.data.damage import damage_named
-from keras_vit.data.decoding.model_input import decode, decode_and_prepare
-from keras_vit.data.samples import not_converted
+from keras_vit.lazy import LazyModule
 from keras_vit.models.classifying import check_finite
+
+# The modules of this package are imported to find its tasks, also where there is no TensorFlow.
+batching, damage = LazyModule("keras_vit.data.batches"), LazyModule("keras_vit.data.damage")
+model_input = LazyModule("keras_vit.data.decoding.model_input")
+samples_module, tf = LazyModule("keras_vit.data.samples"), LazyModule("tensorflow")
 
 _BATCH = 16  # of samples that exports are compared on
 
@@ -26,14 +27,14 @@ def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):
     Raises:
         ValueError: if there are no samples, or a result is NaN or infinite.
     """
-    batches = evaluation_batches(samples, preprocessing, batch_size)
+    batches = batching.evaluation_batches(samples, preprocessing, batch_size)
     for images, labels in _progress(batches, samples, doing):
         yield check_finite(np.asarray(compute(np.asarray(images)))), np.asarray(labels)
 
 
 def computed_maps(model, samples, batch_size):
     """As `computed`, of a model for one size, with a list of the images' maps, each of its own size."""
-    batches = mask_batches(samples, model.preprocessing, batch_size)
+    batches = batching.mask_batches(samples, model.preprocessing, batch_size)
     for images, masks, sizes in _progress(batches, samples):
         outputs = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
         yield outputs, _unpadded(masks.numpy(), sizes.numpy())
@@ -41,7 +42,7 @@ def computed_maps(model, samples, batch_size):
 
 def computed_boxes(model, samples, batch_size):
     """As `computed`, with a list of the images' boxes, and the heights and widths of the images."""
-    batches = box_batches(samples, model.preprocessing, batch_size)
+    batches = batching.box_batches(samples, model.preprocessing, batch_size)
     for images, boxes, counts, sizes in _progress(batches, samples):
         outputs = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
         yield outputs, [rows[:count] for rows, count in zip(boxes.numpy(), counts.numpy())], sizes.numpy()
@@ -61,12 +62,12 @@ def computed_one_by_one(compute, samples):
         raise ValueError("expected at least one sample; got none")
     records = samples.evaluation_records()
     for encoded, mask in _progress(records, samples, unit="image"):
-        yield np.asarray(compute(decode(encoded, samples.exif).numpy())), mask.numpy()[..., 0]
+        yield np.asarray(compute(model_input.decode(encoded, samples.exif).numpy())), mask.numpy()[..., 0]
 
 
 def _progress(batches, samples, doing="evaluating", unit="batch"):
     """Batches of samples, with a bar if they take long, and errors that name damaged images."""
-    with damage_named([samples]):
+    with damage.damage_named([samples]):
         yield from tqdm(batches, doing, unit=unit, delay=2, disable=None)
 
 
@@ -88,9 +89,9 @@ def sampled_images(samples, preprocessing, count):
     """As `LabelTask.sampled`, with the labels in an array."""
     records = samples.training_records(0, 0, 1, _sample_count(samples, count))  # of one training step
 
-    @not_converted
+    @samples_module.not_converted
     def prepared(position, encoded, label):
-        return decode_and_prepare(encoded, preprocessing, samples.exif), label
+        return model_input.decode_and_prepare(encoded, preprocessing, samples.exif), label
 
     batches = [*records.map(prepared, tf.data.AUTOTUNE).batch(_BATCH).as_numpy_iterator()]
     images, labels = (np.concatenate(parts) for parts in zip(*batches))
@@ -100,14 +101,16 @@ def sampled_images(samples, preprocessing, count):
 def sampled_maps(samples, preprocessing, count):
     """As `LabelTask.sampled`, with a list of maps, each of its image's own size."""
     chosen = _evenly_spaced(samples, count)
-    batches = [*mask_batches(chosen, preprocessing, _BATCH).as_numpy_iterator()]
+    batches = [*batching.mask_batches(chosen, preprocessing, _BATCH).as_numpy_iterator()]
     labels = [label for _, masks, sizes in batches for label in _unpadded(masks, sizes)]
     return np.concatenate([images for images, *_ in batches]), labels
 
 
 def sampled_boxes(samples, preprocessing, count):
     """As `LabelTask.sampled`, with a list of each image's boxes and its (height, width)."""
-    batches = [*box_batches(_evenly_spaced(samples, count), preprocessing, _BATCH).as_numpy_iterator()]
+    batches = [
+        *batching.box_batches(_evenly_spaced(samples, count), preprocessing, _BATCH).as_numpy_iterator()
+    ]
     labels = [
         (rows[:number], tuple(size))
         for _, boxes, counts, sizes in batches

@@ -5,13 +5,18 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.models.segmentation.instances import Instances, boxes_of
+from keras_vit.lazy import LazyModule
 from keras_vit.tasks.detection_scores import DetectionPredictions, box_iou, detection_scores
 from keras_vit.tasks.task import concatenate
+
+if TYPE_CHECKING:
+    from keras_vit.models.segmentation.instances import Instances
+
+instances = LazyModule("keras_vit.models.segmentation.instances")
 
 
 class TrueObjects(NamedTuple):
@@ -45,6 +50,7 @@ class MaskPredictions(DetectionPredictions):
 
     Example:
         >>> masks = np.array([[[True, True, False]]])
+        >>> from keras_vit.models.segmentation.instances import Instances
         >>> found = Instances(np.array([[0, 0, 2, 1]]), np.array([0.9]), np.array([2]), masks)
         >>> predictions = MaskPredictions.of([found], [(masks, [2])], num_classes=3)
         >>> predictions.truth.tolist(), predictions.ious.tolist()
@@ -101,7 +107,9 @@ class MaskPredictions(DetectionPredictions):
         return cls(
             np.array([[len(found.masks), len(masks)]], "int64"),
             np.column_stack([found.boxes, found.classes, found.scores]).astype("float64").reshape(-1, 6),
-            np.column_stack([boxes_of(masks), classes, is_crowd, areas]).astype("float64").reshape(-1, 7),
+            np.column_stack([instances.boxes_of(masks), classes, is_crowd, areas])
+            .astype("float64")
+            .reshape(-1, 7),
             num_classes,
             _areas(found.masks),
             mask_iou(found.masks, masks, is_crowd).ravel(),
@@ -134,7 +142,7 @@ def mask_iou(masks: np.ndarray, others: np.ndarray, is_crowd: np.ndarray | None 
         [[0.333]]
     """
     masks, others = (np.asarray(each, bool) for each in (masks, others))
-    boxes, other_boxes = boxes_of(masks), boxes_of(others)
+    boxes, other_boxes = instances.boxes_of(masks), instances.boxes_of(others)
     common = np.zeros((len(masks), len(others)))
     for row, column in np.argwhere(box_iou(boxes, other_boxes) > 0):
         left, top = np.maximum(boxes[row], other_boxes[column])[:2].astype(int)
@@ -169,6 +177,7 @@ def mask_average_precision(
 
     Example:
         >>> masks = np.array([[[True, True, True, False]]])
+        >>> from keras_vit.models.segmentation.instances import Instances
         >>> found = Instances(np.array([[0, 0, 3, 1]]), np.array([0.9]), np.array([0]), masks)
         >>> scores = mask_average_precision([found], [(masks[..., ::-1], [0])], num_classes=1)
         >>> round(scores["ap50"], 3), scores["ap75"], round(scores["box_ap50"], 3)
