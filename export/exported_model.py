@@ -108,10 +108,15 @@ class ExportedModel:
         """The output that is the live model's; of a class map the classes, one-hot, in place of logits."""
         return outputs_of(self.description).as_live(self.main_output(images))
 
-    def __getattr__(self, name: str) -> Callable:
-        """The method of the live model's class; those of other classes say which one that is."""
-        if name not in _METHODS:
+    def __getattr__(self, name: str) -> Any:
+        """A method of the live model's class, or an attribute that its `Description` has.
+
+        Methods of other classes say which one this is.
+        """
+        if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name not in _METHODS:
+            return getattr(self.description, name)
 
         def method(images: Images, **options: Any) -> Any:
             outputs = outputs_of(self.description)

@@ -1,13 +1,10 @@
 """The outputs of an export of class maps, also of encoded images and at the images' own sizes."""
 
-import dataclasses
-
-from keras_vit.export.outputs.rows import RowOutputs, checked_values
+from keras_vit.export.outputs.maps import MapOutputs
+from keras_vit.export.outputs.rows import checked_values
 from keras_vit.inspection.class_map_pictures import class_colors
 from keras_vit.lazy import LazyModule
-from keras_vit.models.vit.geometry import DYNAMIC_SIZE, patch_pixels
 from keras_vit.models.windows import segment
-from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.tasks.segmentation_scores import one_hot
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
@@ -21,7 +18,7 @@ MIN_MAPS = 32
 MIN_PIXELS = 1_000_000
 
 
-class ClassMapOutputs(RowOutputs):
+class ClassMapOutputs(MapOutputs):
     """The class of each pixel.
 
     `of_images` returns a dict of `logits` (batch, height, width, classes); `class_map`, the class of each
@@ -32,71 +29,36 @@ class ClassMapOutputs(RowOutputs):
 
     task, kind, model_class = "segmentation", "segmenter", "ImageSegmenter"
     method, does = "segment", "segments images"
-    on_pages, can_roll_out = True, False
     page_script = "class_map.js"
     # The minimum agreement of the pixels' classes; the logits of "mask" are logarithms, which magnify the
     # rounding of small scores.
     agreement = {"exact": 1.0, "half": 0.995, "rounded": 0.995}
     page_words = "segmented", "Show the classes"
 
-    @property
-    def preprocessing(self):
-        # Without a crop: each pixel gets a class.
-        return dataclasses.replace(self.description.preprocessing, resize="squash")
-
-    @property
-    def takes_bytes(self):
-        return self.description.channels in (1, 3)
-
     def of_images(self, images, stages):
-        return _with_maps(self._logits(images, stages))
+        return _with_maps(self.values(images, stages))
 
     def of_litert(self, images, stages):
         return {MAP: class_map(stages(images)["logits"])}
 
     def of_uint8(self, images, stages):
-        return _with_maps(self._whole_logits(images, stages))
+        return _with_maps(self.whole_values(images, stages))
 
     def of_bytes(self, image_bytes, stages):
         """The outputs of `serving_bytes`: a mask of each encoded image, of the image's own size.
-
-        A model with one image size computes each image as a whole, resized, as `ImageSegmenter.segment` does
-        with `whole=True`; a model for any size pads it to whole patches.
 
         Returns:
             dict of `mask_bytes`: the contents of gray PNG files, whose values are the classes.
         """
 
         def mask(image):
-            classes = class_map(self._whole_logits(image, stages))
+            classes = class_map(self.whole_values(image, stages))
             # A PNG file has values of 8 or 16 bits.
             values = tf.cast(classes, tf.uint8 if self.description.num_classes <= 256 else tf.uint16)
             return tf.io.encode_png(tf.expand_dims(values[0], -1))
 
         spec, channels = tf.TensorSpec((), tf.string), self.description.channels
         return {"mask_bytes": signatures.map_encoded(mask, image_bytes, channels, spec, parallel=8)}
-
-    def _logits(self, images, stages):
-        """The logits of the model's input."""
-        d = self.description
-        # The graph of "mask" knows no shape if it takes images of any size.
-        return tf.ensure_shape(stages(images)["logits"], (None, *d.image_size, d.num_classes))
-
-    def _whole_logits(self, images, stages):
-        """The logits of whole images (batch, height, width, channels) in 0…255, at the images' own size."""
-        height, width = tf.unstack(tf.shape(images)[1:3])
-        prepared = signatures.resized(images, self.preprocessing)
-        if self.description.image_size == DYNAMIC_SIZE:
-            return self._logits(self._padded(prepared), stages)[:, :height, :width]
-        bilinear = dataclasses.replace(self.preprocessing, interpolation="bilinear")
-        return resize(self._logits(prepared, stages), (height, width), bilinear)
-
-    def _padded(self, images):
-        """Images padded at the bottom and right to whole patches, by the mean color."""
-        sides = zip(tf.unstack(tf.shape(images)[1:3]), patch_pixels(self.description))
-        paddings = [(0, 0), *((0, -side % patch) for side, patch in sides), (0, 0)]
-        mean = tf.constant(self.description.mean)
-        return tf.pad(images - mean, paddings) + mean
 
     def compared(self, outputs):
         return outputs.get("logits", outputs[MAP])

@@ -1,0 +1,51 @@
+"""What outputs for each pixel of an image share."""
+
+import dataclasses
+
+from keras_vit.export.outputs.rows import RowOutputs
+from keras_vit.lazy import LazyModule
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE, patch_pixels
+from keras_vit.preprocessing.image_resizing import resize
+
+signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
+
+
+class MapOutputs(RowOutputs):
+    """Numbers for each pixel, also at the images' own sizes.
+
+    A model with one image size computes each image as a whole, resized, as the live model's method does with
+    `whole=True`; a model for any size pads it to whole patches.
+    """
+
+    on_pages, can_roll_out = True, False
+
+    @property
+    def preprocessing(self):
+        # Without a crop: each pixel gets a value.
+        return dataclasses.replace(self.description.preprocessing, resize="squash")
+
+    @property
+    def takes_bytes(self):
+        return self.description.channels in (1, 3)
+
+    def values(self, images, stages):
+        """The live model's output (batch, height, width, outputs) for its input."""
+        d = self.description
+        # The graph of some models knows no shape if it takes images of any size.
+        return tf.ensure_shape(stages(images)["logits"], (None, *d.image_size, d.num_outputs))
+
+    def whole_values(self, images, stages):
+        """The same of whole images (batch, height, width, channels) in 0…255, at the images' own size."""
+        height, width = tf.unstack(tf.shape(images)[1:3])
+        prepared = signatures.resized(images, self.preprocessing)
+        if self.description.image_size == DYNAMIC_SIZE:
+            return self.values(self._padded(prepared), stages)[:, :height, :width]
+        bilinear = dataclasses.replace(self.preprocessing, interpolation="bilinear")
+        return resize(self.values(prepared, stages), (height, width), bilinear)
+
+    def _padded(self, images):
+        """Images padded at the bottom and right to whole patches, by the mean color."""
+        sides = zip(tf.unstack(tf.shape(images)[1:3]), patch_pixels(self.description))
+        paddings = [(0, 0), *((0, -side % patch) for side, patch in sides), (0, 0)]
+        mean = tf.constant(self.description.mean)
+        return tf.pad(images - mean, paddings) + mean
