@@ -246,8 +246,8 @@ RECIPES = {
         cost="16,000 steps of 256 images",
         result="not run here; its parts are tested on small models",
     ),
-    # The authors' rate of the encoder is a tenth of the head's, and all of both decays by a power of 0.9; they
-    # crop none of their images, which have one camera, and clip no gradients.
+    # The authors' rate of the encoder is a tenth of the head's, and decays by a power of 0.9; they neither
+    # scale their images, which have one camera, nor clip gradients.
     "depth": Recipe(
         task="depth",
         optimizer="adamw",
@@ -264,11 +264,11 @@ RECIPES = {
         head_options={"head": "dpt", "gradient_weight": 0.0},
         image_size=(518, 518),
         eval_every=2000,
-        source="this package: rates, decay and loss of Depth Anything V2 (Yang et al. 2024, arXiv 2406.09414, "
-        "and its `metric_depth/train.py` and `dist_train.sh`), with the scales of Eigen et al. 2014 (arXiv "
-        "1406.2283)",
-        cost="20,000 steps of 16 images; the authors' models of rooms: 120 passes over Hypersim with 32 images "
-        "a step",
+        source="this package: rates, decay and loss of Depth Anything V2 (Yang et al. 2024, arXiv "
+        "2406.09414, and its `metric_depth/train.py` and `dist_train.sh`), with the scales of Eigen et al. "
+        "2014 (arXiv 1406.2283)",
+        cost="20,000 steps of 16 images; the authors' models of rooms: 120 passes over Hypersim with 32 "
+        "images a step",
         result="not run here at this size; its parts are tested on small models",
     ),
     # The authors crop at the images' own scale, and also turn them by up to 2.5 degrees.
@@ -286,11 +286,11 @@ RECIPES = {
         crop_area=None,
         scale_jitter=(1.0, 1.15),
         photometric=0.5,
-        head_options={"head": "linear", "head_norm": "batch", "variance_focus": 0.85},
+        head_options={"head": "linear", "head_norm": "batch", "variance_focus": 0.85, "gradient_weight": 0.0},
         image_size=(416, 544),
         eval_every=3840,
-        source="Siméoni et al. 2025 (DINOv3, arXiv 2508.10104), the linear evaluation on NYU-Depth V2 and its "
-        "code, `dinov3/eval/depth`; for patches of 16 pixels",
+        source="Siméoni et al. 2025 (DINOv3, arXiv 2508.10104), the linear evaluation on NYU-Depth V2, and "
+        "its code: `dinov3/eval/depth/configs/config-nyu.yaml`; for patches of 16 pixels",
         cost="38,400 steps of 16 images, with the gradient of the head alone",
         result="not run here at this size; its parts are tested on small models",
     ),
