@@ -77,7 +77,7 @@ def training_batches(
     """
     slots = _worker_slots(samples, batch_size, worker, workers)
     records = samples.training_records(seed, first_step, steps, batch_size, slots)
-    kind = _kind(records.element_spec[2])
+    kind = kind_of(records.element_spec[2])
     if kind.moves:
         augmentation.check_moves_labels()
     if augmentation.mosaic and not (kind.moves and not kind.is_map):
@@ -135,7 +135,7 @@ def evaluation_batches(
     """
     slots = _worker_slots(samples, batch_size, worker, workers)
     records = samples.evaluation_records()
-    kind = _kind(records.element_spec[1])
+    kind = kind_of(records.element_spec[1])
     if workers > 1:
         is_own = not_converted(lambda i, _: (i % batch_size >= slots.start) & (i % batch_size < slots.stop))
         records = records.enumerate().filter(is_own).map(not_converted(lambda _, record: record))
@@ -212,7 +212,7 @@ def mask_batches(samples, preprocessing, batch_size):
     """
     _worker_slots(samples, batch_size, worker=0, workers=1)
     records = samples.evaluation_records()
-    kind = _kind(records.element_spec[1])
+    kind = kind_of(records.element_spec[1])
     cropped = Preprocessing(None) if preprocessing.resize == "squash" else preprocessing
 
     @not_converted
@@ -272,7 +272,7 @@ def _worker_slots(samples, batch_size, worker, workers):
     return worker_slots(batch_size, worker, workers)
 
 
-def _kind(spec):
+def kind_of(spec):
     """The `LabelKind` of the labels in records."""
     return kind_of_records(spec.shape.rank, spec.dtype.is_floating)
 

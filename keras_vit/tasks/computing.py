@@ -8,7 +8,7 @@ from keras_vit.models.classifying import check_finite
 
 # The modules of this package are imported to find its tasks, also where there is no TensorFlow.
 batching, damage = LazyModule("keras_vit.data.batches"), LazyModule("keras_vit.data.damage")
-model_input = LazyModule("keras_vit.data.decoding.model_input")
+maps, model_input = LazyModule("keras_vit.data.maps"), LazyModule("keras_vit.data.decoding.model_input")
 samples_module, tf = LazyModule("keras_vit.data.samples"), LazyModule("tensorflow")
 
 _BATCH = 16  # of samples that exports are compared on
@@ -61,8 +61,10 @@ def computed_one_by_one(compute, samples):
     if not len(samples):
         raise ValueError("expected at least one sample; got none")
     records = samples.evaluation_records()
+    kind = batching.kind_of(records.element_spec[1])
     for encoded, mask in _progress(records, samples, unit="image"):
-        yield np.asarray(compute(model_input.decode(encoded, samples.exif).numpy())), mask.numpy()[..., 0]
+        label = maps.in_batches(mask, kind).numpy()
+        yield np.asarray(compute(model_input.decode(encoded, samples.exif).numpy())), label
 
 
 def _progress(batches, samples, doing="evaluating", unit="batch"):

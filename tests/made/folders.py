@@ -60,6 +60,23 @@ def write_boxes(root, count=10, size=(16, 24)):
     return root
 
 
+def write_depths(root, count=10, size=(16, 24)):
+    """Images whose brightness falls with the distance of each pixel, and the distances, some missing."""
+    rng = np.random.default_rng(count)
+    for name in ("images", "depths"):
+        (root / name).mkdir(parents=True)
+    for number in range(count):
+        ends = rng.uniform(1, 8, 2)
+        distances = np.linspace(*ends, size[1], dtype="float32") * np.ones((size[0], 1), "float32")
+        brightness = np.uint8(255 / (1 + distances))
+        distances[rng.random(size) < 0.1] = np.nan
+        Image.fromarray(np.repeat(brightness[..., np.newaxis], 3, axis=2)).save(
+            root / "images" / f"{number:02}.png"
+        )
+        np.save(root / "depths" / f"{number:02}.npy", distances)
+    return root
+
+
 def write_broken(path):
     """Write a file that says it is a PNG and is none."""
     path.parent.mkdir(parents=True, exist_ok=True)

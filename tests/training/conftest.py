@@ -4,11 +4,11 @@ import json
 import pathlib
 
 import pytest
-from made.folders import write_boxes, write_captions, write_classes, write_masks
+from made.folders import write_boxes, write_captions, write_classes, write_depths, write_masks
 from reference.comparing import randomize
 from reference.small import INTERRUPTED, SMALL
 
-from keras_vit import ImageSegmenter, ImageTextModel, ObjectDetector, VisionTransformer
+from keras_vit import DepthEstimator, ImageSegmenter, ImageTextModel, ObjectDetector, VisionTransformer
 from keras_vit.data.sources.digits_words import word_tokenizer
 from keras_vit.training import Recipe, RunConfig
 from keras_vit.training.workdir import Workdir
@@ -29,6 +29,8 @@ SEGMENTATION = Recipe("sgd", 0.1, 24, batch_size=4, task="segmentation", **SCALE
 
 
 BOXES = Recipe("sgd", 0.1, 24, batch_size=4, task="detection", **SCALED, **INTERRUPTED)
+DPT = {"decoder_size": 8, "head_size": 4}
+DEPTHS = Recipe("sgd", 0.1, 24, batch_size=4, task="depth", head_options=DPT, **SCALED, **INTERRUPTED)
 WHOLE = {**INTERRUPTED, "accumulation_steps": 1}
 PAIRS = Recipe("sgd", 0.1, total_steps=24, batch_size=4, crop_area=(0.5, 1.0), image_text={}, **WHOLE)
 WITHOUT_LABELS = Recipe("adamw", 3e-3, 24, batch_size=4, crop_area=(0.5, 1.0), **INTERRUPTED)
@@ -54,6 +56,10 @@ def detector(labels):
     return ObjectDetector(VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1}), 2)
 
 
+def depth_estimator(labels):
+    return DepthEstimator(VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1}), **DPT)
+
+
 def towers(objective):
     prepare = word_tokenizer([f"some photo of a dark bright {' '.join(map(str, range(24)))}"])
     text = {"vocabulary_size": prepare.vocabulary_size, "length": prepare.length, "hidden_size": 12}
@@ -73,6 +79,7 @@ def labeled(tmp_path_factory):
     write_masks(folder / "masks", count=12, size=(16, 16))
     write_captions(folder / "captions", count=24)
     write_boxes(folder / "boxes", count=12)
+    write_depths(folder / "depths", count=12)
 
     def configure(labels, **changes):
         if labels in OBJECTIVES:
@@ -88,6 +95,8 @@ def labeled(tmp_path_factory):
             )
         elif labels == "boxes":
             data, recipe, make = "boxes", BOXES, detector
+        elif labels == "depths":
+            data, recipe, make = "depths", DEPTHS, depth_estimator
         file = folder / f"{labels}.keras"
         if not file.exists():
             randomize(make(labels)).save(file)

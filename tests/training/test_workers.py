@@ -46,7 +46,9 @@ def plain(finished, tmp_path_factory):
     return config, run_both(tmp_path_factory.mktemp("plain"), config)
 
 
-@pytest.fixture(params=["classes", "up", "mask", "boxes", "sigmoid", "softmax", "mae", "igpt", "dino"])
+@pytest.fixture(
+    params=["classes", "up", "mask", "boxes", "depths", "sigmoid", "softmax", "mae", "igpt", "dino"]
+)
 def same(request, labeled, tmp_path):
     """A configuration whose steps do not depend on the number of workers, and the end of two."""
     if request.param == "classes":

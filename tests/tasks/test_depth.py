@@ -1,0 +1,109 @@
+import types
+
+import numpy as np
+import pytest
+from made.folders import write_depths
+from reference.comparing import randomize
+from reference.small import small
+
+import keras_vit
+from keras_vit import evaluation
+from keras_vit.data import load_dataset
+from keras_vit.tasks import get_task, task_of_class
+from keras_vit.training import find_recipe
+
+TASK = get_task("depth")
+DPT = {"decoder_size": 8, "head_size": 4}
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory):
+    folder = write_depths(tmp_path_factory.mktemp("task") / "depths", count=6)
+    return load_dataset(folder, seed=None, task="depth").split("train")
+
+
+@pytest.fixture(scope="module")
+def estimator():
+    return randomize(keras_vit.DepthEstimator(small(num_classes=None, pooling="gap"), **DPT))
+
+
+class Perfect:
+    """An estimator that knows the depths of a split, in order, up to a scale and shift if it is relative."""
+
+    task, num_classes, class_names, is_classifier = "depth", 1, ("depth",), False
+    max_depth = 10.0
+    preprocessing = keras_vit.Preprocessing(None)
+
+    def __init__(self, samples, output_kind):
+        self.labels, self.output_kind = [label for _, label in samples], output_kind
+
+    def estimate(self, images):
+        depths = np.nan_to_num(self.labels.pop(0), nan=5.0)
+        return [{"metric": depths, "relative": 3 * depths, "disparity": 2 / depths + 1}[self.output_kind]]
+
+
+@pytest.mark.parametrize("output_kind", ["metric", "relative", "disparity"])
+def test_an_estimator_that_knows_all_depths_has_no_error(output_kind, samples):
+    scores = evaluation.evaluate(Perfect(samples, output_kind), samples, task="depth")
+    assert scores["samples"] == 6 and scores["a1"] == 1
+    assert scores["abs_rel"] == pytest.approx(0, abs=1e-6) and scores["rmse"] == pytest.approx(0, abs=1e-5)
+
+
+def test_scores_do_not_depend_on_the_batch_size(estimator, samples):
+    one, all_at_once = (TASK.scores(TASK.predict(estimator, samples, size)) for size in (1, 6))
+    for name, score in one.items():
+        assert score == pytest.approx(all_at_once[name], rel=1e-4)
+
+
+def test_a_model_for_any_size_is_scored_at_the_images_own(samples):
+    encoder = small(num_classes=None, pooling="gap", image_size=(None, None), position_grid=2)
+    model = randomize(keras_vit.DepthEstimator(encoder, **DPT))
+    predictions = TASK.predict(model, samples, 4)
+    image, label = samples[0]
+    maps = model.estimate([image])
+    expected = evaluation.DepthPredictions.of(maps, [label], max_depth=10.0)
+    np.testing.assert_allclose(predictions.image_scores[0], expected.image_scores[0], rtol=1e-4)
+
+
+def test_rows_have_the_ends_and_the_median_of_each_map(estimator, rng):
+    image, written = rng.integers(0, 256, (20, 30, 3), "uint8"), []
+    [row] = TASK.rows(estimator, ["a.png"], [image], 5, write=lambda *given: written.append(given))
+    path, _, values = written[0]
+    assert path == "a.png" and values.shape == (20, 30, 1)
+    assert row["values"] == pytest.approx([values.min(), np.median(values), values.max()])
+    assert TASK.value_names(estimator) == ["minimum 0", "median 0", "maximum 0"]
+
+
+@pytest.mark.parametrize("output", ["metric", "relative", "disparity", "values"])
+def test_the_loss_is_that_of_what_the_model_predicts(output):
+    encoder = small(num_classes=None, num_layers=1, pooling="gap")
+    model = keras_vit.DepthEstimator(
+        encoder, head="linear", output=output, max_depth=7.0, gradient_weight=0.2
+    )
+    loss = TASK.loss(None, model)
+    assert (loss.quantity, loss.max_depth, loss.gradient_weight) == (output, 7.0, 0.2)
+    assert [metric.name for metric in TASK.metrics(model)] == ["abs_rel"] * (output == "metric")
+
+
+def test_depths_beyond_the_models_largest_are_noticed_before_training(samples):
+    model = types.SimpleNamespace(output_kind="metric", max_depth=10.0)
+    TASK.prepare(model, samples, None)
+    model.max_depth = 0.5
+    message = r"^100% of the depths of 6 training images exceed the model's max_depth=0.5; the largest is 6.8"
+    with pytest.raises(ValueError, match=message):
+        TASK.prepare(model, samples, None)
+
+
+def test_other_models_labels_and_recipes_are_refused(estimator, samples, tmp_path):
+    with pytest.raises(ValueError, match="^expected a model whose outputs are maps of depth"):
+        TASK.check_model(small())
+    three = keras_vit.DepthEstimator(estimator.encoder, 3, head="linear", output="values")
+    with pytest.raises(ValueError, match=r"expected depth maps \(height, width, 3\) per sample"):
+        evaluation.evaluate(three, samples, task="depth")
+    assert task_of_class(estimator) is TASK
+    recipe = find_recipe("digits_depth")
+    with pytest.raises(ValueError, match="need single labels; got task 'depth'$"):
+        recipe.with_changes(label_smoothing=0.1)
+    with pytest.raises(ValueError, match="^expected head, .* in the recipe's head_options; got heads"):
+        data = types.SimpleNamespace(class_names=("depth",))
+        TASK.loading({}, recipe.with_changes(head_options={"heads": 3}), data)
