@@ -20,7 +20,7 @@ from PIL import Image
 
 from keras_vit.data.files import read_text
 from keras_vit.data.maps import MapReader, MapSamples
-from keras_vit.data.masks import PNG_ERRORS, check_chunks
+from keras_vit.data.masks import check_chunks
 from keras_vit.data.samples import not_converted
 from keras_vit.messages import did_you_mean
 from keras_vit.preprocessing import bounds
@@ -33,10 +33,11 @@ ARRAYS = ("depth", "disparity", "values")  # names of the array in a .npz file w
 GRAY = ("L", "I", "I;16", "I;16B", "I;16L", "F")  # Pillow's modes of one channel
 MAX_CHANNELS = 64
 MAX_BYTES = 8 * bounds.MAX_PIXELS  # of an array in a .npz file
-# What NumPy and zipfile raise for damaged or hostile files.
-NUMPY_ERRORS = (
-    *(ValueError, TypeError, KeyError, EOFError, SyntaxError, OverflowError, RuntimeError, OSError),
-    *(NotImplementedError, RecursionError, tokenize.TokenError, zipfile.BadZipFile, zlib.error, struct.error),
+# What NumPy, zipfile and Pillow's reader of TIFF raise for damaged or hostile files.
+DAMAGED = (
+    *(ValueError, TypeError, KeyError, IndexError, EOFError, SyntaxError, OverflowError, RuntimeError),
+    *(NotImplementedError, RecursionError, MemoryError, OSError, AttributeError, ZeroDivisionError),
+    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error, struct.error),
 )
 
 
@@ -126,7 +127,9 @@ class DepthReader(MapReader):
         if values.shape[2] != self.channels:
             raise ValueError(f"expected {self.channels} channel(s); got {values.shape[2]}")
         if self.scale is None and values.dtype.kind != "f":
-            raise NoScaleError(f"{values.dtype} numbers without a scale")
+            raise NoScaleError(
+                f"{values.dtype} numbers, and {SETTINGS} has no scale, the stored value of one unit"
+            )
         return values
 
     def label(self, source):
@@ -254,18 +257,18 @@ def _read_picture(content):
         if is_png:
             check_chunks(content)
         with Image.open(io.BytesIO(content), formats=("PNG" if is_png else "TIFF",)) as image:
-            _check_size(image.size)
-            if getattr(image, "n_frames", 1) > 1:
-                raise ValueError(f"expected one image; got {image.n_frames} frames")
-            form = str(image.tile[0][3]) if image.tile else ""
-            if image.mode not in GRAY or is_png and re.fullmatch("L;[124]", form):
-                words = "a gray image of 8 or 16 bits, or in TIFF of 32 bits"
-                raise ValueError(f"expected {words}; got one of Pillow's mode {image.mode}")
-            pixels = np.asarray(image)
+            size, mode, frames = image.size, image.mode, getattr(image, "n_frames", 1)
+            is_small = is_png and image.tile and re.fullmatch("L;[124]", str(image.tile[0][3]))
+            is_gray = mode in GRAY and not is_small and frames == 1
+            pixels = np.asarray(image) if is_gray and math.prod(size) <= bounds.MAX_PIXELS else None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ValueError(f"more than {bounds.MAX_PIXELS} pixels") from None
-    except PNG_ERRORS:
+    except DAMAGED:
         raise ValueError(f"a damaged {'PNG' if is_png else 'TIFF'} file") from None
+    _check_size(size)
+    if pixels is None:
+        words = "a gray image of 8 or 16 bits, or in TIFF of 32 bits"
+        raise ValueError(f"expected {words}; got {frames} of Pillow's mode {mode}")
     # Pillow's mode I, of PNG files with 16 bits in some versions, has 32.
     return pixels.astype("uint16") if is_png and pixels.dtype == "int32" else pixels
 
@@ -286,7 +289,7 @@ def _read_array(content):
             raise ValueError("another number of bytes than its header says")
         values = np.frombuffer(content, dtype, count, file.tell())
         values = values.reshape(shape, order="F" if by_columns else "C")
-    except NUMPY_ERRORS as error:
+    except DAMAGED as error:
         raise ValueError(f"a damaged .npy file ({error})") from None
     return values.astype(dtype.newbyteorder("="))
 
@@ -301,7 +304,7 @@ def _read_archive(content):
             if len(names) == 1:
                 with archive.open(arrays[names[0]]) as file:
                     found = file.read(MAX_BYTES)
-    except NUMPY_ERRORS as error:
+    except DAMAGED as error:
         raise ValueError(f"a damaged .npz file ({error})") from None
     if found is None:
         has = ", ".join(arrays) or "none"

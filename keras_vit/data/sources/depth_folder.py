@@ -130,8 +130,8 @@ def _check(path, reader):
         values = reader.label(path)
     except NoScaleError as error:
         raise ValueError(
-            f"{path}: {error}; write the stored value of one unit to {SETTINGS}, such as "
-            '{"scale": 1000, "unit": "m"} for millimeters, or {"scale": 1} for depths of any unit'
+            f'{path}: {error}; write one, such as {{"scale": 1000, "unit": "m"}} for millimeters, or '
+            '{"scale": 1} for depths of any unit'
         ) from None
     except (OSError, ValueError) as error:
         return _Map(reason=str(error))

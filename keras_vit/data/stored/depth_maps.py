@@ -41,7 +41,8 @@ class DepthMaps(LabelStorage):
         """
         known = KNOWN.get((name, key))
         quantity = next((word for word in WORDS if word in key.lower()), None)
-        if not (known or quantity) or not isinstance(feature, tfds.features.Tensor):
+        kinds = tfds.features.Tensor, tfds.features.Image
+        if not (known or quantity) or not isinstance(feature, kinds):
             return None
         shape, dtype = tuple(feature.shape), np.dtype(feature.np_dtype)
         reader = known or DepthReader(quantity, scale=1)
