@@ -22,9 +22,11 @@ from keras_vit.data.files import read_text
 from keras_vit.data.maps import MapReader, MapSamples
 from keras_vit.data.masks import check_chunks
 from keras_vit.data.samples import not_converted
+from keras_vit.labels.depth_maps import CROPS
 from keras_vit.messages import did_you_mean
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_files import check_file
+from keras_vit.rules import one_of, optional
 
 SETTINGS = "depth.json"
 QUANTITIES = ("depth", "disparity", "values")
@@ -61,6 +63,8 @@ class DepthReader(MapReader):
             it. Depths and disparities that are not above 0, and numbers that are not finite, are always
             invalid.
         names: A name for each channel.
+        crop: The part of each image that evaluation scores, a name of `labels.depth_maps.CROPS`; None: all of
+            it.
 
     Raises:
         ValueError: for a value out of range, or several channels that are no "values".
@@ -81,6 +85,7 @@ class DepthReader(MapReader):
     max: float | None = None
     invalid: float | None = None
     names: tuple[str, ...] = ("depth",)
+    crop: str | None = None
     dtype = "float32"
 
     def __post_init__(self):
@@ -97,6 +102,7 @@ class DepthReader(MapReader):
             raise ValueError(f"expected unit to be a text; got {self.unit!r}")
         if None not in (self.min, self.max) and self.min >= self.max:
             raise ValueError(f"expected a min below max; got {self.min:g} and {self.max:g}")
+        optional(one_of(CROPS)).check("crop", self.crop)
         names, are_texts = self.names, isinstance(self.names, list | tuple)
         are_texts = are_texts and all(isinstance(name, str) and name.strip() for name in names)
         if not are_texts or not 0 < len({*names}) == len(names) <= MAX_CHANNELS:

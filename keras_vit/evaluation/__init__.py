@@ -19,7 +19,6 @@ from keras_vit.evaluation.retrieval import retrieval as retrieval
 from keras_vit.lazy import lazy_names
 from keras_vit.tasks.depth_scores import DepthPredictions as DepthPredictions
 from keras_vit.tasks.depth_scores import aligned as aligned
-from keras_vit.tasks.depth_scores import cropped as cropped
 from keras_vit.tasks.depth_scores import depth_scores as depth_scores
 from keras_vit.tasks.detection_scores import DetectionPredictions as DetectionPredictions
 from keras_vit.tasks.detection_scores import box_iou as box_iou

@@ -6,6 +6,13 @@ import numpy as np
 
 from keras_vit.labels.label_kind import LabelKind
 
+# The fractions of height and width, (first row, last row, first column, last column), that are scored.
+CROPS = {
+    "nyu_eigen": (45 / 480, 471 / 480, 41 / 640, 601 / 640),
+    "kitti_eigen": (0.3324324, 0.91351351, 0.0359477, 0.96405229),
+    "kitti_garg": (0.40810811, 0.99189189, 0.03594771, 0.96405229),
+}
+
 
 class DepthMaps(LabelKind):
     """A map of numbers, float32 (height, width, channels), NaN where there is no measurement.
@@ -50,6 +57,30 @@ class DepthMaps(LabelKind):
         channels = [values[np.isfinite(values)] for values in np.moveaxis(np.asarray(label), -1, 0)]
         ends = [(name, own.min(), own.max()) for name, own in zip(names, channels) if own.size]
         return ", ".join(f"{name} {low:.4g} to {high:.4g}" for name, low, high in ends) or "none"
+
+
+def cropped(label: np.ndarray, crop: str) -> np.ndarray:
+    """A depth map that is NaN outside of the part that published evaluations score.
+
+    Args:
+        label: (height, width, …).
+        crop: "nyu_eigen" (rows 45 to 470 and columns 41 to 600 of 480 × 640 pixels), "kitti_eigen" or
+            "kitti_garg".
+
+    Example:
+        >>> np.isfinite(cropped(np.ones((480, 640)), "nyu_eigen")).sum() == (471 - 45) * (601 - 41)
+        True
+
+    Source: the evaluation of Eigen et al. 2014 and of Garg et al. 2016, as in the code of BTS
+    (`cleinc/bts`).
+    """
+    height, width = label.shape[:2]
+    top, bottom, left, right = CROPS[crop]
+    rows = slice(int(top * height + 1e-6), int(bottom * height + 1e-6))
+    columns = slice(int(left * width + 1e-6), int(right * width + 1e-6))
+    kept = np.full(label.shape, np.nan, label.dtype)
+    kept[rows, columns] = label[rows, columns]
+    return kept
 
 
 KIND = DepthMaps()

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from keras_vit.labels import LABEL_KINDS
+from keras_vit.labels.depth_maps import cropped
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks import depth_scores as scoring
 from keras_vit.tasks.headed_task import HeadedTask
@@ -65,9 +66,10 @@ class Depth(HeadedTask):
             self.label.check(label[np.newaxis], num_outputs)
 
     def predict(self, model, samples, batch_size):
-        predictions = []
+        crop, predictions = (getattr(samples, "label_values", None) or {}).get("crop"), []
         for outputs, labels in self.computed(model, samples, batch_size):
             self.check_labels(labels, model.num_classes)
+            labels = [cropped(label, crop) for label in labels] if crop else labels
             predictions.append(self._predictions(outputs, labels, model))
         return concatenate(predictions)
 

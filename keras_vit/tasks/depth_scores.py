@@ -12,12 +12,6 @@ SCORES = ("a1", "a2", "a3", "abs_rel", "rmse", "log10", "silog", "mae")
 OF_VALUES = ("rmse", "mae")  # those that maps of any numbers have
 RATIO = 1.25  # of the larger to the smaller depth, below which a pixel counts for a1
 MIN_DEPTH, MAX_DEPTH = 1e-3, np.inf
-# The fractions of height and width, (first row, last row, first column, last column), that are scored.
-CROPS = {
-    "nyu_eigen": (45 / 480, 471 / 480, 41 / 640, 601 / 640),
-    "kitti_eigen": (0.3324324, 0.91351351, 0.0359477, 0.96405229),
-    "kitti_garg": (0.40810811, 0.99189189, 0.03594771, 0.96405229),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,30 +135,6 @@ def aligned(output: np.ndarray, label: np.ndarray, quantity: str = "disparity") 
         return np.maximum(fitted, 0)
     with np.errstate(divide="ignore"):
         return np.where(fitted > 0, 1 / np.maximum(fitted, 0), np.inf)
-
-
-def cropped(label: np.ndarray, crop: str) -> np.ndarray:
-    """A depth map that is NaN outside of the part that published evaluations score.
-
-    Args:
-        label: (height, width, …).
-        crop: "nyu_eigen" (rows 45 to 470 and columns 41 to 600 of 480 × 640 pixels), "kitti_eigen" or
-            "kitti_garg".
-
-    Example:
-        >>> np.isfinite(cropped(np.ones((480, 640)), "nyu_eigen")).sum() == (471 - 45) * (601 - 41)
-        True
-
-    Source: the evaluation of Eigen et al. 2014 and of Garg et al. 2016, as in the code of BTS
-    (`cleinc/bts`).
-    """
-    height, width = label.shape[:2]
-    top, bottom, left, right = CROPS[crop]
-    rows = slice(int(top * height + 1e-6), int(bottom * height + 1e-6))
-    columns = slice(int(left * width + 1e-6), int(right * width + 1e-6))
-    kept = np.full(label.shape, np.nan, label.dtype)
-    kept[rows, columns] = label[rows, columns]
-    return kept
 
 
 def _scores(output, label, quantity, min_depth, max_depth):

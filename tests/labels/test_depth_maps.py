@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from keras_vit.labels import kind_of_records, label_kind
+from keras_vit.labels.depth_maps import cropped
 
 DEPTH = label_kind("depth")
 NORMALS = np.float32([[[0, 0, 1], [0, 1, 0]]])
@@ -29,3 +30,18 @@ def test_a_label_in_words_has_the_range_of_each_channel():
     assert DEPTH.format(np.full((2, 2, 1), np.nan), ["depth"]) == "none"
     with pytest.raises(ValueError, match="expected a depth map, which a table cannot hold; got '1'"):
         DEPTH.parse("1")
+
+
+@pytest.mark.parametrize(
+    ("crop", "size", "rows", "columns"),
+    [
+        ("nyu_eigen", (480, 640), (45, 471), (41, 601)),
+        ("kitti_garg", (375, 1242), (153, 371), (44, 1197)),
+        ("kitti_eigen", (375, 1242), (124, 342), (44, 1197)),
+    ],
+)
+def test_crops_are_those_of_the_published_evaluations(crop, size, rows, columns):
+    counted = np.isfinite(cropped(np.ones(size), crop))
+    expected = np.zeros(size, bool)
+    expected[slice(*rows), slice(*columns)] = True
+    np.testing.assert_array_equal(counted, expected)

@@ -55,6 +55,15 @@ def test_scores_do_not_depend_on_the_batch_size(estimator, samples):
         assert score == pytest.approx(all_at_once[name], rel=1e-4)
 
 
+def test_the_crop_of_a_data_set_is_what_is_scored(tmp_path):
+    folder = write_depths(tmp_path / "depths", count=2, size=(48, 64))
+    (folder / "depth.json").write_text('{"crop": "nyu_eigen"}')
+    cropped = load_dataset(folder, seed=None, task="depth").split("train")
+    predictions = TASK.predict(Perfect(cropped, "metric"), cropped, 1)
+    kept = [label[4:47, 4:60] for _, label in cropped]
+    assert predictions.pixels.tolist() == [int(np.isfinite(label).sum()) for label in kept]
+
+
 def test_a_model_for_any_size_is_scored_at_the_images_own(samples):
     encoder = small(num_classes=None, pooling="gap", image_size=(None, None), position_grid=2)
     model = randomize(keras_vit.DepthEstimator(encoder, **DPT))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from reference.depth import depth_scores as reference_scores
 
-from keras_vit.tasks.depth_scores import DepthPredictions, aligned, cropped, depth_scores
+from keras_vit.tasks.depth_scores import DepthPredictions, aligned, depth_scores
 from keras_vit.tasks.task import concatenate
 
 
@@ -74,21 +74,6 @@ def test_an_alignment_minimizes_the_squared_differences(rng):
     found = aligned(disparity, depths)
     np.testing.assert_allclose(found[~np.isnan(depths)], depths[~np.isnan(depths)], rtol=1e-9)
     np.testing.assert_allclose(aligned(np.full((2, 2), 3.0), np.ones((2, 2)), "relative"), np.ones((2, 2)))
-
-
-@pytest.mark.parametrize(
-    ("crop", "size", "rows", "columns"),
-    [
-        ("nyu_eigen", (480, 640), (45, 471), (41, 601)),
-        ("kitti_garg", (375, 1242), (153, 371), (44, 1197)),
-        ("kitti_eigen", (375, 1242), (124, 342), (44, 1197)),
-    ],
-)
-def test_crops_are_those_of_the_published_evaluations(crop, size, rows, columns):
-    counted = np.isfinite(cropped(np.ones(size), crop))
-    expected = np.zeros(size, bool)
-    expected[slice(*rows), slice(*columns)] = True
-    np.testing.assert_array_equal(counted, expected)
 
 
 def test_labels_of_other_channels_are_refused():
