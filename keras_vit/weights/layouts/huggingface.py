@@ -7,11 +7,15 @@ any size (NaFlex) are read as models of one size, with the same outputs for imag
 `max_num_patches` as they are.
 """
 
+import importlib
+import pathlib
+import pkgutil
 import re
 
 import numpy as np
 
 from keras_vit.weights.layouts import huggingface_config
+from keras_vit.weights.layouts.huggingface_config import PROCESSORS
 from keras_vit.weights.layouts.huggingface_models import (
     Eomt,
     HuggingFaceTowers,
@@ -24,25 +28,15 @@ from keras_vit.weights.layouts.layout import Layout, ModelForm
 from keras_vit.weights.layouts.table import flat_patches, patch_kernel
 
 _MASK_TOKEN = "embeddings.mask_token"  # of masked training
-# What files hold besides the model, by the first type of its family: the decoder of `ViTMAEForPreTraining`,
-# the text tower, and the numbers 0, 1, 2, ….
-_OTHER_PARTS = {
-    "vit": r"decoder\.(decoder_\w+\..*|decoder_pos_embed|mask_token)",
-    **dict.fromkeys(("dinov2", "dinov3_vit"), rf"(.*\.)?{_MASK_TOKEN}"),
-    **dict.fromkeys(("eomt", "eomt_dinov3"), r"criterion\.empty_weight"),
-    **dict.fromkeys(
-        ("owlvit_vision_model", "owlv2_vision_model"),
-        r"\w+\.(visual_projection\.weight|logit_scale|\w+\.embeddings\.position_ids)",
-    ),
-    "imagegpt": r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",
-    **dict.fromkeys(
-        ("clip_vision_model", "siglip_vision_model"),
-        r"text_model\..*|text_projection\.weight|logit_(scale|bias)|(.*\.)?embeddings\.position_ids",
-    ),
-}
-
 _CONV1D = re.compile(r"(transformer\.)?h\.\d+\.(attn|mlp)\.c_\w+\.weight")
 _EMBEDDINGS, _START = "wte.weight", "start.weight"
+_FORMS = {}
+for _found in pkgutil.iter_modules([pathlib.Path(__file__).parent]):
+    if _found.name.startswith("huggingface_"):
+        _module = importlib.import_module(f"{__package__}.{_found.name}")
+        TYPES.update({kind.name: kind for kind in getattr(_module, "MODEL_TYPES", ())})
+        PROCESSORS.update(getattr(_module, "PROCESSORS", {}))
+        _FORMS.update(getattr(_module, "FORMS", {}))
 
 
 class HuggingFace(Layout):
@@ -58,13 +52,13 @@ class HuggingFace(Layout):
         "image_text": HuggingFaceTowers(),
         "masked_autoencoder": ViTMAE(),
         "image_gpt": ImageGptForm(),
+        **_FORMS,
     }
     config_files = huggingface_config.FILES
     table = TYPES["vit"].table(gated=False)
     without_prefix = re.compile(r"((cls_|distillation_)?classifier|visual_projection|lm_head)\..*")
     anchors = (
-        "owlvit.vision_model.embeddings.patch_embedding.weight",
-        "owlv2.vision_model.embeddings.patch_embedding.weight",
+        *(kind.anchor for kind in TYPES.values() if kind.anchor),
         "embeddings.patch_embeddings.projection.weight",
         "embeddings.patch_embeddings.weight",
         "embeddings.patch_embedding.weight",
@@ -78,7 +72,7 @@ class HuggingFace(Layout):
 
     def skipped_keys(self, keys):
         kind, _ = type_of_keys(keys)
-        return [key for key in keys if re.fullmatch(_OTHER_PARTS[kind.name], key)]
+        return [key for key in keys if re.fullmatch(kind.others, key)]
 
     def read(self, arrays):
         """Map the model's arrays, by the file's keys, to our names, in the form of our model."""

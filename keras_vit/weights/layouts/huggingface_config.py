@@ -16,28 +16,28 @@ from keras_vit.weights.metadata import checked_options
 
 FILES = (CONFIG, PREPROCESSOR)
 # The defaults of transformers' image processors, by what the names of their classes begin with.
-_VIT = {
+VIT_PROCESSOR = {
     **{"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False, "crop_size": 224},
     **{"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True},
     **{"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)},
 }
 _CLIP_COLORS = dict(zip(("image_mean", "image_std"), NORMS["clip"]))
-_CROP = {**_VIT, "resample": 3, "do_center_crop": True}
+_CROP = {**VIT_PROCESSOR, "resample": 3, "do_center_crop": True}
 _CLIP = {
     **{**_CROP, "size": {"shortest_edge": 224}},
     **_CLIP_COLORS,
 }
-_OWL = {**_VIT, **_CLIP_COLORS, "do_pad": False}
+_OWL = {**VIT_PROCESSOR, **_CLIP_COLORS, "do_pad": False}
 _NAFLEX = "siglip2"
-_PROCESSORS = {
+PROCESSORS = {
     "deit": {**_CROP, "size": 256},
     "clip": _CLIP,
     "bit": _CLIP,
-    **dict.fromkeys(("dinov3", "eomt"), {**_VIT, **IMAGENET}),
-    _NAFLEX: {**_VIT, "patch_size": 16},
+    **dict.fromkeys(("dinov3", "eomt"), {**VIT_PROCESSOR, **IMAGENET}),
+    _NAFLEX: {**VIT_PROCESSOR, "patch_size": 16},
     "owlvit": {**_OWL, "resample": 3, "size": 768},
     "owlv2": {**_OWL, "do_pad": True, "size": 960},
-    "siglip": {**_VIT, "resample": 3},
+    "siglip": {**VIT_PROCESSOR, "resample": 3},
 }
 _SWITCHES = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
 _PADDED = "owlv2"  # whose processor pads images to squares
@@ -91,6 +91,8 @@ def _described(config):
         name = model.get("model_type", tower)
         if name != tower:
             raise ValueError(f"{CONFIG} has a {name!r} image tower; expected {tower!r}")
+    if name in TYPES and TYPES[name].described:
+        return TYPES[name].described(config)
     if name not in TYPES:
         known = " or ".join(map(repr, (*TYPES, *TOWERS)))
         raise ValueError(f"{CONFIG} describes a {name!r} model; expected transformers' {known}")
@@ -131,7 +133,7 @@ def written(config, kind):
     }
     images = {
         "image_processor_type": kind.processor,
-        **_VIT,
+        **VIT_PROCESSOR,
         "resample": next(n for n, name in INTERPOLATIONS.items() if name == preprocessing["interpolation"]),
         "image_mean": list(preprocessing["mean"]),
         "image_std": list(preprocessing["std"]),
@@ -179,7 +181,7 @@ def _image_processor(found, kind, options):
     Source: `_preprocess` of transformers' `image_processing_backends.py`.
     """
     processor = found.get("image_processor_type") or found.get("feature_extractor_type") or kind.processor
-    begins = next((begin for begin in _PROCESSORS if processor.lower().startswith(begin)), None)
+    begins = next((begin for begin in PROCESSORS if processor.lower().startswith(begin)), None)
     if begins == _NAFLEX:
         if kind.processor.lower().startswith(_NAFLEX):
             found = {name: value for name, value in found.items() if name != "size"}
@@ -187,7 +189,7 @@ def _image_processor(found, kind, options):
             raise ValueError(f"{PREPROCESSOR}: a {processor} makes images of varying sizes (NaFlex)")
     if kind.segments:  # which cuts or pads images to the model's size
         found = {name: value for name, value in found.items() if name in _COLORS}
-    values = {**_PROCESSORS.get(begins, _VIT), **found}
+    values = {**PROCESSORS.get(begins, VIT_PROCESSOR), **found}
     image_size = None if kind.any_size else options.get("image_size")
     patch_size, channels = options.get("patch_size"), options.get("in_channels", 3)
 

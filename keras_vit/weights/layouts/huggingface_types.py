@@ -1,5 +1,8 @@
 """The model types of transformers, one entry of `TYPES` each: the names of layers and options.
 
+Modules of this folder whose names begin with "huggingface_" add others: their `MODEL_TYPES`, the forms of
+models with heads, `FORMS`, and the defaults of image processors, `PROCESSORS`.
+
 An entry says how transformers names what `VisionTransformer` has, and which of its options the type can
 express. `huggingface.py` reads and writes the arrays by it, `huggingface_config.py` the options.
 
@@ -26,8 +29,9 @@ from keras_vit.weights.layouts.table import LINEAR, Row, Table, fused_rows, torc
 IMAGENET = dict(zip(("image_mean", "image_std"), NORMS["imagenet"]))
 _GATE = re.compile(r".*\.mlp\.(gate_proj|weights_in)\.weight")
 _BLOCK = "encoder_block_{i}/"
+_MASK_TOKEN = r"(.*\.)?embeddings\.mask_token"  # of masked training
+_CLASS_WEIGHTS = r"criterion\.empty_weight"
 PACKED = "siglip2_vision_model"  # whose patches are packed
-HEADS = ("segmentation", "words")  # see `ModelType.head`
 MASK_PROBABILITIES = "mask_probabilities"  # of all blocks with queries, in files of EoMT
 
 
@@ -41,6 +45,9 @@ class ModelType(NamedTuple):
         rows: Rows of the `Table`; files and memory may have different names.
         plain, gated: Further rows, of MLPs without and with a gate.
         mark: Pattern of a key that only files of this family have; None for the first family.
+        anchor: A key that every file of this family has, if it is not among `HuggingFace.anchors`.
+        others: Pattern of the keys of what files of this family hold besides the model, such as the decoder
+            of `ViTMAEForPreTraining`, the text tower, and the numbers 0, 1, 2, ….
         options: dict from transformers' names of options to ours.
         defaults: The values of options that the arrays do not show, if config.json has none.
         read: dict from our options to functions of config.json.
@@ -52,8 +59,10 @@ class ModelType(NamedTuple):
         images: What the authors' repositories have in preprocessor_config.json besides the defaults of this
             class, for a folder without that file; None if such a model has our default preprocessing.
         any_size: Whether the model accepts images of other sizes than config.json's.
-        head: The entry of `get_config()` with the options of the head, of a segmenter ("segmentation") or an
-            open-vocabulary detector ("words"); None for others.
+        head: The entry of `get_config()` with the options of the head, such as "segmentation" of a segmenter
+            or "words" of an open-vocabulary detector; None without a head.
+        described: Function of config.json to the `ModelType`, this one or a variation, and the values of the
+            Vision Transformer in it; None if these are its own.
     """
 
     name: str
@@ -64,6 +73,8 @@ class ModelType(NamedTuple):
     plain: tuple
     gated: tuple = ()
     mark: str | None = None
+    anchor: str | None = None
+    others: str = "(?!)"
     options: dict = {}
     defaults: dict = {}
     read: dict = {}
@@ -74,6 +85,7 @@ class ModelType(NamedTuple):
     images: dict | None = None
     any_size: bool = False
     head: str | None = None
+    described: Callable | None = None
 
     @property
     def segments(self):
@@ -95,13 +107,16 @@ class ModelType(NamedTuple):
 def type_of_keys(keys):
     """The first `ModelType` whose arrays have such keys, and whether the MLPs have a gate."""
     families = [kind for kind in TYPES.values() if kind.mark is not None]
+    families.sort(
+        key=lambda kind: kind.head is None
+    )  # The keys of an encoder are in a model with a head, too.
     kinds = (kind for kind in families if any(re.fullmatch(kind.mark, key) for key in keys))
     return next(kinds, TYPES["vit"]), any(map(_GATE.fullmatch, keys))
 
 
 def written_type(config):
     """The first `ModelType` that expresses a model with this `get_config()`, or nearly does."""
-    head = next((name for name in HEADS if name in config), None)
+    head = next((kind.head for kind in TYPES.values() if kind.head in config), None)
     kinds = [kind for kind in TYPES.values() if kind.head == head]
     return min(kinds, key=lambda kind: [*map(len, kind.unsupported(config))])
 
@@ -456,6 +471,7 @@ _VIT = ModelType(
     written={**_DROPOUT, **_POOLER},
     supported={**_BASE, "representation_size": ANY},
     combinations=_of_vit,
+    others=r"decoder\.(decoder_\w+\..*|decoder_pos_embed|mask_token)",
 )
 _DINOV2 = ModelType(
     "dinov2",
@@ -470,6 +486,7 @@ _DINOV2 = ModelType(
         *torch_rows(_GATED, _BLOCK, "encoder.layer.{i}."),
     ),
     mark=r"(.*\.)?encoder\.layer\.0\.norm1\.weight",
+    others=_MASK_TOKEN,
     options={**_SIZES, "qkv_bias": "qkv_bias", "use_swiglu_ffn": "gated_mlp"},
     defaults={
         **{**_DEFAULTS, "layer_norm_eps": 1e-6},
@@ -500,6 +517,7 @@ _DINOV3 = ModelType(
     _dinov3_block(_UNGATED),
     _dinov3_block(_GATED),
     mark=r"(.*\.)?embeddings\.patch_embeddings\.weight",
+    others=_MASK_TOKEN,
     options={**_OPTIONS, "use_gated_mlp": "gated_mlp", "num_register_tokens": "num_registers"},
     defaults={
         **{"num_attention_heads": 6, "layer_norm_eps": 1e-5, "hidden_act": "gelu"},
@@ -544,6 +562,7 @@ _EOMT = _DINOV2._replace(
     plain=tuple(torch_rows(_MLP, _BLOCK, "layers.{i}.")),
     gated=tuple(torch_rows(_GATED, _BLOCK, "layers.{i}.")),
     mark=r"embeddings\.position_embeddings\.weight",
+    others=_CLASS_WEIGHTS,
     options={**_SIZES, "use_swiglu_ffn": "gated_mlp", "num_register_tokens": "num_registers"},
     defaults={
         **{**_DINOV2.defaults, "num_attention_heads": 16, "hidden_size": 1024},
@@ -564,6 +583,7 @@ _EOMT_DINOV3 = _DINOV3._replace(
     plain=tuple(torch_rows(_UNGATED, _BLOCK, "layers.{i}.")),
     gated=tuple(torch_rows(_GATED, _BLOCK, "layers.{i}.")),
     mark=r"class_predictor\.weight",
+    others=_CLASS_WEIGHTS,
     defaults={
         **{**_DINOV3.defaults, "num_attention_heads": 16, "layer_norm_eps": 1e-6, "image_size": 640},
         **{"num_register_tokens": 4, "rope_parameters": None},
@@ -587,6 +607,7 @@ _IMAGE_GPT = ModelType(
     _IMAGE_GPT_ROWS,
     (),
     mark=r"(.*\.)?wte\.weight",
+    others=r"(transformer\.)?h\.\d+\.attn\.(masked_)?bias",
     options={
         **{"n_embd": "hidden_size", "n_layer": "num_layers", "n_head": "num_heads"},
         "layer_norm_epsilon": "norm_epsilon",
@@ -624,6 +645,7 @@ _SIGLIP = ModelType(
     _SIGLIP_ROWS,
     (),
     mark=r"(.*\.)?embeddings\.patch_embedding\.weight",
+    others=r"text_model\..*|text_projection\.weight|logit_(scale|bias)|(.*\.)?embeddings\.position_ids",
     options=_OPTIONS,
     defaults={**_DEFAULTS, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"},
     read=_ACTIVATION,
@@ -655,6 +677,8 @@ _OWL_VIT = _CLIP._replace(
     prefix="",
     rows=_owl_rows("owlvit."),
     mark=r"owlvit\..*",
+    anchor="owlvit.vision_model.embeddings.patch_embedding.weight",
+    others=r"\w+\.(visual_projection\.weight|logit_scale|\w+\.embeddings\.position_ids)",
     written=_SIGLIP.written,
     supported={**_BIASED, "pre_norm": (True,), "pooling": ("token", "gap")},
     combinations=lambda config: _of_owl(config, objectness=False),
@@ -707,6 +731,7 @@ TYPES = {
             classifier="Owlv2ForObjectDetection",
             rows=_owl_rows("owlv2."),
             mark=r"owlv2\..*",
+            anchor="owlv2.vision_model.embeddings.patch_embedding.weight",
             combinations=lambda config: _of_owl(config, objectness=True),
             processor="Owlv2ImageProcessor",
         ),
