@@ -22,5 +22,8 @@ class Parts(StoredParts):
     def head(self):
         return {"num_classes": None, "class_names": None}
 
+    def described(self, config):
+        return config
+
     def hub_words(self):
         return "depth-estimation", "depth estimation", ""

@@ -116,7 +116,8 @@ class DepthEstimator(HeadedModel):
     head_reads_images = True
     exported_stages = ()
     task = "depth"
-    head_layers = r"(readout|reassemble|fusion)_\d+|decoder_convolution|head(_convolution|_norm)?"
+    head_layers = r"(readout|reassemble|fusion)_\d+|(decoder|head|output)_convolution|head(_norm)?"
+    class_layers = ("head", "output_convolution")
     head_options = ("head", "blocks", "readout", "upsampling")
     class_options = ("output_kind", "activation")
     without_head = "this model estimates depth; use its `estimate` method"
@@ -194,6 +195,16 @@ class DepthEstimator(HeadedModel):
 
     estimate = estimate
 
+    @property
+    def value_activation(self) -> str:
+        """The activation of the output."""
+        return self.activation or OUTPUTS[self.output_kind]
+
+    @property
+    def read_blocks(self) -> tuple[int, ...]:
+        """Numbers of the blocks, from 0, whose tokens are read."""
+        return self.blocks or _default_blocks(self.head, self.encoder.num_layers)
+
     def _config(self):
         return {**super()._config(), "output": self.output_kind}
 
@@ -245,7 +256,9 @@ def _fused(model, grids, encoder):
     x = convolution(max(model.decoder_size // 2, 1), name="decoder_convolution")(x)
     x = AlignedResize(dtype=policy, name="resize")(x, images if match else None)
     x = convolution(model.head_size, activation="relu", name="head_convolution")(x)
-    x = sharded(Conv2D(model.num_classes, 1, **_of_head(model, encoder)), CLASSES)(x)
+    x = sharded(Conv2D(model.num_classes, 1, name="output_convolution", **_of_head(model, encoder)), CLASSES)(
+        x
+    )
     x = _values(model, encoder)(x)
     return x if match else _resized(encoder)(x, images)
 
@@ -258,7 +271,7 @@ def _linear(model, grids, encoder):
         x = sharded(batch_norm(policy, "head_norm"), WHOLE)(x)
     has_bins = model.output_kind == "metric" and model.activation is None and model.bins is not None
     units = model.bins if has_bins else model.num_classes
-    x = sharded(Dense(units, **_of_head(model, encoder)), CLASSES)(x)
+    x = sharded(Dense(units, name="head", **_of_head(model, encoder)), CLASSES)(x)
     if has_bins:
         x = DepthBins(model.min_depth, model.max_depth, dtype=policy.variable_dtype, name="depth_bins")(x)
     else:
@@ -268,19 +281,19 @@ def _linear(model, grids, encoder):
 
 def _of_head(model, encoder):
     """The options of the last layer, whose values begin near its bias: a ReLU lets gradients of 1 through."""
-    is_relu = (model.activation or OUTPUTS[model.output_kind]) == "relu"
+    is_relu = model.value_activation == "relu"
     return {
         "kernel_initializer": keras.initializers.RandomNormal(stddev=0.01),
         "bias_initializer": "ones" if is_relu else "zeros",
         "dtype": encoder.dtype_policy.variable_dtype,
-        "name": "head",
     }
 
 
 def _values(model, encoder):
-    activation = model.activation or OUTPUTS[model.output_kind]
-    scale = model.max_depth if activation == "sigmoid" else 1.0
-    return PixelValues(activation, scale, dtype=encoder.dtype_policy.variable_dtype, name="values")
+    scale = model.max_depth if model.value_activation == "sigmoid" else 1.0
+    return PixelValues(
+        model.value_activation, scale, dtype=encoder.dtype_policy.variable_dtype, name="values"
+    )
 
 
 def _resized(encoder):

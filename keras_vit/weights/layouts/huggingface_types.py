@@ -300,7 +300,7 @@ _BASE = {**_BIASED, "qkv_bias": (True, False)}
 _GATES = {"gated_mlp": (True, False), "activation": (*COMMON["activation"], "silu"), "layer_scale": ANY}
 
 
-def _not_square(config):
+def squares_only(config):
     """Whether the grid is not a square, which transformers' tables of these types are."""
     grid = config["position_grid"]
     if grid is None and not is_dynamic(config["image_size"]):
@@ -349,7 +349,7 @@ def _of_dinov2(config):
     pooling, has_head = config["pooling"], bool(config["num_classes"])
     gated, activation = config["gated_mlp"], config["activation"]
     return {
-        **_not_square(config),
+        **squares_only(config),
         "layer_scale=None": config["layer_scale"] is None,
         f"mlp_dim={config['mlp_dim']}": bool(config["num_layers"]) and _dinov2_ratio(config) is None,
         f"activation={activation!r} with a gate (supported: 'silu')": gated and activation != "silu",
@@ -394,7 +394,7 @@ def _read_eomt_rotary(model):
 def _of_siglip(config):
     heads, size = config["pooling_heads"], config["pooling_mlp_dim"]
     return {
-        **_not_square(config),
+        **squares_only(config),
         "a head": bool(config["num_classes"]),
         f"pooling_heads={heads} (supported: num_heads)": heads not in (None, config["num_heads"]),
         f"pooling_mlp_dim={size} (supported: mlp_dim)": size not in (None, config["mlp_dim"]),
@@ -414,7 +414,7 @@ def _read_naflex_size(model):
 
 def _of_clip(config):
     return {
-        **_not_square(config),
+        **squares_only(config),
         "pre_norm=False": not config["pre_norm"],
         "class_names (a projection's outputs have no names)": config["class_names"] is not None,
     }
@@ -441,7 +441,7 @@ def _read_image_gpt_mlp_dim(model):
 def _of_owl(config, objectness):
     stored = config["words"]["objectness"]
     return {
-        **_not_square(config),
+        **squares_only(config),
         "pre_norm=False": not config["pre_norm"],
         f"objectness={stored}": stored != objectness,
     }
@@ -454,7 +454,7 @@ def _of_image_gpt(config):
         f"norm={config['norm']!r} (supported: 'rms')": config["norm"] != "rms",
         "final_norm=False": not config["final_norm"],
         "no logits of colors (give the whole ImageGPT)": "clusters" not in config,
-        **_not_square(config),
+        **squares_only(config),
     }
 
 

@@ -1,0 +1,323 @@
+"""The models of transformers for depth: Depth Anything (V1, V2) and DPT, of plain Vision Transformers.
+
+Sources: the modules `depth_anything` and `dpt` of transformers 5.23.
+"""
+
+import numpy as np
+
+from keras_vit.rules import integer, items, one_of
+from keras_vit.weights.json_files import read_json
+from keras_vit.weights.layouts import hub_config
+from keras_vit.weights.layouts.hub_config import CONFIG
+from keras_vit.weights.layouts.huggingface_config import VIT_PROCESSOR
+from keras_vit.weights.layouts.huggingface_types import IMAGENET, TYPES, squares_only
+from keras_vit.weights.layouts.layout import HeadOptions, ModelForm, other_values, true_reasons
+from keras_vit.weights.layouts.table import CONV, Row, torch_rows
+
+PROCESSORS = {"dpt": {**VIT_PROCESSOR, "resample": 3, "size": {"height": 384, "width": 384}}}
+_UNUSED = "neck.fusion_stage.layers.0.residual_layer1"  # of the first fusion, which adds nothing
+_LEVELS, _FACTORS = 4, [4, 2, 1, 0.5]
+_STAGE = "stage"  # what the names of a backbone's outputs begin with
+
+
+def _inside(rows, prefix):
+    return tuple(row._replace(theirs=prefix + row.theirs) for row in rows)
+
+
+def _conv_rows(ours, theirs):
+    return [Row(f"{ours}/kernel", f"{theirs}.weight", CONV), Row(f"{ours}/bias", f"{theirs}.bias")]
+
+
+def _norm_rows(ours, theirs):
+    names = {
+        "gamma": "weight",
+        "beta": "bias",
+        "moving_mean": "running_mean",
+        "moving_variance": "running_var",
+    }
+    return [Row(f"{ours}/{our}", f"{theirs}.{their}") for our, their in names.items()]
+
+
+def _neck_rows():
+    rows = []
+    for i in range(_LEVELS):
+        stage = f"neck.reassemble_stage.layers.{i}"
+        rows += _conv_rows(f"reassemble_{i}/projection", f"{stage}.projection")
+        rows += _conv_rows(f"reassemble_{i}/resize", f"{stage}.resize")
+        rows += [Row(f"reassemble_{i}/convolution/kernel", f"neck.convs.{i}.weight", CONV)]
+        rows += torch_rows({f"readout_{i}/dense": f"neck.reassemble_stage.readout_projects.{i}.0"})
+        # Theirs are in the order of computation, from the coarsest map to the finest.
+        ours, theirs = f"fusion_{_LEVELS - 1 - i}", f"neck.fusion_stage.layers.{i}"
+        rows += _conv_rows(f"{ours}/projection", f"{theirs}.projection")
+        for unit in (0, 1):
+            of_unit = f"{ours}/unit_{unit}", f"{theirs}.residual_layer{unit + 1}"
+            for j in (0, 1):
+                rows += _conv_rows(f"{of_unit[0]}/convolution_{j}", f"{of_unit[1]}.convolution{j + 1}")
+                rows += _norm_rows(f"{of_unit[0]}/norm_{j}", f"{of_unit[1]}.batch_norm{j + 1}")
+    return rows
+
+
+def _head_rows(convolutions):
+    names = ("decoder_convolution", "head_convolution", "output_convolution")
+    return [row for ours, theirs in zip(names, convolutions) for row in _conv_rows(ours, f"head.{theirs}")]
+
+
+_OTHERS = rf"{_UNUSED.replace('.', '[.]')}\..*|.*\.num_batches_tracked"
+_ANYTHING_HEAD = _head_rows(("conv1", "conv2", "conv3"))
+_DPT_HEAD = _head_rows(("head.0", "head.2", "head.4"))
+_ANYTHING, _DPT, _DPT_DINOV2 = "depth_anything", "dpt", "dpt with a dinov2 backbone"
+
+
+def _backbone(config):
+    """The values of the DINOv2 in config.json."""
+    values = config.get("backbone_config")
+    name = values.get("model_type") if isinstance(values, dict) else None
+    if name != "dinov2":
+        got = name or config.get("backbone")
+        raise ValueError(
+            f"{CONFIG}: expected a plain Vision Transformer, 'dinov2', as the backbone; got {got!r}"
+        )
+    return values
+
+
+def _read_anything(config):
+    return TYPES[_ANYTHING], _backbone(config)
+
+
+def _read_dpt(config):
+    for name in ("is_hybrid", "add_projection"):
+        if config.get(name):
+            raise ValueError(
+                f"{CONFIG}: {name} must be false, for a DPT of a plain Vision Transformer; got true"
+            )
+    if config.get("backbone_config") or config.get("backbone"):
+        return TYPES[_DPT_DINOV2], _backbone(config)
+    return TYPES[_DPT], config
+
+
+def _combinations(encoder, **supported):
+    """The `combinations` of a type, by that of its encoder and the supported values of the head's options."""
+
+    def combinations(config):
+        reasons = {**encoder.combinations(config), **squares_only(config)}
+        reasons["registers"] = bool(config["num_registers"])
+        for name, values in supported.items():
+            value = config["depth"][name]
+            reasons[f"{name}={value!r} (supported: {' or '.join(map(repr, values))})"] = value not in values
+        return reasons
+
+    return combinations
+
+
+_OF_ANYTHING = {"upsampling": ("match",), "readout": ("ignore",), "head_norm": (None,)}
+_OF_DPT = {
+    "upsampling": ("double",),
+    "readout": ("ignore", "add", "project"),
+    "head_size": (32,),
+    "activation": ("relu",),
+}
+_DINOV2 = TYPES["dinov2"]._replace(
+    name=_ANYTHING,
+    model="DepthAnythingForDepthEstimation",
+    classifier=None,
+    prefix="",
+    rows=(*_inside(TYPES["dinov2"].rows, "backbone."), *_neck_rows(), *_ANYTHING_HEAD),
+    plain=_inside(TYPES["dinov2"].plain, "backbone."),
+    gated=_inside(TYPES["dinov2"].gated, "backbone."),
+    mark=r"head\.conv1\.weight",
+    anchor="backbone.embeddings.patch_embeddings.projection.weight",
+    others=rf"backbone\.embeddings\.mask_token|{_OTHERS}",
+    supported={**TYPES["dinov2"].supported, "pooling": ("token", "gap", None), "final_norm": (True, False)},
+    combinations=_combinations(TYPES["dinov2"], **_OF_ANYTHING),
+    processor="DPTImageProcessor",
+    images={"size": {"height": 518, "width": 518}, **IMAGENET},
+    head="depth",
+    described=_read_anything,
+)
+MODEL_TYPES = (
+    _DINOV2,
+    TYPES["vit"]._replace(
+        name=_DPT,
+        model="DPTForDepthEstimation",
+        classifier=None,
+        prefix="",
+        rows=(*_inside(TYPES["vit"].rows, "dpt."), *_neck_rows(), *_DPT_HEAD),
+        mark=r"dpt\.embeddings\.cls_token",
+        anchor="dpt.embeddings.patch_embeddings.projection.weight",
+        others=rf"dpt\.(layernorm|pooler)\..*|{_OTHERS}",
+        read={**TYPES["vit"].read, "position_resize": lambda model: "bilinear_half_pixel"},
+        supported={
+            **TYPES["vit"].supported,
+            "representation_size": (None,),
+            "pooling": ("token", "gap", None),
+            "final_norm": (False,),
+        },
+        combinations=_combinations(TYPES["vit"], **_OF_DPT),
+        processor="DPTImageProcessor",
+        images={},
+        any_size=True,
+        head="depth",
+        described=_read_dpt,
+    ),
+    _DINOV2._replace(
+        name=_DPT_DINOV2,
+        model="DPTForDepthEstimation",
+        rows=(*_inside(TYPES["dinov2"].rows, "backbone."), *_neck_rows(), *_DPT_HEAD),
+        mark=r"head\.head\.0\.weight",
+        anchor=None,
+        combinations=_combinations(TYPES["dinov2"], **_OF_DPT),
+        images={**IMAGENET},
+        described=_read_dpt,
+    ),
+)
+
+
+class DptForm(ModelForm):
+    """How transformers stores a `DepthEstimator` with head "dpt".
+
+    Its class depends on `upsampling`: Depth Anything for "match", DPT for "double". `config["depth"]` has
+    what decides on the class.
+    """
+
+    usage = 'from transformers import pipeline\n\nmodel = pipeline("{task}", model="{repository}")'
+    kind = "depth_estimator"
+
+    def has_head(self, arrays):
+        return {"reassemble_0/projection/kernel", "decoder_convolution/kernel"} <= arrays.keys()
+
+    def head_options(self, checkpoint, layout, folder):
+        arrays, keys = checkpoint.arrays, checkpoint.keys
+        config = read_json(folder / CONFIG, {}) if folder else {}
+        is_dpt, projects = (
+            keys["output_convolution/kernel"].startswith("head.head."),
+            "readout_0/dense/kernel" in arrays,
+        )
+        if not (config.get("backbone_config") or {}).get("apply_layernorm", True):
+            for leaf in ("gamma", "beta"):
+                arrays.pop(f"encoder_norm/{leaf}", None)
+            checkpoint.arguments["final_norm"] = False
+        readout = config.get("readout_type", "ignore") if is_dpt else "ignore"
+        is_metric = not is_dpt and config.get("depth_estimation_type") == "metric"
+        scale = {"max_depth": float(config.get("max_depth") or 1)} if is_metric else {}
+        return {
+            "num_classes": arrays["output_convolution/kernel"].shape[-1],
+            "head": "dpt",
+            "output": "metric" if is_metric else "disparity",
+            **scale,
+            "blocks": _blocks(config),
+            "readout": "project" if projects else one_of(("ignore", "add")).check("readout_type", readout),
+            "readout_activation": hub_config.activation(config.get("hidden_act", "gelu")),
+            "neck_sizes": tuple(
+                arrays[f"reassemble_{i}/projection/kernel"].shape[-1] for i in range(_LEVELS)
+            ),
+            "decoder_size": arrays["reassemble_0/convolution/kernel"].shape[-1],
+            "head_size": arrays["head_convolution/kernel"].shape[-1],
+            "upsampling": "double" if is_dpt else "match",
+            "head_norm": "batch" if "fusion_0/unit_1/norm_0/gamma" in arrays else None,
+        }
+
+    def adapted(self, model, arrays, config):
+        options = {name: getattr(model, name) for name in ("readout", "upsampling", "head_norm", "head_size")}
+        return arrays, {**config, "depth": HeadOptions(options, activation=model.value_activation)}
+
+    def unsupported(self, model, config):
+        is_metric = model.output_kind == "metric"
+        whole = is_metric and model.max_depth != int(model.max_depth)
+        reasons = {
+            f"output={model.output_kind!r} (supported: 'disparity' or 'metric')": model.output_kind
+            not in ("disparity", "metric"),
+            f"activation={model.activation!r} with output={model.output_kind!r}": model.value_activation
+            != ("sigmoid" if is_metric and model.upsampling == "match" else "relu"),
+            f"max_depth={model.max_depth} (supported: whole numbers)": whole and model.upsampling == "match",
+        }
+        return [*true_reasons(reasons), *other_values(vars(model), {"num_classes": 1})]
+
+    def write(self, model, arrays, others):
+        size, unit = model.decoder_size, {}
+        for j in (1, 2):
+            unit[f"convolution{j}.weight"] = np.zeros((size, size, 3, 3))
+            if model.head_norm is None:
+                unit[f"convolution{j}.bias"] = np.zeros(size)
+            else:
+                names = {"weight": 1, "bias": 0, "running_mean": 0, "running_var": 1}
+                unit |= {f"batch_norm{j}.{name}": np.full(size, float(x)) for name, x in names.items()}
+        unused = {f"{_UNUSED}.{key}": array for key, array in unit.items()}
+        hidden = model.encoder.hidden_size
+        is_plain = "dpt.embeddings.cls_token" in arrays
+        if not is_plain:
+            unused["backbone.embeddings.mask_token"] = np.zeros((1, hidden))
+        if not model.encoder.final_norm:
+            norm = "dpt.layernorm" if is_plain else "backbone.layernorm"
+            unused |= {f"{norm}.weight": np.ones(hidden), f"{norm}.bias": np.zeros(hidden)}
+        return {**arrays, **{key: array.astype("float32") for key, array in unused.items()}}
+
+    def written_config(self, model, values):
+        own = {key: values.pop(key) for key in ("keras_vit",) if key in values}
+        for key in ("id2label", "label2id", "architectures"):
+            values.pop(key)
+        name, blocks = values.pop("model_type"), model.read_blocks
+        options = {
+            "neck_hidden_sizes": [model.get_layer(f"reassemble_{i}").size for i in range(_LEVELS)],
+            "reassemble_factors": _FACTORS,
+            "fusion_hidden_size": model.decoder_size,
+            "head_in_index": -1,
+        }
+        stages = [block + 1 for block in blocks]
+        backbone = {
+            **values,
+            "model_type": "dinov2",
+            "out_indices": stages,
+            "out_features": [f"{_STAGE}{stage}" for stage in stages],
+            "apply_layernorm": model.encoder.final_norm,
+            "reshape_hidden_states": False,
+        }
+        if name == _ANYTHING:
+            is_metric = model.output_kind == "metric"
+            return {
+                "architectures": ["DepthAnythingForDepthEstimation"],
+                "model_type": _ANYTHING,
+                **own,
+                "backbone_config": backbone,
+                "patch_size": values["patch_size"],
+                "reassemble_hidden_size": model.encoder.hidden_size,
+                **options,
+                "head_hidden_size": model.head_size,
+                "depth_estimation_type": "metric" if is_metric else "relative",
+                "max_depth": int(model.max_depth) if is_metric else 1,
+            }
+        dpt = {
+            "architectures": ["DPTForDepthEstimation"],
+            "model_type": "dpt",
+            **own,
+            **options,
+            "readout_type": model.readout,
+            "use_batch_norm_in_fusion_residual": model.head_norm == "batch",
+            "use_bias_in_fusion_residual": model.head_norm is None,
+            "add_projection": False,
+            "is_hybrid": False,
+        }
+        if name == _DPT:
+            return {**values, **dpt, "backbone_out_indices": [*blocks]}
+        return {
+            **dpt,
+            "hidden_act": hub_config.written_activation(model.readout_activation),
+            "backbone_config": backbone,
+        }
+
+
+FORMS = {"dpt_depth_estimator": DptForm()}
+
+
+def _blocks(config):
+    """The blocks that config.json says are read, or None for the default."""
+    backbone = config.get("backbone_config")
+    if not backbone:
+        blocks, first = config.get("backbone_out_indices"), 0
+    else:
+        blocks, first = backbone.get("out_indices"), 1
+        if blocks is None and (names := backbone.get("out_features")):
+            blocks = [int(name.removeprefix(_STAGE)) for name in names if name.startswith(_STAGE)]
+    if blocks is None:
+        return None
+    items(integer(at_least=first), _LEVELS).check(f"{CONFIG}: the blocks that are read", blocks)
+    return tuple(block - first for block in blocks)
