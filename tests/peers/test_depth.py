@@ -41,7 +41,7 @@ def anything(form="small", **options):
 
 def dpt(readout="project", **options):
     config = transformers.DPTConfig(
-        **{**VIT, "patch_size": 8, "image_size": 32},
+        **{**VIT, "patch_size": 16, "image_size": 64},
         **{"num_hidden_layers": 4, "intermediate_size": 40, "backbone_out_indices": [0, 1, 2, 3]},
         **{"neck_hidden_sizes": [4, 6, 8, 10], "readout_type": readout, **NECK, **options},
     )
@@ -113,7 +113,7 @@ def test_depth_anything_agrees_at_other_sizes_of_images(size, tmp_path, record_p
 
 @pytest.mark.parametrize("readout", ["ignore", "add", "project"])
 def test_dpt_is_read_and_written_with_equal_outputs(readout, tmp_path, record_property):
-    check_both_directions(dpt(readout), tmp_path, images_of(32, 32), record_property)
+    check_both_directions(dpt(readout), tmp_path, images_of(64, 64), record_property)
 
 
 def test_the_batch_norms_of_dpt_are_its_residual_units(tmp_path, record_property):
@@ -122,16 +122,16 @@ def test_the_batch_norms_of_dpt_are_its_residual_units(tmp_path, record_property
         if "running" in name:
             buffer.copy_(torch.rand(buffer.shape, generator=torch.Generator().manual_seed(2)) + 0.5)
     theirs.save_pretrained(tmp_path)
-    images = images_of(32, 32)
+    images = images_of(64, 64)
     model = from_pretrained(tmp_path)
     assert model.head_norm == "batch"
     assert_same(model, images, depth_of(theirs, images), record_property)
 
 
 def test_dpt_agrees_at_another_size_of_image(tmp_path, record_property):
-    theirs, images = dpt(), images_of(48, 48)
+    theirs, images = dpt(), images_of(96, 96)
     theirs.save_pretrained(tmp_path)
-    assert_same(from_pretrained(tmp_path, image_size=48), images, depth_of(theirs, images), record_property)
+    assert_same(from_pretrained(tmp_path, image_size=96), images, depth_of(theirs, images), record_property)
 
 
 def test_the_depth_of_dpt_with_dinov2_is_resized_to_the_image(tmp_path, record_property):

@@ -256,9 +256,8 @@ def _fused(model, grids, encoder):
     x = convolution(max(model.decoder_size // 2, 1), name="decoder_convolution")(x)
     x = AlignedResize(dtype=policy, name="resize")(x, images if match else None)
     x = convolution(model.head_size, activation="relu", name="head_convolution")(x)
-    x = sharded(Conv2D(model.num_classes, 1, name="output_convolution", **_of_head(model, encoder)), CLASSES)(
-        x
-    )
+    options = {"name": "output_convolution", **_of_head(model, encoder)}
+    x = sharded(Conv2D(model.num_classes, 1, **options), CLASSES)(x)
     x = _values(model, encoder)(x)
     return x if match else _resized(encoder)(x, images)
 

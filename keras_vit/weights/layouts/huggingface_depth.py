@@ -188,10 +188,8 @@ class DptForm(ModelForm):
     def head_options(self, checkpoint, layout, folder):
         arrays, keys = checkpoint.arrays, checkpoint.keys
         config = read_json(folder / CONFIG, {}) if folder else {}
-        is_dpt, projects = (
-            keys["output_convolution/kernel"].startswith("head.head."),
-            "readout_0/dense/kernel" in arrays,
-        )
+        is_dpt = keys["output_convolution/kernel"].startswith("head.head.")
+        projects = "readout_0/dense/kernel" in arrays
         if not (config.get("backbone_config") or {}).get("apply_layernorm", True):
             for leaf in ("gamma", "beta"):
                 arrays.pop(f"encoder_norm/{leaf}", None)
