@@ -156,9 +156,10 @@ class LabelTask(Task):
         return {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
 
     def loading(self, options, recipe, dataset):
-        return {"representation_size": None, "head": "reset", **options}
+        return {"representation_size": None, "kind": "classifier", "head": "reset", **options}
 
     def around(self, model, config, dataset):
+        self.check_model(model)
         if config.recipe.head_bias:
             for name in ("head", "head_distillation")[: 1 + model.distillation]:
                 bias = model.get_layer(name).bias

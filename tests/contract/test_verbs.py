@@ -14,7 +14,7 @@ from unittest import mock
 import keras
 import numpy as np
 import pytest
-from made.folders import write_classes, write_masks
+from made.folders import write_classes, write_depths, write_masks
 from made.scenes import few_scenes
 from made.servers import asked_hub
 from PIL import Image
@@ -54,7 +54,8 @@ WORDS = {
     "class_ids": [[number] * TEXT["length"] for number in range(1, 11)],
 }
 VIT, SEGMENTER, PAIR = keras_vit.VisionTransformer, keras_vit.ImageSegmenter, keras_vit.ImageTextModel
-DETECTOR = keras_vit.ObjectDetector
+DETECTOR, ESTIMATOR = keras_vit.ObjectDetector, keras_vit.DepthEstimator
+DPT = {"decoder_size": 8, "head_size": 4}
 KINDS = {
     "classifier": (VIT, ONE),
     "features": (VIT, BARE),
@@ -78,6 +79,11 @@ KINDS = {
     "detector": (DETECTOR, {"encoder": BARE, "num_classes": 10}),
     "any-size detector": (DETECTOR, {"encoder": {**BARE, **ANY_SIZE}, "num_classes": 10}),
     "word detector": (DETECTOR, WORDS),
+    "depth estimator": (ESTIMATOR, {"encoder": BARE, **DPT}),
+    "any-size depth estimator": (ESTIMATOR, {"encoder": {**BARE, **ANY_SIZE}, **DPT, "output": "relative"}),
+    "Depth Anything": (ESTIMATOR, {"encoder": DINOV2, **DPT, "output": "disparity"}),
+    "depth bins": (ESTIMATOR, {"encoder": BARE, "head": "linear", "head_norm": "batch", "bins": 8}),
+    "surface normals": (ESTIMATOR, {"encoder": BARE, "head": "linear", "output": "values", "num_classes": 3}),
     "two towers": (PAIR, {"image": MAP, **TOWERS}),
     "packed towers": (PAIR, {"image": {**BARE, **PACKED, "activation": "gelu_tanh"}, **TOWERS}),
     "text": (keras_vit.TextTransformer, TEXT),
@@ -85,9 +91,12 @@ KINDS = {
 CHANGED = {"adapted": lambda model: model.enable_lora(2), "quantized": lambda model: model.quantize("int8")}
 SEGMENTERS = {"segmenter", "any-size segmenter", "EoMT"}
 DETECTORS = {"detector", "any-size detector", "word detector"}
-OF_TASKS = {"segmentation": SEGMENTERS, "detection": DETECTORS}
+DEPTHS = {"depth estimator", "any-size depth estimator", "Depth Anything", "depth bins"}
+ESTIMATORS = DEPTHS | {"surface normals"}
+OF_TASKS = {"segmentation": SEGMENTERS, "detection": DETECTORS, "depth": DEPTHS}  # of data with a channel
+HEADED = SEGMENTERS | DETECTORS | ESTIMATORS
 PAIRS = {"two towers", "packed towers"}
-OPEN_SIZE = {"any size", "any-size segmenter", "any-size detector"}
+OPEN_SIZE = {"any size", "any-size segmenter", "any-size detector", "any-size depth estimator"}
 PRETRAINERS = {"iGPT", "masked patches", "MAE", "DINO"}
 PLAIN = {"classifier", "features", "tokens", "any size", "adapted", "quantized"}  # of every project's files
 VITS = PLAIN | {"distilled", "registers", "hybrid", "patches", "packed", "palette"}
@@ -96,7 +105,7 @@ WITH_IMAGES = {*KINDS} - {"text"}
 UNPACKED = WITH_IMAGES - {"packed", "packed towers"}
 WITH_BLOCKS = UNPACKED - {"patches"}
 INSPECTED = VITS & WITH_BLOCKS
-EXPORTED = VITS & UNPACKED | SEGMENTERS | DETECTORS
+EXPORTED = VITS & UNPACKED | HEADED
 TRAINED = UNPACKED - {"two towers"}  # two towers end with their pooling
 FILES = {"huggingface": "folder", "open_clip": "folder", "timm": "model.safetensors"}  # .npz of others
 PRECISIONS = {format.option: format.precision or "float32" for format in reversed(FORMATS)}
@@ -130,7 +139,8 @@ def inputs_of(model):
 def evaluated(task):
     def evaluate(model, folder, file):
         if get_task(task).label.is_map:
-            samples = load_dataset(file.with_name("masks"), task=task).split("train").take([0, 1])
+            folder = file.with_name({"segmentation": "masks", "depth": "depths"}[task])
+            samples = load_dataset(folder, task=task).split("train").take([0, 1])
         elif task == "detection":
             samples = few_scenes().split("test").take([0, 1])
         else:
@@ -260,6 +270,7 @@ VERBS = {
     "classify": (lambda model, *_: model.classify(IMAGES), WITH_HEAD),
     "segment": (lambda model, *_: model.segment([*IMAGES]), SEGMENTERS),
     "detect": (lambda model, *_: model.detect([*IMAGES], threshold=0.0), DETECTORS),
+    "estimate": (lambda model, *_: model.estimate([*IMAGES]), ESTIMATORS),
     "with_queries": (lambda model, *_: model.with_queries("ab", np.ones((2, 12))), {"word detector"}),
     "image_queries": (lambda model, *_: model.image_queries(IMAGES), {"word detector"}),
     "panoptic": (lambda model, *_: model.panoptic([*IMAGES]), {"EoMT"}),
@@ -274,7 +285,7 @@ VERBS = {
     "finished": (lambda model, *_: model.finished(), WITH_IMAGES),
     "feature_extractor": (
         lambda model, *_: model.feature_extractor("tokens", grid=True),
-        VITS - {"packed"} | SEGMENTERS | DETECTORS,
+        VITS - {"packed"} | HEADED,
     ),
     **{
         f"evaluate {task}": (
@@ -283,7 +294,7 @@ VERBS = {
         )
         for task in TASKS
     },
-    "predict": (predicted, WITH_HEAD | SEGMENTERS | DETECTORS),
+    "predict": (predicted, WITH_HEAD | HEADED),
     "retrieval": (retrieved, {"two towers"}),
     "representations": (lambda model, *_: evaluation.representations(model, scans()), UNPACKED),
     "knn": (lambda model, *_: evaluation.knn(model, scans(), scans()), UNPACKED),
@@ -310,9 +321,10 @@ VERBS = {
     "load classifier": (loaded(kind="classifier"), WITH_IMAGES),
     "load segmenter": (loaded(kind="segmenter"), SEGMENTERS),
     "load detector": (loaded(kind="detector"), DETECTORS),
+    "load depth_estimator": (loaded(kind="depth_estimator"), ESTIMATORS),
     "load image_text": (loaded(kind="image_text"), PAIRS),
     "load pretrainer": (loaded(kind="pretrainer"), PRETRAINERS),
-    "load with another head": (loaded(num_classes=3), WITH_IMAGES),
+    "load with another head": (loaded(num_classes=3), WITH_IMAGES - DEPTHS),
     "load with another size": (loaded(image_size=32), WITH_IMAGES),
     "load to pack patches": (loaded(max_num_patches=6), PAIRS | {"packed"}),
     "save vit_jax": (stored("vit_jax"), PLAIN | {"hybrid"}),
@@ -334,11 +346,12 @@ VERBS = {
         for option in ("saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub")
     },
     "export web": (checked_export("web"), EXPORTED - {"features", "tokens"}),
-    "train single_label": (trained_from(task="single_label"), UNPACKED),
-    "train multi_label": (trained_from(task="multi_label"), UNPACKED),
-    "train regression": (trained_from(task="regression"), UNPACKED),
+    "train single_label": (trained_from(task="single_label"), UNPACKED - {"tokens"}),
+    "train multi_label": (trained_from(task="multi_label"), UNPACKED - {"tokens"}),
+    "train regression": (trained_from(task="regression"), UNPACKED - {"tokens"}),
     "train segmentation": (trained_from(task="segmentation"), TRAINED - {"patches"}),
     "train detection": (trained_from(task="detection"), TRAINED - {"patches"}),
+    "train depth": (trained_from(task="depth", head_options={"output": "values"}), TRAINED - {"patches"}),
     "train pairs": (trained_from(image_text={"text": TEXT}), UNPACKED - {"tokens"}),
     "train masked_patch": (trained_from("masked_patch"), TRAINED - {"patches", "palette", "iGPT"}),
     "train mae": (
@@ -400,6 +413,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     Image.fromarray(IMAGES[0]).save(folder / "image.png")
     write_masks(folder / "masks")
+    write_depths(folder / "depths")
     for kind in KINDS:
         model_of(kind).save(folder / f"{kind}.keras")
     return folder
