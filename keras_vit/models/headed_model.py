@@ -37,6 +37,16 @@ class HeadedModel(EncoderModel):
         for layer in self.own_layers():
             layer.is_head = True
 
+    @classmethod
+    def with_stored(cls, stored, options):
+        """The arguments of a new head for a file of this class, some of which may be the file's.
+
+        Args:
+            stored: dict of the arguments of the file's model.
+            options: dict of those that are given.
+        """
+        return options
+
     def store_arguments(self, arguments):
         super().store_arguments(arguments)
         class_names, num_classes = arguments["class_names"], arguments["num_classes"]

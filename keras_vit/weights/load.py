@@ -219,6 +219,8 @@ def from_pretrained(
 
     if words:
         new_head = dense_heads.with_stored_text(checkpoint, new_head, read_tokenizer)
+    if new_head is not None and dense_heads.stored_kind(checkpoint) == kind:
+        new_head = dense_heads.HEADED[kind].with_stored(checkpoint.around[1], new_head)
     if kind == "pretrainer" or checkpoint.model_options:
         _check_no_head(num_classes, head)
         num_classes = 0

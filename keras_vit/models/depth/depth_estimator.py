@@ -119,7 +119,7 @@ class DepthEstimator(HeadedModel):
     head_layers = r"(readout|reassemble|fusion)_\d+|(decoder|head|output)_convolution|head(_norm)?"
     class_layers = ("head", "output_convolution")
     head_options = ("head", "blocks", "readout", "upsampling")
-    class_options = ("output_kind", "activation")
+    class_options = ("value_activation",)
     without_head = "this model estimates depth; use its `estimate` method"
     rules = {
         **dict.fromkeys(("num_classes", "decoder_size", "head_size"), _POSITIVE),
@@ -195,6 +195,15 @@ class DepthEstimator(HeadedModel):
 
     estimate = estimate
 
+    @classmethod
+    def with_stored(cls, stored: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+        if options.get("head", stored["head"]) != stored["head"]:
+            return options
+        kept = {name: value for name, value in stored.items() if name not in ("class_names", "split_seed")}
+        if options.get("output", kept["output"]) != kept["output"]:
+            kept["activation"] = None
+        return {**kept, **options}
+
     @property
     def value_activation(self) -> str:
         """The activation of the output."""
@@ -203,7 +212,7 @@ class DepthEstimator(HeadedModel):
     @property
     def read_blocks(self) -> tuple[int, ...]:
         """Numbers of the blocks, from 0, whose tokens are read."""
-        return self.blocks or _default_blocks(self.head, self.encoder.num_layers)
+        return self.blocks or default_blocks(self.head, self.encoder.num_layers)
 
     def _config(self):
         return {**super()._config(), "output": self.output_kind}
@@ -213,7 +222,7 @@ def _neck_sizes(sizes, hidden_size):
     return tuple(sizes or (max(hidden_size // fraction, 1) for fraction in (8, 4, 2, 1)))
 
 
-def _default_blocks(head, count):
+def default_blocks(head, count):
     if head == "linear":
         return (count - 1,)
     if count == 24:
@@ -223,7 +232,7 @@ def _default_blocks(head, count):
 
 def _readouts(model, encoder):
     """The grids of the blocks that are read, and the tensors from which the head computes them."""
-    blocks = model.blocks or _default_blocks(model.head, encoder.num_layers)
+    blocks = model.blocks or default_blocks(model.head, encoder.num_layers)
     if model.head == "dpt" and len(blocks) != LEVELS:
         raise ValueError(f"head='dpt' reads {LEVELS} blocks; got blocks={blocks}")
     # An encoder of few blocks is read several times.

@@ -30,13 +30,14 @@ from keras_vit.weights.layouts.table import flat_patches, patch_kernel
 _MASK_TOKEN = "embeddings.mask_token"  # of masked training
 _CONV1D = re.compile(r"(transformer\.)?h\.\d+\.(attn|mlp)\.c_\w+\.weight")
 _EMBEDDINGS, _START = "wte.weight", "start.weight"
-_FORMS = {}
+_FORMS, OTHER_FAMILIES = {}, {}
 for _found in pkgutil.iter_modules([pathlib.Path(__file__).parent]):
     if _found.name.startswith("huggingface_"):
         _module = importlib.import_module(f"{__package__}.{_found.name}")
         TYPES.update({kind.name: kind for kind in getattr(_module, "MODEL_TYPES", ())})
         PROCESSORS.update(getattr(_module, "PROCESSORS", {}))
         _FORMS.update(getattr(_module, "FORMS", {}))
+        OTHER_FAMILIES.update(getattr(_module, "OTHER_FAMILIES", {}))
 
 
 class HuggingFace(Layout):

@@ -15,6 +15,10 @@ from keras_vit.weights.layouts.layout import HeadOptions, ModelForm, other_value
 from keras_vit.weights.layouts.table import CONV, Row, torch_rows
 
 PROCESSORS = {"dpt": {**VIT_PROCESSOR, "resample": 3, "size": {"height": 384, "width": 384}}}
+OTHER_FAMILIES = {
+    "a DPT whose backbone is a BiT (DPT-hybrid)": r"dpt\.embeddings\.backbone\..*",
+    "a depth estimator whose backbone is a Swin Transformer": r"backbone\.encoder\.layers\.0\.blocks\..*",
+}
 _UNUSED = "neck.fusion_stage.layers.0.residual_layer1"  # of the first fusion, which adds nothing
 _LEVELS, _FACTORS = 4, [4, 2, 1, 0.5]
 _STAGE = "stage"  # what the names of a backbone's outputs begin with

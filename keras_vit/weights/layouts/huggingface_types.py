@@ -1,7 +1,8 @@
 """The model types of transformers, one entry of `TYPES` each: the names of layers and options.
 
 Modules of this folder whose names begin with "huggingface_" add others: their `MODEL_TYPES`, the forms of
-models with heads, `FORMS`, and the defaults of image processors, `PROCESSORS`.
+models with heads, `FORMS`, the defaults of image processors, `PROCESSORS`, and patterns of keys of models
+that are no Vision Transformers, `OTHER_FAMILIES`.
 
 An entry says how transformers names what `VisionTransformer` has, and which of its options the type can
 express. `huggingface.py` reads and writes the arrays by it, `huggingface_config.py` the options.
