@@ -23,7 +23,7 @@ from keras_vit.data.maps import MapReader, MapSamples
 from keras_vit.data.masks import check_chunks
 from keras_vit.data.samples import not_converted
 from keras_vit.labels.depth_maps import CROPS
-from keras_vit.messages import did_you_mean
+from keras_vit.messages import did_you_mean, one_line
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_files import check_file
 from keras_vit.rules import one_of, optional
@@ -37,9 +37,8 @@ MAX_CHANNELS = 64
 MAX_BYTES = 8 * bounds.MAX_PIXELS  # of an array in a .npz file
 # What NumPy, zipfile and Pillow's reader of TIFF raise for damaged or hostile files.
 DAMAGED = (
-    *(ValueError, TypeError, KeyError, IndexError, EOFError, SyntaxError, OverflowError, RuntimeError),
-    *(NotImplementedError, RecursionError, MemoryError, OSError, AttributeError, ZeroDivisionError),
-    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error, struct.error),
+    *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, MemoryError),
+    *(OSError, EOFError, SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error, struct.error),
 )
 
 
@@ -142,21 +141,23 @@ class DepthReader(MapReader):
         return self.converted(self.read(source))
 
     def converted(self, values):
-        """The depth map of stored numbers (height, width) or (height, width, channels)."""
-        values = np.asarray(values, "float64")
+        """The depth map of stored numbers, an array (height, width) or (height, width, channels)."""
         values = values[..., np.newaxis] if values.ndim == 2 else values
-        scale, is_valid = self.scale or 1, np.isfinite(values)
-        if self.invalid is not None:
-            is_valid &= (values != self.invalid).any(axis=-1, keepdims=True)
-        if self.quantity != "values":
-            is_valid &= values > 0
-        known = np.where(is_valid, values, 1)
-        found = (scale / known if self.quantity == "disparity" else known / scale).astype("float32")
-        is_valid &= np.isfinite(found)
-        if self.min is not None:
-            is_valid &= found >= np.float32(self.min)
+        numbers = values.astype(
+            "float64" if values.dtype.itemsize > 4 or values.dtype.kind != "f" else "float32"
+        )
+        with np.errstate(all="ignore"):
+            scale = self.scale or 1
+            found = scale / numbers if self.quantity == "disparity" else numbers / scale
+            found = found.astype("float32", copy=False)
+        low = self.min if self.quantity == "values" else max(self.min or 0, np.finfo("float32").tiny)
+        is_valid = np.isfinite(found)
+        if low is not None:
+            is_valid &= found >= np.float32(low)
         if self.max is not None:
             is_valid &= found <= np.float32(self.max)
+        if self.invalid is not None:
+            is_valid &= (values != self.invalid).any(axis=-1, keepdims=True)
         return np.where(is_valid, found, np.float32("nan"))
 
 
@@ -274,7 +275,7 @@ def _read_picture(content):
     _check_size(size)
     if pixels is None:
         words = "a gray image of 8 or 16 bits, or in TIFF of 32 bits"
-        raise ValueError(f"expected {words}; got {frames} of Pillow's mode {mode}")
+        raise ValueError(f"expected {words}; got {frames} frame(s) of Pillow's mode {mode}")
     # Pillow's mode I, of PNG files with 16 bits in some versions, has 32.
     return pixels.astype("uint16") if is_png and pixels.dtype == "int32" else pixels
 
@@ -296,7 +297,7 @@ def _read_array(content):
         values = np.frombuffer(content, dtype, count, file.tell())
         values = values.reshape(shape, order="F" if by_columns else "C")
     except DAMAGED as error:
-        raise ValueError(f"a damaged .npy file ({error})") from None
+        raise ValueError(f"a damaged .npy file ({one_line(error)})") from None
     return values.astype(dtype.newbyteorder("="))
 
 
@@ -311,7 +312,7 @@ def _read_archive(content):
                 with archive.open(arrays[names[0]]) as file:
                     found = file.read(MAX_BYTES)
     except DAMAGED as error:
-        raise ValueError(f"a damaged .npz file ({error})") from None
+        raise ValueError(f"a damaged .npz file ({one_line(error)})") from None
     if found is None:
         has = ", ".join(arrays) or "none"
         raise ValueError(f"expected one array, or one named {' or '.join(ARRAYS)}; got {has}")
