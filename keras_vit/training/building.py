@@ -81,7 +81,7 @@ def subset(samples, count, seed):
     """A random subset of samples, with as equal numbers from each class as possible.
 
     Args:
-        samples: `Samples` or `MaskSamples`.
+        samples: Such as `Samples` or `MaskSamples`.
         count: The size of the subset.
         seed: An int.
 

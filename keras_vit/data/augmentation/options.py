@@ -72,8 +72,9 @@ class Augmentation:
         >>> Augmentation(layers=[keras.layers.RandomBrightness(0.2)]).layers[0]["class_name"]
         'RandomBrightness'
 
-    Masks and boxes are cropped, resized, shifted and mirrored like their image. Pixels of a mask outside of
-    the image are ignored, and boxes of which a change leaves less than a quarter in the image are left out.
+    Masks, other maps and boxes are cropped, resized, shifted and mirrored like their image. Pixels of a map
+    outside of the image are ignored, and boxes of which a change leaves less than a quarter in the image are
+    left out. The values of maps change only as `LabelKind.zoomed` of their kind says.
 
     Source: `vit_jax/input_pipeline.py` for crop and flip; arXiv:1706.05587 (scale jitter), 1512.02325
     (photometric), 1909.13719 (RandAugment), 1708.04896 (erasing), 1710.09412 (MixUp), 1905.04899 (CutMix).
@@ -114,7 +115,7 @@ class Augmentation:
         """Raise ValueError for a change that would leave a mask or a box as it is, or blend labels."""
         if names := [name for name in IMAGES_ONLY if getattr(self, name)]:
             raise ValueError(
-                "for masks and boxes expected crop_area, scale_jitter, shift, flip or photometric, with "
+                "for maps and boxes expected crop_area, scale_jitter, shift, flip or photometric, with "
                 f"which they move; got {', '.join(names)}"
             )
 
