@@ -17,6 +17,7 @@ from keras_vit.export.checks import damaged
 from keras_vit.export.description import LABELS, describe, read_description
 from keras_vit.export.outputs import outputs_of
 from keras_vit.export.warmup import warmup_requests, write_warmup
+from keras_vit.messages import article
 from keras_vit.models import VisionTransformer
 from keras_vit.models.backbones import backbone
 from keras_vit.models.configured import ConfiguredModel
@@ -217,7 +218,7 @@ def float32_copy(model, representation=False):
     if backbone(model) is not model:
         if representation:
             raise ValueError(
-                f"an {type(model).__name__} has no representation of whole images: export its "
+                f"{article(type(model).__name__)} has no representation of whole images: export its "
                 f"{model.backbone_argument}"
             )
         with tf.device("cpu:0"):

@@ -15,6 +15,15 @@ def listed(names, most=5):
     return ", ".join(names[:most]) + rest
 
 
+def article(noun):
+    """A noun, such as the name of a class, with its indefinite article.
+
+    >>> article("ImageSegmenter"), article("DepthEstimator")
+    ('an ImageSegmenter', 'a DepthEstimator')
+    """
+    return f"{'an' if noun[0] in 'AEIOUaeiou' else 'a'} {noun}"
+
+
 def printable(text):
     """Escape control characters, which a terminal would execute.
 

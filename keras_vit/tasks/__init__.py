@@ -2,6 +2,7 @@
 
 from keras_vit import names, rules
 from keras_vit.lazy import discovered, lazy_names
+from keras_vit.messages import article
 from keras_vit.tasks.task import LabelTask
 
 # The tasks with labels of all modules by name, the default first.
@@ -36,7 +37,9 @@ def task_of_class(model, name=None, default="single_label"):
     own = TASKS.get(getattr(type(model), "task", None))
     chosen = get_task(name or own or default)
     if own not in (None, chosen):
-        raise ValueError(f"expected the task {own.name!r} for an {type(model).__name__}; got {chosen.name!r}")
+        raise ValueError(
+            f"expected the task {own.name!r} for {article(type(model).__name__)}; got {chosen.name!r}"
+        )
     return chosen
 
 
