@@ -193,7 +193,7 @@ def dense_features(
     return grids
 
 
-def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):
+def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1), adjusted=None):
     """The mean outputs of overlapping windows of one image, in blocks that are finished.
 
     Args:
@@ -202,6 +202,8 @@ def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):
         pixels: An image (height, width, channels).
         window, overlap, batch_size: As for `segment`.
         scale: The size in pixels of a position of the output.
+        adjusted: A function from the output of a window and the window's first row and column to what takes
+            its place in the mean; None for the output itself.
 
     Yields:
         (first row, first column, outputs (rows, columns, channels)); they cover the padded image.
@@ -227,13 +229,15 @@ def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1)):
     def outputs(top):
         """The outputs of the windows of a row, from left to right."""
         for first in range(0, len(lefts), batch_size):
-            parts = []
-            for left in lefts[first : first + batch_size]:
+            parts, of_batch = [], lefts[first : first + batch_size]
+            for left in of_batch:
                 part = pixels[top : top + window[0], left : left + window[1]]
                 # Pixels outside of the image are 0 after the normalization.
                 missing = [(0, side - given) for side, given in zip(window, part.shape)]
                 parts.append(np.pad(model.preprocessing.normalize(part), [*missing, (0, 0)]))
-            yield from check_finite(np.asarray(compute(np.stack(parts)), "float32"))
+            computed = check_finite(np.asarray(compute(np.stack(parts)), "float32"))
+            for left, output in zip(of_batch, computed):
+                yield adjusted(output, top, left) if adjusted else output
 
     height, width = (side // s for side, s in zip(window, scale))
     rows, columns = ([start // s for start in starts] for starts, s in zip((tops, lefts), scale))
