@@ -37,9 +37,8 @@ def task_of_class(model, name=None, default="single_label"):
     own = TASKS.get(getattr(type(model), "task", None))
     chosen = get_task(name or own or default)
     if own not in (None, chosen):
-        raise ValueError(
-            f"expected the task {own.name!r} for {article(type(model).__name__)}; got {chosen.name!r}"
-        )
+        named = article(type(model).__name__)
+        raise ValueError(f"expected the task {own.name!r} for {named}; got {chosen.name!r}")
     return chosen
 
 
