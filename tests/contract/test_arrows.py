@@ -97,7 +97,7 @@ def part_of(path):
 
 DRAWS = {
     f"keras_vit/inspection/{name}.py"
-    for name in ("class_map_figures", "detection_figures", "drawing", "figures")
+    for name in ("class_map_figures", "depth_figures", "detection_figures", "drawing", "figures")
 }
 
 

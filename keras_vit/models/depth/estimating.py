@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_vit.models.backbones import inner_transformer
+from keras_vit.models.classifying import check_finite
+from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
 from keras_vit.models.windows import checked_images, slide, whole_outputs
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_pixels
@@ -13,6 +17,9 @@ from keras_vit.types import Images, Size
 
 if TYPE_CHECKING:
     import keras
+
+DEPTHS = ("metric", "relative")  # the outputs that are larger where it is farther
+WITHOUT_SCALE = ("relative", "disparity")  # those of which each image has its own scale
 
 
 def estimate(
@@ -27,9 +34,11 @@ def estimate(
     """The depth, or the other values, of each pixel of images, at the images' own sizes.
 
     An image is cut into overlapping windows of the model's size, whose outputs are averaged; one that is
-    smaller is padded. A model for any size computes an image as one window unless `window` is given. The
-    windows of an output up to a factor, "relative" or "disparity", have no common one: for these models use
-    `whole`, or a model for any size.
+    smaller is padded. A model for any size computes an image as one window unless `window` is given.
+
+    The outputs "relative" and "disparity" have another scale in each window. Those of a window are therefore
+    multiplied by the factor, and for "disparity" increased by the addend, with which they come closest to
+    what the model computes of the whole image at a window's size, by least squares.
 
     Args:
         model: A `DepthEstimator`.
@@ -66,11 +75,57 @@ def estimate(
     maps = []
     for image in images:
         pixels = as_pixels(image, model.preprocessing.channels, value_range)
-        values = None
-        for top, left, block in slide(model, model.predict_on_batch, pixels, window, overlap, batch_size):
+        adjusted = _adjustment(model, pixels, window)
+        values, given = None, (window, overlap, batch_size)
+        for top, left, block in slide(model, model.predict_on_batch, pixels, *given, adjusted=adjusted):
             if values is None:
                 values = np.zeros((*pixels.shape[:2], block.shape[-1]), "float32")
             part = values[top : top + block.shape[0], left : left + block.shape[1]]
             part[:] = block[: part.shape[0], : part.shape[1]]
         maps.append(values)
     return maps
+
+
+def _adjustment(model, pixels, window):
+    """The `adjusted` of `slide`, or None for an image in one window, or an output with a scale.
+
+    Args:
+        model, window: As for `estimate`.
+        pixels: An image (height, width, channels).
+    """
+    size = (window or pixels.shape) if is_dynamic(model.image_size) else model.image_size
+    if model.output_kind not in WITHOUT_SCALE or all(n <= side for n, side in zip(pixels.shape, size)):
+        return None
+    patches = patch_pixels(inner_transformer(model))
+    size = tuple(min(side, -(-n // patch) * patch) for side, n, patch in zip(size, pixels.shape, patches))
+    prepare = dataclasses.replace(model.preprocessing, image_size=size, resize="squash")
+    image = prepare.normalize(prepare.resized(pixels))
+    output = check_finite(np.asarray(model.predict_on_batch(image[np.newaxis]), "float32"))[0]
+    whole = resize(output, pixels.shape[:2], dataclasses.replace(prepare, interpolation="bilinear"))
+
+    def adjusted(output, top, left):
+        target = whole[top : top + output.shape[0], left : left + output.shape[1]]
+        own = output[: target.shape[0], : target.shape[1]]
+        factor, addend = fitted(own, target, model.output_kind == "disparity")
+        return np.maximum(factor * output + addend, 0, dtype="float32")
+
+    return adjusted
+
+
+def fitted(values, target, has_addend):
+    """The factor of at least 0, and the addend, with which values come closest to others by least squares.
+
+    Args:
+        values, target: Arrays of one shape.
+        has_addend: Whether the addend may differ from 0.
+
+    Example:
+        >>> factor, addend = fitted(np.array([1.0, 2.0]), np.array([5.0, 7.0]), True)
+        >>> round(factor, 6), round(addend, 6)
+        (2.0, 3.0)
+    """
+    values, target = np.float64(values), np.float64(target)
+    mean, middle = (values.mean(), target.mean()) if has_addend else (0.0, 0.0)
+    spread = np.square(values - mean).mean()
+    factor = max(float(((values - mean) * (target - middle)).mean() / spread), 0.0) if spread else 0.0
+    return factor, float(middle - factor * mean)

@@ -1,0 +1,79 @@
+"""Figures of depth maps; each function returns a matplotlib Figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
+
+from keras_vit.inspection.depth_pictures import depth_colors, depth_range
+from keras_vit.inspection.drawing import IMAGE, check_shapes, image_grid, set_fonts, show, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_BAR = 0.6  # inches for a scale of colors
+
+
+def depth_figure(
+    images: Sequence[np.ndarray] | np.ndarray,
+    predicted: Sequence[Any],
+    truth: Sequence[Any] | None,
+    captions: Sequence[str],
+    title: str,
+    near_is_high: bool = False,
+) -> Figure:
+    """Draw images, below each the predicted depth, and below this the true one and the relative error.
+
+    The colors of all depths are those of one range, near ones bright; errors are from white, 0, to dark, 50 %
+    of the true depth or more. Pixels without a true depth are gray.
+
+    Args:
+        images: A list of (height, width, 3) in [0, 1], of any sizes.
+        predicted: Depths, floats (height, width), one per image, in the unit of the truth.
+        truth: The labels, likewise, NaN where there is none; or None.
+        captions: One per image.
+        title: The figure's title.
+        near_is_high: Whether the values are inverse depths.
+
+    Example:
+        >>> depths = np.full(images.shape[1:3], 2.0)
+        >>> shown = np.clip(images[:1], 0, 1)
+        >>> depth_figure(shown, [1.1 * depths], [depths], ["wall"], "A wall").savefig("wall.png")
+    """
+    maps = {"predicted": predicted} | ({} if truth is None else {"true": truth})
+    for values in (captions, *maps.values()):
+        check_shapes(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
+    figure, grid = image_grid(title, images[0], len(images), rows=2 if truth is None else 4, words=2)
+    low, high = depth_range(*(predicted if truth is None else truth))
+    for (above, *below), image, caption, *of_image in zip(grid, images, captions, *maps.values()):
+        show(above, image)
+        above.set_title(wrapped(caption, 20, lines=2), fontsize=9)
+        for axes, name, depths in zip(below, maps, of_image):
+            check_shapes(image=(image, IMAGE), depths=(depths, "height width"))
+            show(axes, depth_colors(depths, low, high, near_is_high) / 255)
+            axes.set_title(name, fontsize=8)
+        if truth is not None:
+            found, true = (np.asarray(each, "float64") for each in of_image)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                error = np.abs(found - true) / np.abs(true)
+            light = np.where(np.isfinite(error), 1 - np.clip(2 * error, 0, 1), 0.5)
+            show(below[-1], np.repeat(light[..., np.newaxis], 3, axis=-1))
+            below[-1].set_title("relative error", fontsize=8)
+    _color_scale(figure, grid, low, high, near_is_high)
+    return set_fonts(figure)
+
+
+def _color_scale(figure, grid, low, high, near_is_high):
+    """Add the scale of the colors at the right."""
+    values = np.linspace(low, high, 256)
+    colors = ListedColormap(depth_colors(values, low, high, near_is_high) / 255)
+    figure.set_figwidth(figure.get_figwidth() + _BAR)
+    scale = ScalarMappable(Normalize(low, high if high > low else low + 1), colors)
+    bar = figure.colorbar(scale, ax=grid.ravel().tolist(), fraction=0.05, shrink=0.6, aspect=30)
+    bar.ax.tick_params(labelsize=8)
+    if not near_is_high:
+        bar.ax.invert_yaxis()

@@ -1,0 +1,254 @@
+"""Exports of depth estimators: maps of numbers in every format."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
+from made.exports import pixels
+from PIL import Image
+from reference.comparing import assert_close, randomize
+from reference.small import SMALL, run_live
+
+import keras_vit
+from keras_vit.export.description import describe, parse_description
+from keras_vit.export.exported_model import open_exported
+from keras_vit.export.hub import Facts
+from keras_vit.export.hub_card import model_card
+from keras_vit.export.onnx import export_onnx
+from keras_vit.export.outputs.depth import DepthOutputs
+from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.tflite import export_tflite
+from keras_vit.export.tolerance import Tolerance
+from keras_vit.export.web import check_model, export_web
+from keras_vit.inspection.depth_pictures import depth_colors
+
+SLOW = pytest.mark.slow
+SIZE = (16, 24)
+MODELS = {  # by what differs
+    "metric": {},
+    "relative": {"output": "relative"},
+    "disparity": {"output": "disparity"},
+    "normals": {"output": "values", "num_classes": 3},
+    "dpt": {"output": "disparity", "upsampling": "double", "readout": "project", "head_norm": "batch"},
+    "bins": {"head": "linear", "bins": 8},
+    "linear": {"head": "linear", "output": "disparity", "readout": "concatenate"},
+    "values": {"head": "linear", "output": "values", "num_classes": 6},
+}
+
+
+def estimator(size=SIZE, **options):
+    encoder = {**SMALL, "num_classes": None, "num_layers": 1, "image_size": size, "patch_size": 8}
+    if size[0] is None:
+        encoder["position_grid"] = (2, 3)
+    small = {"decoder_size": 8, "neck_sizes": (4, 4, 8, 8), "head_size": 4}
+    return randomize(keras_vit.DepthEstimator(keras_vit.VisionTransformer(**encoder), **{**small, **options}))
+
+
+def photos(*sizes):
+    small = np.random.default_rng(1).integers(0, 256, (5, 7, 3), "uint8")
+    return [np.asarray(Image.fromarray(small).resize(size[::-1], Image.Resampling.BICUBIC)) for size in sizes]
+
+
+def served_maps(loaded, images):
+    """The maps that `serving_bytes` returns, and the largest rounding of each."""
+    encoded = tf.stack([tf.io.encode_png(image) for image in images])
+    found = {name: x.numpy() for name, x in loaded.signatures["serving_bytes"](image_bytes=encoded).items()}
+    assert {*found} == {"map_bytes", "scales", "offsets"}
+    numbers = [tf.io.decode_png(content, dtype=tf.uint16).numpy() for content in found["map_bytes"]]
+    maps = [n * scale + offset for n, scale, offset in zip(numbers, found["scales"], found["offsets"])]
+    return maps, found["scales"]
+
+
+@pytest.fixture(scope="module")
+def model(eager):
+    return estimator(class_names=("depth",))
+
+
+@pytest.fixture(scope="module")
+def saved(model, tmp_path_factory):
+    return export_saved_model(model, tmp_path_factory.mktemp("depth") / "1", warmup=())
+
+
+@pytest.fixture(scope="module")
+def loaded(saved):
+    return tf.saved_model.load(saved)
+
+
+@pytest.fixture(scope="module")
+def litert(saved, tmp_path_factory):
+    return export_tflite(saved, tmp_path_factory.mktemp("litert") / "m.tflite", precision="float32")
+
+
+def test_serving_gives_maps_at_the_size_of_the_model(model, loaded):
+    images = pixels(3, SIZE)
+    found = loaded.signatures["serving_default"](images=images)
+    assert [*found] == ["depth"]
+    assert_close(found["depth"].numpy(), run_live(model, images), 1e-5)
+    assert_close(loaded(images), run_live(model, images), 1e-5)
+
+
+def test_served_maps_have_the_sizes_of_the_images(model, loaded):
+    images = photos((40, 31), SIZE)
+    maps, scales = served_maps(loaded, images)
+    assert scales == pytest.approx(10 / 65535)
+    expected = model.estimate(images, whole=True)
+    for values, live, scale in zip(maps, expected, scales, strict=True):
+        np.testing.assert_allclose(values, live, rtol=1e-4, atol=0.6 * scale)
+    found = loaded.signatures["serving_uint8"](images=images[0][np.newaxis])["depth"]
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
+
+
+def test_an_opened_export_estimates_like_the_live_model(model, saved, litert):
+    images = photos((40, 31), SIZE)
+    for path in (saved, litert):
+        exported = open_exported(path)
+        assert (exported.output_kind, exported.max_depth, exported.class_names) == (
+            "metric",
+            10.0,
+            ("depth",),
+        )
+        for options in ({}, {"whole": True}):
+            for found, expected in zip(
+                exported.estimate(images, **options), model.estimate(images, **options)
+            ):
+                np.testing.assert_allclose(found, expected, rtol=1e-4)
+    with pytest.raises(ValueError, match="this export estimates depth; use its `estimate` method"):
+        exported.segment(images)
+    with pytest.raises(ValueError, match="this export estimates depth; use its `estimate` method"):
+        exported.classify(images)
+    with pytest.raises(AttributeError, match="no attribute 'blocks'"):
+        exported.blocks  # noqa: B018
+
+
+@SLOW
+@pytest.mark.parametrize("name", MODELS)
+def test_every_head_and_output_is_the_live_one_in_every_format(name, eager, tmp_path):
+    model, images = estimator(**MODELS[name]), pixels(2, SIZE)
+    saved, live = export_saved_model(model, tmp_path / "1", warmup=()), run_live(model, images)
+    assert np.ptp(live) > 0
+    names = {"disparity": "disparity", "values": "values"}
+    files = {saved: 1e-5, export_onnx(saved, tmp_path / "m.onnx"): 1e-5}
+    for precision, bound in {"float32": 1e-5, "float16": 5e-3}.items():
+        files[export_tflite(saved, tmp_path / f"{precision}.tflite", precision=precision)] = bound
+    for path, bound in files.items():
+        outputs = open_exported(path).outputs(images)
+        assert [*outputs] == [names.get(model.output_kind, "depth")]
+        assert_close(*outputs.values(), live, bound)
+    if model.num_classes <= 4:
+        maps, scales = served_maps(tf.saved_model.load(saved), photos((40, 31)))
+        expected = model.estimate(photos((40, 31)), whole=True)
+        np.testing.assert_allclose(
+            maps[0], expected[0], atol=0.6 * scales[0] + 1e-4 * np.abs(expected[0]).max()
+        )
+    else:
+        assert "serving_bytes" not in tf.saved_model.load(saved).signatures
+
+
+@SLOW
+def test_images_of_any_size_keep_theirs(tmp_path):
+    model = estimator((None, None))
+    saved, images = export_saved_model(model, tmp_path / "1", warmup=()), photos((40, 31), (13, 20))
+    maps, scales = served_maps(tf.saved_model.load(saved), images)
+    for values, live, scale in zip(maps, model.estimate(images), scales, strict=True):
+        np.testing.assert_allclose(values, live, atol=0.6 * scale + 1e-3)
+    for exported in map(open_exported, (saved, export_onnx(saved, tmp_path / "m.onnx"))):
+        for batch in (pixels(2, (16, 24)), pixels(2, (32, 16))):
+            assert_close(exported.predict_on_batch(batch), run_live(model, batch), 1e-5)
+
+
+@SLOW
+def test_the_last_layer_is_in_float_in_int8(saved, tmp_path):
+    images = pixels(24, SIZE)
+    path = export_tflite(saved, tmp_path / "m.tflite", precision="int8", calibration=images)
+    assert len(np.unique(open_exported(path).main_output(images))) > 1000  # more than 8 bits can be
+
+
+def test_the_description_builds_the_estimator(model):
+    description = describe(model, seed=3)
+    assert parse_description(description.as_json(), "m.onnx") == description
+    assert (description.task, description.output, description.labels) == ("depth", "values", ())
+    built = description.build(description.live_preprocessing)
+    assert type(built) is keras_vit.DepthEstimator and built.output_shape == model.output_shape
+    for name, value in (("task", "segmentation"), ("around", None), ("kind", "segmenter")):
+        with pytest.raises(ValueError, match="'m.onnx' is damaged"):
+            parse_description(json.dumps({**json.loads(description.as_json()), name: value}), "m.onnx")
+    card = model_card(description, Facts(), "vit")
+    assert "depth estimation" in card and "up to 10 in the unit" in card and "None" not in card
+    with pytest.raises(ValueError, match="the task 'depth' for a DepthEstimator; got 'single_label'"):
+        describe(model, "single_label")
+
+
+LIVE = np.float32([1.0, 4.0]).reshape(1, 1, 2, 1)
+
+
+@pytest.mark.parametrize("output, expected", [("metric", (0.1 + 0.05) / 2), ("disparity", 0.15 / 2.5)])
+def test_differences_are_relative_to_each_depth(output, expected, eager):
+    outputs = DepthOutputs(describe(estimator(output=output)))
+    found = outputs.differences(LIVE, LIVE + np.float32([0.1, 0.2]).reshape(LIVE.shape))
+    assert found["mean_relative_difference"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_exports_of_depth_have_tolerances_of_their_own(model):
+    outputs = DepthOutputs(describe(model))
+
+    def row(relative, largest=0.0, score=0.1):
+        found = {"max_logit_difference": largest, "mean_logit_difference": largest, "agreement": None}
+        return {**found, "score": score, "mean_relative_difference": relative}
+
+    exact, rounded = Tolerance("max_logit_difference", 1e-5, level="exact"), Tolerance("agreement", 0.99)
+    assert exact.check(row(0.5, 1e-5), 1, outputs, LIVE) is None
+    with pytest.raises(ValueError, match="2.0e-05 of the largest; the bound is 1e-05"):
+        exact.check(row(0.0, 2e-5), 1, outputs, LIVE)
+    assert rounded.check(row(0.02, 0.5), 1, outputs, LIVE) is None
+    with pytest.raises(ValueError, match="by 2.1% on average; the bound is 2%"):
+        rounded.check(row(0.021), 1, outputs, LIVE)
+    assert "of noise" in rounded.check(row(0.5, score=None), 1, outputs, LIVE)
+
+
+def test_a_page_shows_one_channel_without_attention(model):
+    check_model(describe(model))
+    with pytest.raises(ValueError, match="shown on pages of models with one row of outputs"):
+        check_model(describe(model), attention=True)
+    with pytest.raises(ValueError, match="this model has none"):
+        check_model(describe(estimator(output="values", num_classes=3)))
+
+
+@SLOW
+@pytest.mark.parametrize("name", ["metric", "relative", "disparity", "dpt", "bins", "linear"])
+def test_pages_show_depth_over_pictures_and_the_camera(name, tmp_path):
+    saved = export_saved_model(estimator(**MODELS[name]), tmp_path / "1", warmup=())
+    page = export_web(saved, tmp_path / "web", precision="float32", title="Rooms")
+    file = tmp_path / "photo.png"
+    Image.fromarray(photos((48, 36))[0]).save(file)
+    exported = open_exported(page)
+    images = dataclasses.replace(exported.preprocessing, resize="squash")([file])
+    [(output, expected)] = exported.outputs(images).items()
+    with served(page) as url, chromium(*WEBGPU, *CAMERA) as browser:
+        for accelerator, said in (("webgpu", "WebGPU"), ("wasm", "WebAssembly")):
+            tab, _, errors = opened(browser, f"{url}/#{accelerator}", permissions=["camera"])
+            assert tab.inner_text("#status") == f"Ready, on {said}."
+            tab.set_input_files("#file", file)
+            tab.evaluate("last")
+            found = np.reshape(tab.evaluate(f"Array.from(result.outputs.{output})"), expected.shape)
+            assert_close(found, expected, 1e-3)
+            low, high = np.quantile(found, (0.02, 0.98), method="nearest")
+            ends = tab.locator("#classes .end").all_inner_texts()
+            near, far = (high, low) if output == "disparity" else (low, high)
+            assert [float(text.removeprefix(output)) for text in ends] == pytest.approx([near, far], rel=1e-3)
+            code = "Array.from($('attention').getContext('2d').getImageData(0, 0, 24, 16).data)"
+            drawn = np.reshape(tab.evaluate(code), (16, 24, 4))
+            colors = depth_colors(found[0, ..., 0], low, high, output == "disparity").astype(int)
+            assert np.abs(drawn[..., :3] - colors).max() <= 4 and (drawn[..., 3] == 255).all()
+            tab.uncheck("#overlay")
+            assert tab.is_hidden("#attention")
+            tab.check("#overlay")
+            tab.click("#camera")
+            wait(tab, "!$('video').hidden && result.picture.width > 100")
+            tab.evaluate("window.result = null")
+            wait(tab, "window.result")  # the next picture of the camera
+            assert tab.is_visible("#attention") and tab.is_visible("#video")
+            assert not errors
+            tab.close()
