@@ -111,10 +111,8 @@ def run(args):
     for folder in FOLDERS:
         given = [f"--{name}" for name in folder.options if getattr(args, name)]
         if given and folder not in chosen:
-            raise ValueError(
-                f"{', '.join(given)} needs --{folder.option}, and a model of the task {folder.task!r}; this "
-                f"one's task is {task.name!r}"
-            )
+            other = f" and a model of the task {folder.task!r}; this one's task is {task.name!r}"
+            raise ValueError(f"{', '.join(given)} need --{folder.option}{other * (folder.task != task.name)}")
     for folder in chosen:
         folder.check(args)
     if args.windows and model.preprocessing.image_size is None:
