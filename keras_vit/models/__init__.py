@@ -11,9 +11,16 @@ from keras_vit.models.packed import PackedVisionTransformer as PackedVisionTrans
 from keras_vit.models.pixels.image_gpt import ImageGPT as ImageGPT
 from keras_vit.models.pixels.pixel_transformer import PixelTransformer as PixelTransformer
 from keras_vit.models.pretraining.dino import DINO as DINO
+from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
 from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor
 from keras_vit.models.segmentation.image_segmenter import ImageSegmenter as ImageSegmenter
 from keras_vit.models.segmentation.instances import Instances as Instances
 from keras_vit.models.vit.vision_transformer import VisionTransformer as VisionTransformer
 
+# The models, which `keras_vit` has, too.
+__all__ = sorted(
+    name
+    for name, of in globals().items()
+    if isinstance(of, type) and issubclass(of, DistributedModel) and of is not DistributedModel
+)
 __getattr__, __dir__ = lazy_names(__name__)

@@ -1,5 +1,6 @@
 # Written by `make stubs`.
 from keras_vit.engine.distributed_model import DistributedModel as DistributedModel
+from keras_vit.engine.muon import Muon as Muon
 from keras_vit.engine.optimizers import AdamW as AdamW
 from keras_vit.engine.optimizers import SGD as SGD
 from keras_vit.engine.schedules import WarmupDecay as WarmupDecay

@@ -39,10 +39,11 @@ def of_package(name):
     modules, names = [], []
     eager = ast.parse(inspect.getsource(package)).body
     sources = [
-        (alias.name, node.module)
+        source
         for node in eager
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
+        for source in _imported(node.module, alias.name)
     ]
     for attribute, source in sources + [*package.LAZY.items()]:
         if source is None or source == name:
@@ -52,6 +53,14 @@ def of_package(name):
             names.append(f"from {source} import {attribute} as {attribute}\n")
     version = "\n__version__: str\n" if name == "keras_vit" else ""
     return f"{WRITTEN}\n{''.join(sorted({*modules}))}{''.join(sorted(names))}{version}"
+
+
+def _imported(module, name):
+    """(name, the module that defines it) of what `from module import name` imports."""
+    if name != "*":
+        return [(name, module)]
+    found = importlib.import_module(module)
+    return [(name, getattr(found, name).__module__) for name in found.__all__]
 
 
 def of_options():
