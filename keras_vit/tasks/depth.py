@@ -107,6 +107,16 @@ class Depth(HeadedTask):
         names = names_or_indices(model.class_names, model.num_classes)
         return [f"{statistic} {name}" for name in names for statistic in STATISTICS]
 
+    def draw_predictions(self, report, model, inputs, names):
+        from keras_vit.inspection.depth_figures import depth_figure  # needs matplotlib
+
+        colors = [model.preprocessing.colors(image) for image in inputs]
+        maps = [model.predict_on_batch(image[np.newaxis])[0].mean(axis=-1) for image in inputs]
+        near_is_high = model.output_kind == "disparity"
+        title = "Disparity" if near_is_high else "Depth" if model.output_kind != "values" else "Values"
+        figure = depth_figure(colors, maps, None, names, title, near_is_high)
+        report.draw("Predictions", "depths", figure, title)
+
     scores = staticmethod(scoring.depth_scores)
 
     def sampled(self, samples, preprocessing, count):
