@@ -368,6 +368,7 @@ def _merge_metadata(*sources):
 def _infer(layout, mapped, metadata, given):
     """The arguments of the stored model, from its arrays, the metadata and what the layout implies."""
     values = {name: value for name, (value, _) in metadata.items()}
+    layout.leave_out(mapped, values)
     implied = {**mapped.options, **layout.implied(mapped.keys, {**values, **given})}
     inferred = infer_arguments(mapped.arrays, {**implied, **values, **given}, layout.split_heads)
     for name, (value, source) in metadata.items():

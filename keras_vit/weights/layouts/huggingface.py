@@ -104,6 +104,10 @@ class HuggingFace(Layout):
                 _add_first_position(names)
         return mapped
 
+    def leave_out(self, mapped, metadata):
+        if type_of_keys(mapped.keys.values())[0].spare_norm and metadata.get("final_norm") is False:
+            _leave_out(mapped, ("encoder_norm/",))
+
     def adapted(self, arrays, config):
         kind, arrays = written_type(config), dict(arrays)
         if kind.name == "clip_vision_model" and not config["norm_after_pooling"]:

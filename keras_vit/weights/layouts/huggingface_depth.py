@@ -135,6 +135,8 @@ _DINOV2 = TYPES["dinov2"]._replace(
     combinations=_combinations(TYPES["dinov2"], **_OF_ANYTHING),
     processor="DPTImageProcessor",
     images={"size": {"height": 518, "width": 518}, **IMAGENET},
+    read={**TYPES["dinov2"].read, "final_norm": lambda model: model.get("apply_layernorm", True)},
+    spare_norm=True,
     head="depth",
     described=_read_anything,
 )
@@ -192,12 +194,12 @@ class DptForm(ModelForm):
     def head_options(self, checkpoint, layout, folder):
         arrays, keys = checkpoint.arrays, checkpoint.keys
         config = read_json(folder / CONFIG, {}) if folder else {}
+        if not config:
+            raise ValueError(
+                f"the blocks that its head reads are in {CONFIG} alone, which sha256 does not cover"
+            )
         is_dpt = keys["output_convolution/kernel"].startswith("head.head.")
         projects = "readout_0/dense/kernel" in arrays
-        if not (config.get("backbone_config") or {}).get("apply_layernorm", True):
-            for leaf in ("gamma", "beta"):
-                arrays.pop(f"encoder_norm/{leaf}", None)
-            checkpoint.arguments["final_norm"] = False
         readout = config.get("readout_type", "ignore") if is_dpt else "ignore"
         is_metric = not is_dpt and config.get("depth_estimation_type") == "metric"
         scale = {"max_depth": float(config.get("max_depth") or 1)} if is_metric else {}
@@ -230,6 +232,7 @@ class DptForm(ModelForm):
             not in ("disparity", "metric"),
             f"activation={model.activation!r} with output={model.output_kind!r}": model.value_activation
             != ("sigmoid" if is_metric and model.upsampling == "match" else "relu"),
+            f"blocks={model.read_blocks} (supported: each once)": len({*model.read_blocks}) < _LEVELS,
             f"max_depth={model.max_depth} (supported: whole numbers)": whole and model.upsampling == "match",
         }
         return [*true_reasons(reasons), *other_values(vars(model), {"num_classes": 1})]

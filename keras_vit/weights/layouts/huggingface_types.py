@@ -62,6 +62,7 @@ class ModelType(NamedTuple):
         any_size: Whether the model accepts images of other sizes than config.json's.
         head: The entry of `get_config()` with the options of the head, such as "segmentation" of a segmenter
             or "words" of an open-vocabulary detector; None without a head.
+        spare_norm: Whether files hold the last norm also of a model without one (`final_norm`).
         described: Function of config.json to the `ModelType`, this one or a variation, and the values of the
             Vision Transformer in it; None if these are its own.
     """
@@ -86,6 +87,7 @@ class ModelType(NamedTuple):
     images: dict | None = None
     any_size: bool = False
     head: str | None = None
+    spare_norm: bool = False
     described: Callable | None = None
 
     @property

@@ -197,6 +197,14 @@ class Layout:
 
         return self.table_of(arrays).read(arrays, name_in_table)
 
+    def leave_out(self, mapped, metadata):
+        """Move arrays that the model does not use, as metadata say, to the skipped ones.
+
+        Args:
+            mapped: `MappedArrays`.
+            metadata: dict of options.
+        """
+
     def table_of(self, keys):
         """The `Table` of a file with these keys."""
         return self.table

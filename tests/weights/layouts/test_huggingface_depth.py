@@ -1,0 +1,170 @@
+"""Depth Anything and DPT in transformers' files: what is written, read, kept and refused."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from reference.comparing import assert_close, numpy, randomize
+from reference.small import SMALL, images_for
+
+from keras_vit import DepthEstimator, VisionTransformer, from_pretrained, save_weights
+from keras_vit.weights.array_files import read_arrays, write_arrays
+from keras_vit.weights.layouts import check_family
+
+DINOV2 = {**SMALL, "num_layers": 4, "layer_scale": 0.1, "mlp_dim": 48, "num_classes": None}
+VIT = {**SMALL, "num_layers": 4, "num_classes": None, "final_norm": False}
+DPT = {"decoder_size": 6, "neck_sizes": (3, 4, 5, 6)}
+DOUBLE = {**DPT, "upsampling": "double", "output": "disparity"}
+MODELS = {
+    "disparity": (DINOV2, {**DPT, "output": "disparity", "head_size": 4}),
+    "metric": (DINOV2, {**DPT, "max_depth": 20.0}),
+    "unnormalized": ({**DINOV2, "final_norm": False}, {**DPT, "output": "disparity"}),
+    "DPT": (VIT, {**DOUBLE, "readout": "project", "readout_activation": "gelu_tanh"}),
+    "DPT with norms": (VIT, {**DOUBLE, "readout": "add", "head_norm": "batch"}),
+    "DPT with DINOv2": ({**DINOV2, "final_norm": False}, {**DOUBLE, "readout": "project"}),
+}
+CLASSES = {
+    **dict.fromkeys(("disparity", "metric", "unnormalized"), "DepthAnythingForDepthEstimation"),
+    **dict.fromkeys(("DPT", "DPT with norms", "DPT with DINOv2"), "DPTForDepthEstimation"),
+}
+
+
+def made(name, **changes):
+    encoder, head = MODELS[name]
+    return randomize(DepthEstimator(VisionTransformer(**encoder), **{**head, **changes}), 0.1)
+
+
+def changed(folder, **values):
+    """Other values in a folder's config.json; None removes them."""
+    config = json.loads((folder / "config.json").read_text()) | values
+    config = {name: value for name, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_written_and_read(name, tmp_path):
+    model = made(name)
+    save_weights(model, tmp_path / "model", "huggingface")
+    assert json.loads((tmp_path / "model/config.json").read_text())["architectures"] == [CLASSES[name]]
+    again = from_pretrained(tmp_path / "model")
+    options = {"output_kind", "read_blocks", "readout", "upsampling", "head_norm", "head_size", "neck_sizes"}
+    assert {n: getattr(again, n) for n in options} == {n: getattr(model, n) for n in options}
+    images = images_for(model)
+    assert_close(numpy(again(images)), numpy(model(images)), 1e-6)
+
+
+def test_a_file_without_its_configuration_is_refused(tmp_path):
+    file = save_weights(made("disparity"), tmp_path / "model", "huggingface")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    with pytest.raises(ValueError, match="the blocks that its head reads are in config.json alone"):
+        from_pretrained(file, sha256=digest)
+    for name in ("config.json", "model.json"):
+        file.with_name(name).unlink()
+    with pytest.raises(ValueError, match="which sha256 does not cover"):
+        from_pretrained(file, num_heads=3)
+
+
+def test_blocks_that_are_read_twice_are_refused(tmp_path):
+    model = DepthEstimator(VisionTransformer(**{**DINOV2, "num_layers": 2}), output="disparity", **DPT)
+    with pytest.raises(ValueError, match="blocks=\\(0, 0, 1, 1\\) \\(supported: each once\\)"):
+        save_weights(model, tmp_path / "model", "huggingface")
+
+
+def test_the_encoder_of_a_file_is_read_alone(tmp_path):
+    save_weights(made("metric"), tmp_path / "model", "huggingface")
+    for options in ({"kind": "classifier"}, {"num_classes": 0}):
+        assert type(from_pretrained(tmp_path / "model", **options)) is VisionTransformer
+
+
+def test_a_head_for_other_depths_keeps_the_decoder(tmp_path):
+    model = made("disparity")
+    save_weights(model, tmp_path / "model", "huggingface")
+    metric = from_pretrained(tmp_path / "model", depth_estimator={"output": "metric", "max_depth": 5.0})
+    assert metric.initial_weights == ("output_convolution/kernel", "output_convolution/bias")
+    for kept in ("fusion_0", "head_convolution"):
+        for ours, theirs in zip(metric.get_layer(kept).weights, model.get_layer(kept).weights):
+            np.testing.assert_array_equal(numpy(ours), numpy(theirs))
+    same = from_pretrained(
+        tmp_path / "model", depth_estimator={"output": "metric", "activation": "relu"}, head="keep"
+    )
+    assert same.initial_weights == ()
+
+
+def test_a_new_head_has_none_of_the_files_weights(tmp_path):
+    save_weights(made("disparity"), tmp_path / "model", "huggingface")
+    linear = from_pretrained(tmp_path / "model", depth_estimator={"head": "linear", "bins": 4})
+    assert {*linear.initial_weights} == {"head/kernel", "head/bias"}
+    reset = from_pretrained(tmp_path / "model", kind="depth_estimator", depth_estimator={}, head="reset")
+    assert len(reset.initial_weights) == sum(len(layer.weights) for layer in reset.own_layers())
+
+
+REFUSED = {
+    "hybrid": (
+        "DPT",
+        {"is_hybrid": True},
+        "is_hybrid must be false, for a DPT of a plain Vision",
+    ),
+    "projection": ("DPT", {"add_projection": True}, "add_projection must be false"),
+    "Swin": (
+        "disparity",
+        {"backbone_config": {"model_type": "swinv2"}},
+        "expected a plain Vision Transformer, 'dinov2', as the backbone; got 'swinv2'",
+    ),
+    "no backbone": ("disparity", {"backbone_config": None}, "as the backbone; got None"),
+    "blocks": ("DPT", {"backbone_out_indices": [1, 2]}, "the blocks that are read must be"),
+    "readout": ("DPT with norms", {"readout_type": "mean"}, "readout_type must be one of 'ignore', 'add'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_configurations_are_refused(name, tmp_path):
+    of, values, message = REFUSED[name]
+    save_weights(made(of), tmp_path / "model", "huggingface")
+    changed(tmp_path / "model", **values)
+    with pytest.raises(ValueError, match=message):
+        from_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "key, family",
+    [
+        ("dpt.embeddings.backbone.bit.embedder.convolution.weight", "a DPT whose backbone is a BiT"),
+        ("backbone.encoder.layers.0.blocks.0.layernorm_before.weight", "backbone is a Swin Transformer"),
+    ],
+)
+def test_other_backbones_are_refused(key, family):
+    with pytest.raises(ValueError, match=f"expected a Vision Transformer; got .*{family}"):
+        check_family([key])
+
+
+UNWRITTEN = {
+    "relative": ({"output": "relative"}, "output='relative' \\(supported: 'disparity' or 'metric'\\)"),
+    "values": ({"output": "values", "num_classes": 3}, "num_classes=3 \\(supported: 1\\)"),
+    "part of a meter": (
+        {"output": "metric", "max_depth": 0.5},
+        "max_depth=0.5 \\(supported: whole numbers\\)",
+    ),
+    "readout": ({"readout": "add"}, "readout='add' \\(supported: 'ignore'\\)"),
+    "linear": ({"head": "linear"}, "of depth estimators only head='dpt' has a layout"),
+    "activation": ({"activation": "exp"}, "activation='exp' with output='disparity'"),
+}
+
+
+@pytest.mark.parametrize("name", UNWRITTEN)
+def test_what_the_layout_cannot_express_is_refused(name, tmp_path):
+    changes, message = UNWRITTEN[name]
+    with pytest.raises(ValueError, match=message):
+        save_weights(made("disparity", **changes), tmp_path / "model", "huggingface")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_damaged_head_is_refused(tmp_path):
+    file = save_weights(made("disparity"), tmp_path / "model", "huggingface")
+    arrays = dict(read_arrays(file))
+    del arrays["neck.convs.2.weight"]
+    file.with_suffix(".json").unlink()
+    write_arrays(arrays.items(), file, "float32")
+    with pytest.raises(ValueError, match="only in model: reassemble_2/convolution/kernel"):
+        from_pretrained(file.parent)
