@@ -75,6 +75,7 @@ benchmark: .venv/dev
 	$(BIN)/python benchmarks/scaling.py
 	test ! -e .venv/peers || $(BIN)/python benchmarks/families.py
 	test ! -e .venv/peers || $(BIN)/python benchmarks/detection.py
+	test ! -e .venv/peers || $(BIN)/python benchmarks/depth.py
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/input_pipeline.py
 	$(BIN)/python benchmarks/storage.py

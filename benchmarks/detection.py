@@ -12,12 +12,11 @@ import functools
 import json
 import os
 import pathlib
-import statistics
 import tempfile
 
 from harness import HERE, command, interleaved, measure
 from machine import circumstances, installed, use_cores
-from report import machine_text, table, update
+from report import page_of_cases, update
 from systems import Case, declare_torchvision, keras_inference, timed, torch_step
 
 CASES = {  # title → (transformers' class, variant, image size)
@@ -169,26 +168,7 @@ def _image_part(model, folder):
 
 def report(results):
     """The text of DETECTION.md."""
-    middle = statistics.median
-    parts = ["# Detectors at their real sizes", INTRODUCTION]
-    for title, found in results.get("cases", {}).items():
-        times = {n: [t * 1e3 for t in s["seconds"]] for n, s in found["systems"].items() if s.get("seconds")}
-        best = min(middle(times[name]) for name in PEERS if name in times)
-        lines = [
-            (
-                name,
-                *(f"{of(t):.1f}" for of in (statistics.median, min, max)),
-                f"{best / statistics.median(t):.2f}",
-            )
-            for name, t in times.items()
-        ]
-        failed = [f"{n}: `{s['error']}`" for n, s in found["systems"].items() if "error" in s]
-        difference = found["difference"]
-        parts += [f"## {title}", f"{found['date']}: {machine_text(found)}"]
-        if difference is not None:
-            parts.append(f"Difference of the outputs: {difference:.1e}.")
-        parts += [table(("system", "ms", "lowest", "highest", "speed ratio"), lines), *failed]
-    return "\n\n".join(parts) + "\n"
+    return page_of_cases("Detectors at their real sizes", INTRODUCTION, results, PEERS)
 
 
 def write_report():

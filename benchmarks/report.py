@@ -55,6 +55,25 @@ def _write(path, text):
     os.replace(temporary, path)
 
 
+def page_of_cases(heading, introduction, results, peers):
+    """The text of a page with a table of systems for each case, next to the faster form of some peers."""
+    middle = statistics.median
+    parts = [f"# {heading}", introduction]
+    for title, found in results.get("cases", {}).items():
+        times = {n: [t * 1e3 for t in s["seconds"]] for n, s in found["systems"].items() if s.get("seconds")}
+        best = min(middle(times[name]) for name in peers if name in times)
+        lines = [
+            (name, *(f"{of(t):.1f}" for of in (middle, min, max)), f"{best / middle(t):.2f}")
+            for name, t in times.items()
+        ]
+        failed = [f"{n}: `{s['error']}`" for n, s in found["systems"].items() if "error" in s]
+        parts += [f"## {title}", f"{found['date']}: {machine_text(found)}"]
+        if found["difference"] is not None:
+            parts.append(f"Difference of the outputs: {found['difference']:.1e}.")
+        parts += [table(("system", "ms", "lowest", "highest", "speed ratio"), lines), *failed]
+    return "\n\n".join(parts) + "\n"
+
+
 # Numbers ----------------------------------------------------------------------------------------
 
 

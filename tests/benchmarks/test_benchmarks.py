@@ -14,6 +14,7 @@ from keras_vit.layers import MlpBlock
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 
+import depth
 import detection
 import families
 import harness
@@ -91,6 +92,7 @@ def test_cases_that_are_not_run_again_keep_their_results(tmp_path):
             ("RESULTS", report.report),
             ("FAMILIES", families.report),
             ("DETECTION", detection.report),
+            ("DEPTH", depth.report),
             ("SERVERS", servers.report),
         ),
         *(("TPU", tpu.report), ("PRETRAINING", pretraining.text_of)),
@@ -112,8 +114,9 @@ def test_a_family_is_compared_with_the_faster_form_of_its_peer():
 def test_the_stored_differences_of_families_are_small():
     differences = json.loads(families.RESULTS.read_text())["differences"].values()
     assert all(value < families.BOUND for found in differences for value in found.values())
-    cases = json.loads(detection.RESULTS.read_text())["cases"].values()
-    assert all(found["difference"] < detection.BOUND for found in cases if found["difference"] is not None)
+    for page in (detection, depth):
+        cases = json.loads(page.RESULTS.read_text())["cases"].values()
+        assert all(found["difference"] < page.BOUND for found in cases if found["difference"] is not None)
 
 
 def test_a_process_that_fails_does_not_stop_the_others(tmp_path):

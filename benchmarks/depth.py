@@ -1,0 +1,153 @@
+"""Depth estimators at their real sizes next to transformers' Depth Anything; writes DEPTH.md.
+
+    python benchmarks/depth.py --cases "Depth Anything V2 S/14" --rounds 7
+
+All weights are random. Each system runs in its own process, one image at a time, and the processes of a case
+take turns. Cases that are not measured again keep their results.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import tempfile
+
+from harness import HERE, command, interleaved, measure
+from machine import circumstances, installed, use_cores
+from report import page_of_cases, update
+from systems import Case, declare_torchvision, keras_inference, timed, torch_step
+
+SIZE = 518  # pixels
+CASES = {  # title → (variant, channels of the fused maps, channels of the neck)
+    "Depth Anything V2 S/14": ("S/14", 64, (48, 96, 192, 384)),
+    "Depth Anything V2 B/14": ("B/14", 128, (96, 192, 384, 768)),
+}
+OURS = ("keras_vit", "keras_vit graph", "keras_vit XLA")
+PEERS = ("transformers", "transformers compiled")
+BOUND = 3e-6
+RESULTS = HERE / "DEPTH.json"
+INTRODUCTION = f"""\
+`benchmarks/depth.py` measures and writes this page. One image of {SIZE} pixels at a time, random weights,
+float32. `keras_vit` is `predict_on_batch` of the model that `from_pretrained` reads from transformers' file;
+`graph` and `XLA` are `tf.function` without and with `jit_compile`, `compiled` is `torch.compile`. The largest
+differences of the outputs are relative to the largest output; the bound is {BOUND}.
+
+Speed ratio: the time of the faster form of transformers ÷ the system's, medians of interleaved rounds;
+above 1 is faster."""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, help="cores for each system; by default all")
+    args = parser.parse_args()
+    if not installed("transformers", "torch"):
+        raise SystemExit("depth.py needs transformers and torch: requirements-peers.txt")
+    os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}  # of the systems' processes
+    for title in args.cases:
+        with tempfile.TemporaryDirectory() as folder:
+            difference = measure("depth.compare", title=title, folder=folder)
+            options = {"title": title, "folder": folder, "threads": args.threads}
+            commands = {
+                name: command("depth.measure_system", name=name, **options) for name in (*OURS, *PEERS)
+            }
+            found = circumstances(args.threads) | {"systems": interleaved(commands, args.rounds)}
+            update(RESULTS, "cases", {title: found | {"difference": difference}})
+    write_report()
+
+
+# In a process of `harness.py` -------------------------------------------------------------------
+
+
+def compare(title, folder):
+    """Write transformers' model with random weights; the largest difference of outputs."""
+    import numpy as np
+
+    _random_peer(title).save_pretrained(folder)
+    case = _case(title)
+    images, _ = case.data()
+    expected = torch_step(case, folder, functools.partial(_peer, folder=folder), compiled=False)()
+    found = np.asarray(_ours(folder).predict_on_batch(images))[..., 0]
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def measure_system(name, title, folder, threads=None):
+    """Build a system; the function that times it."""
+    use_cores(threads)
+    case, folder = _case(title), pathlib.Path(folder)
+    if name in OURS:
+        model, images = _ours(folder), case.data()[0]
+        if name == OURS[0]:
+            return timed(lambda: model.predict_on_batch(images))
+        return timed(keras_inference(model, case, name == "keras_vit XLA"))
+    build = functools.partial(_peer, folder=folder)
+    return timed(torch_step(case, folder, build, name.endswith("compiled")))
+
+
+def _case(title):
+    return dataclasses.replace(Case(CASES[title][0]), image_size=SIZE)
+
+
+def _ours(folder):
+    import keras_vit
+
+    return keras_vit.from_pretrained(folder)
+
+
+def _random_peer(title):
+    declare_torchvision()
+    import torch
+    import transformers
+
+    variant, fused, neck = CASES[title]
+    blocks = {
+        "image_size": SIZE,
+        "patch_size": 14,
+        "hidden_size": neck[-1],
+        "num_attention_heads": neck[-1] // 64,
+    }
+    stages = {"out_indices": [3, 6, 9, 12], "reshape_hidden_states": False, "apply_layernorm": True}
+    options = {"neck_hidden_sizes": [*neck], "fusion_hidden_size": fused, "reassemble_hidden_size": neck[-1]}
+    torch.manual_seed(0)
+    backbone = transformers.Dinov2Config(**blocks, **stages)
+    config = transformers.DepthAnythingConfig(backbone_config=backbone, **options)
+    return transformers.DepthAnythingForDepthEstimation(config)
+
+
+def _peer(case, folder):
+    declare_torchvision()
+    import torch
+    import transformers
+
+    model = transformers.DepthAnythingForDepthEstimation.from_pretrained(folder).eval()
+
+    class Depth(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, images):
+            return self.model(pixel_values=images).predicted_depth
+
+    return Depth()
+
+
+# The page ---------------------------------------------------------------------------------------
+
+
+def report(results):
+    """The text of DEPTH.md."""
+    return page_of_cases("Depth estimators at their real sizes", INTRODUCTION, results, PEERS)
+
+
+def write_report():
+    text = report(json.loads(RESULTS.read_text()))
+    (HERE / "DEPTH.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
