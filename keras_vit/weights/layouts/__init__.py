@@ -2,8 +2,9 @@
 
 import re
 
+from keras_vit.weights.layouts import huggingface, timm
 from keras_vit.weights.layouts.big_vision import BigVision
-from keras_vit.weights.layouts.huggingface import OTHER_FAMILIES, HuggingFace
+from keras_vit.weights.layouts.huggingface import HuggingFace
 from keras_vit.weights.layouts.open_clip import OpenClip
 from keras_vit.weights.layouts.scenic import Scenic
 from keras_vit.weights.layouts.timm import Timm
@@ -18,7 +19,8 @@ _OTHER_FAMILIES = {
     "ALIGN, whose image tower is an EfficientNet": r"(vision_model\.)?encoder\.blocks\.0\.depthwise_conv\..*",
     "GroupViT, which merges tokens into groups": r"(vision_model\.)?encoder\.stages\.0\.group_token",
     "a CLIP whose image tower is a ResNet": r"visual\.layer1\.0\.conv1\.weight",
-    **OTHER_FAMILIES,
+    **huggingface.OTHER_FAMILIES,
+    **timm.OTHER_FAMILIES,
 }
 
 

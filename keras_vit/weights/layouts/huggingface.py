@@ -7,14 +7,12 @@ any size (NaFlex) are read as models of one size, with the same outputs for imag
 `max_num_patches` as they are.
 """
 
-import importlib
-import pathlib
-import pkgutil
 import re
 
 import numpy as np
 
 from keras_vit.weights.layouts import huggingface_config
+from keras_vit.weights.layouts.found import found_modules, merged
 from keras_vit.weights.layouts.huggingface_config import PROCESSORS
 from keras_vit.weights.layouts.huggingface_models import (
     Eomt,
@@ -30,14 +28,10 @@ from keras_vit.weights.layouts.table import flat_patches, patch_kernel
 _MASK_TOKEN = "embeddings.mask_token"  # of masked training
 _CONV1D = re.compile(r"(transformer\.)?h\.\d+\.(attn|mlp)\.c_\w+\.weight")
 _EMBEDDINGS, _START = "wte.weight", "start.weight"
-_FORMS, OTHER_FAMILIES = {}, {}
-for _found in pkgutil.iter_modules([pathlib.Path(__file__).parent]):
-    if _found.name.startswith("huggingface_"):
-        _module = importlib.import_module(f"{__package__}.{_found.name}")
-        TYPES.update({kind.name: kind for kind in getattr(_module, "MODEL_TYPES", ())})
-        PROCESSORS.update(getattr(_module, "PROCESSORS", {}))
-        _FORMS.update(getattr(_module, "FORMS", {}))
-        OTHER_FAMILIES.update(getattr(_module, "OTHER_FAMILIES", {}))
+_FOUND = found_modules("huggingface_")
+TYPES.update({kind.name: kind for module in _FOUND for kind in getattr(module, "MODEL_TYPES", ())})
+PROCESSORS.update(merged(_FOUND, "PROCESSORS"))
+OTHER_FAMILIES = merged(_FOUND, "OTHER_FAMILIES")
 
 
 class HuggingFace(Layout):
@@ -53,7 +47,7 @@ class HuggingFace(Layout):
         "image_text": HuggingFaceTowers(),
         "masked_autoencoder": ViTMAE(),
         "image_gpt": ImageGptForm(),
-        **_FORMS,
+        **merged(_FOUND, "FORMS"),
     }
     config_files = huggingface_config.FILES
     table = TYPES["vit"].table(gated=False)

@@ -8,6 +8,7 @@ import numpy as np
 from keras_vit.rules import integer, items, one_of
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
+from keras_vit.weights.layouts.dpt_head import LEVELS, conv_rows, has_dpt_head, sizes_of
 from keras_vit.weights.layouts.hub_config import CONFIG
 from keras_vit.weights.layouts.huggingface_config import VIT_PROCESSOR
 from keras_vit.weights.layouts.huggingface_types import IMAGENET, TYPES, squares_only
@@ -20,16 +21,12 @@ OTHER_FAMILIES = {
     "a depth estimator whose backbone is a Swin Transformer": r"backbone\.encoder\.layers\.0\.blocks\..*",
 }
 _UNUSED = "neck.fusion_stage.layers.0.residual_layer1"  # of the first fusion, which adds nothing
-_LEVELS, _FACTORS = 4, [4, 2, 1, 0.5]
+_FACTORS = [4, 2, 1, 0.5]
 _STAGE = "stage"  # what the names of a backbone's outputs begin with
 
 
 def _inside(rows, prefix):
     return tuple(row._replace(theirs=prefix + row.theirs) for row in rows)
-
-
-def _conv_rows(ours, theirs):
-    return [Row(f"{ours}/kernel", f"{theirs}.weight", CONV), Row(f"{ours}/bias", f"{theirs}.bias")]
 
 
 def _norm_rows(ours, theirs):
@@ -44,26 +41,26 @@ def _norm_rows(ours, theirs):
 
 def _neck_rows():
     rows = []
-    for i in range(_LEVELS):
+    for i in range(LEVELS):
         stage = f"neck.reassemble_stage.layers.{i}"
-        rows += _conv_rows(f"reassemble_{i}/projection", f"{stage}.projection")
-        rows += _conv_rows(f"reassemble_{i}/resize", f"{stage}.resize")
+        rows += conv_rows(f"reassemble_{i}/projection", f"{stage}.projection")
+        rows += conv_rows(f"reassemble_{i}/resize", f"{stage}.resize")
         rows += [Row(f"reassemble_{i}/convolution/kernel", f"neck.convs.{i}.weight", CONV)]
         rows += torch_rows({f"readout_{i}/dense": f"neck.reassemble_stage.readout_projects.{i}.0"})
         # Theirs are in the order of computation, from the coarsest map to the finest.
-        ours, theirs = f"fusion_{_LEVELS - 1 - i}", f"neck.fusion_stage.layers.{i}"
-        rows += _conv_rows(f"{ours}/projection", f"{theirs}.projection")
+        ours, theirs = f"fusion_{LEVELS - 1 - i}", f"neck.fusion_stage.layers.{i}"
+        rows += conv_rows(f"{ours}/projection", f"{theirs}.projection")
         for unit in (0, 1):
             of_unit = f"{ours}/unit_{unit}", f"{theirs}.residual_layer{unit + 1}"
             for j in (0, 1):
-                rows += _conv_rows(f"{of_unit[0]}/convolution_{j}", f"{of_unit[1]}.convolution{j + 1}")
+                rows += conv_rows(f"{of_unit[0]}/convolution_{j}", f"{of_unit[1]}.convolution{j + 1}")
                 rows += _norm_rows(f"{of_unit[0]}/norm_{j}", f"{of_unit[1]}.batch_norm{j + 1}")
     return rows
 
 
 def _head_rows(convolutions):
     names = ("decoder_convolution", "head_convolution", "output_convolution")
-    return [row for ours, theirs in zip(names, convolutions) for row in _conv_rows(ours, f"head.{theirs}")]
+    return [row for ours, theirs in zip(names, convolutions) for row in conv_rows(ours, f"head.{theirs}")]
 
 
 _OTHERS = rf"{_UNUSED.replace('.', '[.]')}\..*|.*\.num_batches_tracked"
@@ -189,7 +186,7 @@ class DptForm(ModelForm):
     kind = "depth_estimator"
 
     def has_head(self, arrays):
-        return {"reassemble_0/projection/kernel", "decoder_convolution/kernel"} <= arrays.keys()
+        return has_dpt_head(arrays)
 
     def head_options(self, checkpoint, layout, folder):
         arrays, keys = checkpoint.arrays, checkpoint.keys
@@ -204,18 +201,12 @@ class DptForm(ModelForm):
         is_metric = not is_dpt and config.get("depth_estimation_type") == "metric"
         scale = {"max_depth": float(config.get("max_depth") or 1)} if is_metric else {}
         return {
-            "num_classes": arrays["output_convolution/kernel"].shape[-1],
-            "head": "dpt",
+            **sizes_of(arrays),
             "output": "metric" if is_metric else "disparity",
             **scale,
             "blocks": _blocks(config),
             "readout": "project" if projects else one_of(("ignore", "add")).check("readout_type", readout),
             "readout_activation": hub_config.activation(config.get("hidden_act", "gelu")),
-            "neck_sizes": tuple(
-                arrays[f"reassemble_{i}/projection/kernel"].shape[-1] for i in range(_LEVELS)
-            ),
-            "decoder_size": arrays["reassemble_0/convolution/kernel"].shape[-1],
-            "head_size": arrays["head_convolution/kernel"].shape[-1],
             "upsampling": "double" if is_dpt else "match",
             "head_norm": "batch" if "fusion_0/unit_1/norm_0/gamma" in arrays else None,
         }
@@ -232,7 +223,7 @@ class DptForm(ModelForm):
             not in ("disparity", "metric"),
             f"activation={model.activation!r} with output={model.output_kind!r}": model.value_activation
             != ("sigmoid" if is_metric and model.upsampling == "match" else "relu"),
-            f"blocks={model.read_blocks} (supported: each once)": len({*model.read_blocks}) < _LEVELS,
+            f"blocks={model.read_blocks} (supported: each once)": len({*model.read_blocks}) < LEVELS,
             f"max_depth={model.max_depth} (supported: whole numbers)": whole and model.upsampling == "match",
         }
         return [*true_reasons(reasons), *other_values(vars(model), {"num_classes": 1})]
@@ -262,7 +253,7 @@ class DptForm(ModelForm):
             values.pop(key)
         name, blocks = values.pop("model_type"), model.read_blocks
         options = {
-            "neck_hidden_sizes": [model.get_layer(f"reassemble_{i}").size for i in range(_LEVELS)],
+            "neck_hidden_sizes": [model.get_layer(f"reassemble_{i}").size for i in range(LEVELS)],
             "reassemble_factors": _FACTORS,
             "fusion_hidden_size": model.decoder_size,
             "head_in_index": -1,
@@ -324,5 +315,5 @@ def _blocks(config):
             blocks = [int(name.removeprefix(_STAGE)) for name in names if name.startswith(_STAGE)]
     if blocks is None:
         return None
-    items(integer(at_least=first), _LEVELS).check(f"{CONFIG}: the blocks that are read", blocks)
+    items(integer(at_least=first), LEVELS).check(f"{CONFIG}: the blocks that are read", blocks)
     return tuple(block - first for block in blocks)

@@ -82,9 +82,16 @@ _CLASSES = {
 _ROTARY_KINDS = {"cat": "axial", "mixed": "mixed", "dinov3": "dinov3"}
 
 
+OTHER_CONFIGS = []  # functions to the options in the config.json of another project, or to None
+
+
 def read(folder):
     """The options in config.json, for `Layout.read_config`."""
-    return options_of(read_json(folder / CONFIG))
+    config = read_json(folder / CONFIG)
+    for read_other in OTHER_CONFIGS:
+        if (options := read_other(config)) is not None:
+            return options
+    return options_of(config)
 
 
 def options_of(config):

@@ -1,0 +1,30 @@
+"""The head "dpt" of depth estimators in files: what all layouts with one share."""
+
+from keras_vit.weights.layouts.table import CONV, Row
+
+LEVELS = 4
+
+
+def conv_rows(ours, theirs):
+    """Rows of a convolution of torch.
+
+    >>> [row.theirs for row in conv_rows("head_convolution", "conv2")]
+    ['conv2.weight', 'conv2.bias']
+    """
+    return [Row(f"{ours}/kernel", f"{theirs}.weight", CONV), Row(f"{ours}/bias", f"{theirs}.bias")]
+
+
+def has_dpt_head(arrays):
+    """Whether arrays, by our names, have such a head."""
+    return {"reassemble_0/projection/kernel", "decoder_convolution/kernel"} <= arrays.keys()
+
+
+def sizes_of(arrays):
+    """The arguments of a `DepthEstimator` that the arrays of its head show."""
+    return {
+        "num_classes": arrays["output_convolution/kernel"].shape[-1],
+        "head": "dpt",
+        "neck_sizes": tuple(arrays[f"reassemble_{i}/projection/kernel"].shape[-1] for i in range(LEVELS)),
+        "decoder_size": arrays["reassemble_0/convolution/kernel"].shape[-1],
+        "head_size": arrays["head_convolution/kernel"].shape[-1],
+    }
