@@ -27,14 +27,14 @@ class DepthOutputs(MapOutputs):
 
     task, kind, model_class = "depth", "depth_estimator", "DepthEstimator"
     method, does = "estimate", "estimates depth"
-    attributes = {"output_kind": "output", "max_depth": "max_depth"}
+    attributes = {"quantity": "quantity", "max_depth": "max_depth"}
     page_script = "depth.js"
     page_words = "measured", "Show the depth"
 
     @property
     def name(self):
         """The name of the output."""
-        return NAMES[self.description.output_kind]
+        return NAMES[self.description.quantity]
 
     @property
     def in_float(self):
@@ -67,7 +67,7 @@ class DepthOutputs(MapOutputs):
             (batch,): a value of the map is its pixel's number times the scale, plus the offset, which is 0 of
             depth and disparity.
         """
-        output, d = self.description.output_kind, self.description
+        output, d = self.description.quantity, self.description
 
         def encoded(image):
             values = self.whole_values(image, stages)[0]
@@ -88,7 +88,7 @@ class DepthOutputs(MapOutputs):
     def differences(self, live, outputs):
         """`mean_relative_difference`, of depths relative to each, of others to the mean of all."""
         difference, scale = np.abs(outputs - live), np.abs(live)
-        if self.description.output_kind not in DEPTHS:
+        if self.description.quantity not in DEPTHS:
             scale = scale.mean()
         return {"mean_relative_difference": float(np.mean(difference / np.maximum(scale, _TINY)))}
 
@@ -127,7 +127,7 @@ class DepthOutputs(MapOutputs):
             "values": f"{d.num_classes} values",
         }
         return (
-            f"`{self.name}`: {of[d.output_kind]}, for each pixel (batch, height, width, {d.num_classes}). "
+            f"`{self.name}`: {of[d.quantity]}, for each pixel (batch, height, width, {d.num_classes}). "
             "The signature `serving_uint8` returns it at the size of the images; `serving_bytes` makes of "
             "encoded images `map_bytes`, PNG files of their sizes with 16 bits, whose numbers times `scales` "
             "plus `offsets` are the values."

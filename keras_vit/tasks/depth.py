@@ -33,14 +33,14 @@ class Depth(HeadedTask):
 
     def loss(self, recipe, model):
         weights = {name: getattr(model, name) for name in ("variance_focus", "gradient_weight")}
-        return loss_module.DepthLoss(model.output_kind, model.max_depth, **weights)
+        return loss_module.DepthLoss(model.quantity, model.max_depth, **weights)
 
     def metrics(self, model):
-        return [loss_module.AbsoluteRelativeError(model.max_depth)] if model.output_kind == "metric" else []
+        return [loss_module.AbsoluteRelativeError(model.max_depth)] if model.quantity == "metric" else []
 
     def prepare(self, model, samples, recipe):
         """Raise ValueError if most depths of some training samples exceed the model's largest."""
-        if model.output_kind != "metric" or not hasattr(samples, "__getitem__"):
+        if model.quantity != "metric" or not hasattr(samples, "__getitem__"):
             return
         indices = np.unique(np.linspace(0, len(samples) - 1, CHECKED).astype(int))
         depths = np.concatenate([np.ravel(samples[int(index)][1]) for index in indices])
@@ -58,7 +58,7 @@ class Depth(HeadedTask):
     def batches(self, batches, model, source, **place):
         from keras_vit.data.depth_maps import with_image_weights  # needs TensorFlow
 
-        is_limited = model.output_kind == "metric"
+        is_limited = model.quantity == "metric"
         return with_image_weights(batches, model.max_depth if is_limited else math.inf)
 
     def check_labels(self, labels, num_outputs):
@@ -83,8 +83,8 @@ class Depth(HeadedTask):
         return computed_maps(model, samples, batch_size)
 
     def _predictions(self, outputs, labels, model):
-        limits = {"max_depth": model.max_depth} if model.output_kind == "metric" else {}
-        return scoring.DepthPredictions.of(outputs, labels, model.output_kind, **limits)
+        limits = {"max_depth": model.max_depth} if model.quantity == "metric" else {}
+        return scoring.DepthPredictions.of(outputs, labels, model.quantity, **limits)
 
     def rows(self, model, paths, inputs, top, windows=False, write=None):
         """As of `LabelTask`, with the minimum, median and maximum of each channel as `values`.
@@ -112,8 +112,8 @@ class Depth(HeadedTask):
 
         colors = [model.preprocessing.colors(image) for image in inputs]
         maps = [model.predict_on_batch(image[np.newaxis])[0].mean(axis=-1) for image in inputs]
-        near_is_high = model.output_kind == "disparity"
-        title = "Disparity" if near_is_high else "Depth" if model.output_kind != "values" else "Values"
+        near_is_high = model.quantity == "disparity"
+        title = "Disparity" if near_is_high else "Depth" if model.quantity != "values" else "Values"
         figure = depth_figure(colors, maps, None, names, title, near_is_high)
         report.draw("Predictions", "depths", figure, title)
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.models.depth.estimating import WITHOUT_SCALE
+
 SCORES = ("a1", "a2", "a3", "abs_rel", "rmse", "log10", "silog", "mae")
 OF_VALUES = ("rmse", "mae")  # those that maps of any numbers have
 RATIO = 1.25  # of the larger to the smaller depth, below which a pixel counts for a1
@@ -147,7 +149,7 @@ def _scores(output, label, quantity, min_depth, max_depth):
     scores = dict.fromkeys(SCORES, np.nan)
     if not count:
         return [*scores.values()], 0
-    if quantity in ("relative", "disparity"):
+    if quantity in WITHOUT_SCALE:
         output = aligned(output, np.where(valid, label, np.nan), quantity)
     estimate, true = output[valid], label[valid]
     if quantity != "values":

@@ -59,7 +59,7 @@ def test_maps_pictures_and_clouds_are_written(json_of, live, model, rooms, tmp_p
         assert stored.dtype == np.float32
         np.testing.assert_allclose(stored, values, rtol=1e-5)
         told = json.loads((tmp_path / "out" / "png" / f"{name}.json").read_text())
-        assert told == {"output": "metric", "scale": pytest.approx(10 / 65535)}
+        assert told == {"quantity": "metric", "scale": pytest.approx(10 / 65535)}
         with Image.open(tmp_path / "out" / "png" / f"{name}.png") as image:
             np.testing.assert_allclose(np.asarray(image) * told["scale"], values, atol=told["scale"])
         with Image.open(tmp_path / "out" / "pictures" / f"{name}.png") as image:
@@ -77,7 +77,7 @@ def test_maps_pictures_and_clouds_are_written(json_of, live, model, rooms, tmp_p
 
 @pytest.mark.parametrize("output", ["disparity", "values"])
 def test_other_outputs_have_their_own_folders(output, keras_vit, rooms, tmp_path):
-    estimator(output=output).save(tmp_path / "m.keras")
+    estimator(quantity=output).save(tmp_path / "m.keras")
     path = rooms / "images" / "0.png"
     keras_vit("predict", "--model", tmp_path / "m.keras", path, "--maps", tmp_path / "out")
     names = {"disparity": {"disparities", "png", "pictures"}, "values": {"values", "pictures"}}
@@ -103,7 +103,7 @@ REFUSED = {
 def others(tmp_path_factory):
     folder = tmp_path_factory.mktemp("others")
     small(num_layers=1).save(folder / "c.keras")
-    estimator(output="disparity").save(folder / "d.keras")
+    estimator(quantity="disparity").save(folder / "d.keras")
     return folder
 
 
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(message, refused, model
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["metric", "relative"])
 def test_inspect_draws_predictions_and_the_worst_images(output, json_of, rooms, tmp_path):
-    estimator(output=output).save(tmp_path / "m.keras")
+    estimator(quantity=output).save(tmp_path / "m.keras")
     given = "--model", tmp_path / "m.keras", "--dataset", f"folder:{rooms}", "--split", "train"
     result = json_of("inspect", *given, "--output", tmp_path / "inside")
     assert {"worst.png", "best.png"} <= {*result["figures"]} and result["abs_rel"] > 0

@@ -29,13 +29,13 @@ SLOW = pytest.mark.slow
 SIZE = (16, 24)
 MODELS = {  # by what differs
     "metric": {},
-    "relative": {"output": "relative"},
-    "disparity": {"output": "disparity"},
-    "normals": {"output": "values", "num_classes": 3},
-    "dpt": {"output": "disparity", "upsampling": "double", "readout": "project", "head_norm": "batch"},
+    "relative": {"quantity": "relative"},
+    "disparity": {"quantity": "disparity"},
+    "normals": {"quantity": "values", "num_classes": 3},
+    "dpt": {"quantity": "disparity", "upsampling": "double", "readout": "project", "head_norm": "batch"},
     "bins": {"head": "linear", "bins": 8},
-    "linear": {"head": "linear", "output": "disparity", "readout": "concatenate"},
-    "values": {"head": "linear", "output": "values", "num_classes": 6},
+    "linear": {"head": "linear", "quantity": "disparity", "readout": "concatenate"},
+    "values": {"head": "linear", "quantity": "values", "num_classes": 6},
 }
 
 
@@ -106,7 +106,7 @@ def test_an_opened_export_estimates_like_the_live_model(model, saved, litert):
     images = photos((40, 31), SIZE)
     for path in (saved, litert):
         exported = open_exported(path)
-        assert (exported.output_kind, exported.max_depth, exported.class_names) == (
+        assert (exported.quantity, exported.max_depth, exported.class_names) == (
             "metric",
             10.0,
             ("depth",),
@@ -136,7 +136,7 @@ def test_every_head_and_output_is_the_live_one_in_every_format(name, eager, tmp_
         files[export_tflite(saved, tmp_path / f"{precision}.tflite", precision=precision)] = bound
     for path, bound in files.items():
         outputs = open_exported(path).outputs(images)
-        assert [*outputs] == [names.get(model.output_kind, "depth")]
+        assert [*outputs] == [names.get(model.quantity, "depth")]
         assert_close(*outputs.values(), live, bound)
     if model.num_classes <= 4:
         maps, scales = served_maps(tf.saved_model.load(saved), photos((40, 31)))
@@ -187,7 +187,7 @@ LIVE = np.float32([1.0, 4.0]).reshape(1, 1, 2, 1)
 
 @pytest.mark.parametrize("output, expected", [("metric", (0.1 + 0.05) / 2), ("disparity", 0.15 / 2.5)])
 def test_differences_are_relative_to_each_depth(output, expected, eager):
-    outputs = DepthOutputs(describe(estimator(output=output)))
+    outputs = DepthOutputs(describe(estimator(quantity=output)))
     found = outputs.differences(LIVE, LIVE + np.float32([0.1, 0.2]).reshape(LIVE.shape))
     assert found["mean_relative_difference"] == pytest.approx(expected, rel=1e-5)
 
@@ -214,7 +214,7 @@ def test_a_page_shows_one_channel_without_attention(model):
     with pytest.raises(ValueError, match="shown on pages of models with one row of outputs"):
         check_model(describe(model), attention=True)
     with pytest.raises(ValueError, match="this model has none"):
-        check_model(describe(estimator(output="values", num_classes=3)))
+        check_model(describe(estimator(quantity="values", num_classes=3)))
 
 
 @SLOW

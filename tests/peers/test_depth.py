@@ -91,7 +91,7 @@ def check_both_directions(theirs, tmp_path, images, report, changed=lambda depth
 def test_depth_anything_is_read_and_written_with_equal_outputs(form, tmp_path, record_property):
     theirs = anything(form)
     model, again = check_both_directions(theirs, tmp_path, images_of(42, 42), record_property)
-    assert model.output_kind == "disparity"
+    assert model.quantity == "disparity"
     assert model.read_blocks == tuple(block - 1 for block in FORMS[form][-1])
     for name in ("neck_hidden_sizes", "fusion_hidden_size", "depth_estimation_type", "patch_size"):
         assert getattr(again.config, name) == getattr(theirs.config, name)
@@ -100,7 +100,7 @@ def test_depth_anything_is_read_and_written_with_equal_outputs(form, tmp_path, r
 def test_metric_depth_anything_has_its_largest_depth(tmp_path, record_property):
     theirs = anything(depth_estimation_type="metric", max_depth=20)
     model, again = check_both_directions(theirs, tmp_path, images_of(42, 42), record_property)
-    assert (model.output_kind, model.max_depth, again.config.max_depth) == ("metric", 20.0, 20)
+    assert (model.quantity, model.max_depth, again.config.max_depth) == ("metric", 20.0, 20)
 
 
 @pytest.mark.parametrize("size", [(56, 70), (98, 28)])

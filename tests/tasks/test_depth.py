@@ -34,17 +34,17 @@ class Perfect:
     max_depth = 10.0
     preprocessing = keras_vit.Preprocessing(None)
 
-    def __init__(self, samples, output_kind):
-        self.labels, self.output_kind = [label for _, label in samples], output_kind
+    def __init__(self, samples, quantity):
+        self.labels, self.quantity = [label for _, label in samples], quantity
 
     def estimate(self, images):
         depths = np.nan_to_num(self.labels.pop(0), nan=5.0)
-        return [{"metric": depths, "relative": 3 * depths, "disparity": 2 / depths + 1}[self.output_kind]]
+        return [{"metric": depths, "relative": 3 * depths, "disparity": 2 / depths + 1}[self.quantity]]
 
 
-@pytest.mark.parametrize("output_kind", ["metric", "relative", "disparity"])
-def test_an_estimator_that_knows_all_depths_has_no_error(output_kind, samples):
-    scores = evaluation.evaluate(Perfect(samples, output_kind), samples, task="depth")
+@pytest.mark.parametrize("quantity", ["metric", "relative", "disparity"])
+def test_an_estimator_that_knows_all_depths_has_no_error(quantity, samples):
+    scores = evaluation.evaluate(Perfect(samples, quantity), samples, task="depth")
     assert scores["samples"] == 6 and scores["a1"] == 1
     assert scores["abs_rel"] == pytest.approx(0, abs=1e-6) and scores["rmse"] == pytest.approx(0, abs=1e-5)
 
@@ -87,7 +87,7 @@ def test_rows_have_the_ends_and_the_median_of_each_map(estimator, rng):
 def test_the_loss_is_that_of_what_the_model_predicts(output):
     encoder = small(num_classes=None, num_layers=1, pooling="gap")
     model = keras_vit.DepthEstimator(
-        encoder, head="linear", output=output, max_depth=7.0, gradient_weight=0.2
+        encoder, head="linear", quantity=output, max_depth=7.0, gradient_weight=0.2
     )
     loss = TASK.loss(None, model)
     assert (loss.quantity, loss.max_depth, loss.gradient_weight) == (output, 7.0, 0.2)
@@ -95,7 +95,7 @@ def test_the_loss_is_that_of_what_the_model_predicts(output):
 
 
 def test_depths_beyond_the_models_largest_are_noticed_before_training(samples):
-    model = types.SimpleNamespace(output_kind="metric", max_depth=10.0)
+    model = types.SimpleNamespace(quantity="metric", max_depth=10.0)
     TASK.prepare(model, samples, None)
     model.max_depth = 0.5
     message = r"^100% of the depths of 6 training images exceed the model's max_depth=0.5; the largest is 6.8"
@@ -106,7 +106,7 @@ def test_depths_beyond_the_models_largest_are_noticed_before_training(samples):
 def test_other_models_labels_and_recipes_are_refused(estimator, samples, tmp_path):
     with pytest.raises(ValueError, match="^expected a model whose outputs are maps of depth"):
         TASK.check_model(small())
-    three = keras_vit.DepthEstimator(estimator.encoder, 3, head="linear", output="values")
+    three = keras_vit.DepthEstimator(estimator.encoder, 3, head="linear", quantity="values")
     with pytest.raises(ValueError, match=r"expected depth maps \(height, width, 3\) per sample"):
         evaluation.evaluate(three, samples, task="depth")
     assert task_of_class(estimator) is TASK

@@ -33,7 +33,7 @@ def test_accuracy_reads_rows_and_as_many_indices_as_classes_in_turn_with_weights
 
 
 def with_outputs(count):
-    return types.SimpleNamespace(output_shape=(None, count), output_kind="metric", max_depth=10.0)
+    return types.SimpleNamespace(output_shape=(None, count), quantity="metric", max_depth=10.0)
 
 
 def test_classes_have_the_recipes_loss():

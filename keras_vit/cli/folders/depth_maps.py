@@ -29,7 +29,7 @@ class DepthMaps(Folder):
     def writer(self, folder, model, files, args):
         from keras_vit.models.depth.estimating import DEPTHS
 
-        kind = model.output_kind
+        kind = model.quantity
         if args.point_cloud and kind not in DEPTHS:
             raise ValueError(f"--point_cloud needs a model of depth; this one's output is {kind!r}")
         folder.mkdir()
@@ -53,12 +53,12 @@ class DepthMaps(Folder):
         from keras_vit.inspection.depth_pictures import depth_png, legend_picture, png_scale
         from keras_vit.models.depth.estimating import DEPTHS
 
-        kind = model.output_kind
+        kind = model.quantity
         self.write(folder / PICTURES / name, png_bytes(legend_picture(values, kind not in DEPTHS)))
         if kind != "values":
             scale = png_scale(model.max_depth if kind == "metric" else values.max())
             self.write(folder / PNGS / name, depth_png(values, scale))
-            text = json.dumps({"output": kind, "scale": scale}) + "\n"
+            text = json.dumps({"quantity": kind, "scale": scale}) + "\n"
             self.write(folder / PNGS / f"{name[:-4]}.json", text.encode())
 
     def _write_cloud(self, path, image, values, camera):

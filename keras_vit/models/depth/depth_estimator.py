@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from keras_vit.models.vit.vision_transformer import VisionTransformer
 
 HEADS = ("dpt", "linear")
-# The activation of each kind of output, by which "metric" is multiplied by `max_depth` if it is "sigmoid".
-OUTPUTS = {"metric": "sigmoid", "relative": "exp", "disparity": "relu", "values": "linear"}
+# The activation of each quantity, by which "metric" is multiplied by `max_depth` if it is "sigmoid".
+QUANTITIES = {"metric": "sigmoid", "relative": "exp", "disparity": "relu", "values": "linear"}
 UPSAMPLINGS = ("match", "double")
 LEVELS = len(FACTORS)
 _POSITIVE = integer(at_least=1)
@@ -62,12 +62,12 @@ class DepthEstimator(HeadedModel):
             `representation_size`, "map" pooling or `norm_after_pooling`. Its layers are shared, so
             training trains it. Or its constructor arguments. If it has a norm after its last block, this is
             applied to the tokens of all blocks that are read.
-        num_classes: Number of values of each pixel: 1, or any number for the output "values".
+        num_classes: Number of values of each pixel: 1, or any number for the quantity "values".
         head: "dpt" or "linear".
-        output: "metric" for depth in the unit of the labels, above 0 and at most `max_depth`; "relative" for
-            positive depth up to a factor; "disparity" for inverse depth of at least 0, up to a factor and an
-            addend; "values" for any numbers.
-        activation: "sigmoid" (times `max_depth`), "exp", "relu" or "linear"; None for that of `output`:
+        quantity: "metric" for depth in the unit of the labels, above 0 and at most `max_depth`; "relative"
+            for positive depth up to a factor; "disparity" for inverse depth of at least 0, up to a factor and
+            an addend; "values" for any numbers.
+        activation: "sigmoid" (times `max_depth`), "exp", "relu" or "linear"; None for that of `quantity`:
             "sigmoid", "exp", "relu" and "linear" in the order above.
         blocks: Numbers of the blocks, from 0, whose tokens are read. None: the last one for "linear"; for
             "dpt" four at equal distances, such as 2, 5, 8 and 11 of 12, and 4, 11, 17 and 23 of 24.
@@ -96,7 +96,7 @@ class DepthEstimator(HeadedModel):
     Output: float32 (batch, height, width, num_classes), at the size of the images.
 
     Raises:
-        ValueError: for an unknown head, output or other choice, blocks that the encoder does not have,
+        ValueError: for an unknown head, quantity or other choice, blocks that the encoder does not have,
             another number than four of blocks or `neck_sizes` of "dpt", a readout of an encoder without a
             class token, several values of an output that is a depth, an encoder with layers after its tokens
             or without a Transformer, or image sides that patches do not divide; by `compile` for
@@ -124,6 +124,7 @@ class DepthEstimator(HeadedModel):
     rules = {
         **dict.fromkeys(("num_classes", "decoder_size", "head_size"), _POSITIVE),
         "head": one_of(HEADS),
+        "quantity": one_of(QUANTITIES),
         "activation": optional(one_of(VALUES)),
         "blocks": optional(items(integer(at_least=0))),
         "readout": one_of(READOUTS),
@@ -143,7 +144,7 @@ class DepthEstimator(HeadedModel):
         encoder: VisionTransformer,
         num_classes: int = 1,
         head: str = "dpt",
-        output: str = "metric",
+        quantity: str = "metric",
         activation: str | None = None,
         blocks: Sequence[int] | None = None,
         readout: str = "ignore",
@@ -167,9 +168,10 @@ class DepthEstimator(HeadedModel):
         encoder = as_encoder(encoder, dtype)
         self.store_arguments(locals())
         self.blocks, self.neck_sizes = blocks and tuple(blocks), neck_sizes and tuple(neck_sizes)
-        self.output_kind = one_of(OUTPUTS).check("output", output)  # Keras has `output` as the tensor.
-        if num_classes > 1 and output != "values":
-            raise ValueError(f"output={output!r} is one number for each pixel; got num_classes={num_classes}")
+        if num_classes > 1 and quantity != "values":
+            raise ValueError(
+                f"quantity={quantity!r} is one number for each pixel; got num_classes={num_classes}"
+            )
         if readout != "ignore" and not encoder.class_token:
             raise ValueError(f"readout={readout!r} needs an encoder with a class token; got one without")
         maps, head_inputs = _readouts(self, encoder)
@@ -200,14 +202,14 @@ class DepthEstimator(HeadedModel):
         if options.get("head", stored["head"]) != stored["head"]:
             return options
         kept = {name: value for name, value in stored.items() if name not in ("class_names", "split_seed")}
-        if options.get("output", kept["output"]) != kept["output"]:
+        if options.get("quantity", kept["quantity"]) != kept["quantity"]:
             kept["activation"] = None
         return {**kept, **options}
 
     @property
     def value_activation(self) -> str:
         """The activation of the output."""
-        return self.activation or OUTPUTS[self.output_kind]
+        return self.activation or QUANTITIES[self.quantity]
 
     @property
     def read_blocks(self) -> tuple[int, ...]:
@@ -215,7 +217,7 @@ class DepthEstimator(HeadedModel):
         return self.blocks or default_blocks(self.head, self.encoder.num_layers)
 
     def _config(self):
-        return {**super()._config(), "output": self.output_kind}
+        return {**super()._config(), "quantity": self.quantity}
 
 
 def _neck_sizes(sizes, hidden_size):
@@ -277,7 +279,7 @@ def _linear(model, grids, encoder):
     x = ops.concatenate(grids, axis=-1) if len(grids) > 1 else grids[0]  # (b, h, w, blocks · d)
     if model.head_norm == "batch":
         x = sharded(batch_norm(policy, "head_norm"), WHOLE)(x)
-    has_bins = model.output_kind == "metric" and model.activation is None and model.bins is not None
+    has_bins = model.quantity == "metric" and model.activation is None and model.bins is not None
     units = model.bins if has_bins else model.num_classes
     x = sharded(Dense(units, name="head", **_of_head(model, encoder)), CLASSES)(x)
     if has_bins:

@@ -94,7 +94,7 @@ def _adjustment(model, pixels, window):
         pixels: An image (height, width, channels).
     """
     size = (window or pixels.shape) if is_dynamic(model.image_size) else model.image_size
-    if model.output_kind not in WITHOUT_SCALE or all(n <= side for n, side in zip(pixels.shape, size)):
+    if model.quantity not in WITHOUT_SCALE or all(n <= side for n, side in zip(pixels.shape, size)):
         return None
     patches = patch_pixels(inner_transformer(model))
     size = tuple(min(side, -(-n // patch) * patch) for side, n, patch in zip(size, pixels.shape, patches))
@@ -106,7 +106,7 @@ def _adjustment(model, pixels, window):
     def adjusted(output, top, left):
         target = whole[top : top + output.shape[0], left : left + output.shape[1]]
         own = output[: target.shape[0], : target.shape[1]]
-        factor, addend = fitted(own, target, model.output_kind == "disparity")
+        factor, addend = fitted(own, target, model.quantity == "disparity")
         return np.maximum(factor * output + addend, 0, dtype="float32")
 
     return adjusted

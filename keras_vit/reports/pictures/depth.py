@@ -3,10 +3,9 @@
 import numpy as np
 
 from keras_vit.inspection.depth_figures import depth_figure
+from keras_vit.models.depth.estimating import WITHOUT_SCALE
 from keras_vit.reports.pictures.images import ImagePictures
 from keras_vit.tasks.depth_scores import aligned
-
-WITHOUT_SCALE = ("relative", "disparity")
 
 
 class DepthPictures(ImagePictures):
@@ -16,7 +15,7 @@ class DepthPictures(ImagePictures):
 
     def add(self, heading, words, indices, shown, split):
         errors = self.predictions.errors
-        name = "MAE" if self.model.output_kind == "values" else "abs_rel"
+        name = "MAE" if self.model.quantity == "values" else "abs_rel"
         captions = [": ".join(filter(None, (self.files[i], f"{name} {errors[i]:.3f}"))) for i in indices]
         inputs, truth = zip(*shown)
         colors = [self.model.preprocessing.colors(image) for image in inputs]
@@ -28,7 +27,7 @@ class DepthPictures(ImagePictures):
             heading,
         )
         words = f"Each image as the model receives it, with its {name}; near pixels are bright."
-        if self.model.output_kind in WITHOUT_SCALE:
+        if self.model.quantity in WITHOUT_SCALE:
             words += " Estimates have the scale and shift that fit the true depth best."
         self.report.add(heading, words)
         self.report.draw(heading, heading.split()[0].lower(), figure, f"{heading} of {split}")
@@ -36,7 +35,7 @@ class DepthPictures(ImagePictures):
     def _estimated(self, image, label):
         """The output for a model input, as depth with the scale of its label."""
         output = np.asarray(self.model.predict_on_batch(image[np.newaxis])[0], "float64")
-        kind = self.model.output_kind
+        kind = self.model.quantity
         return aligned(output, label, kind) if kind in WITHOUT_SCALE else output
 
     @staticmethod

@@ -202,7 +202,7 @@ class DptForm(ModelForm):
         scale = {"max_depth": float(config.get("max_depth") or 1)} if is_metric else {}
         return {
             **sizes_of(arrays),
-            "output": "metric" if is_metric else "disparity",
+            "quantity": "metric" if is_metric else "disparity",
             **scale,
             "blocks": _blocks(config),
             "readout": "project" if projects else one_of(("ignore", "add")).check("readout_type", readout),
@@ -216,12 +216,12 @@ class DptForm(ModelForm):
         return arrays, {**config, "depth": HeadOptions(options, activation=model.value_activation)}
 
     def unsupported(self, model, config):
-        is_metric = model.output_kind == "metric"
+        is_metric = model.quantity == "metric"
         whole = is_metric and model.max_depth != int(model.max_depth)
         reasons = {
-            f"output={model.output_kind!r} (supported: 'disparity' or 'metric')": model.output_kind
+            f"quantity={model.quantity!r} (supported: 'disparity' or 'metric')": model.quantity
             not in ("disparity", "metric"),
-            f"activation={model.activation!r} with output={model.output_kind!r}": model.value_activation
+            f"activation={model.activation!r} with quantity={model.quantity!r}": model.value_activation
             != ("sigmoid" if is_metric and model.upsampling == "match" else "relu"),
             f"blocks={model.read_blocks} (supported: each once)": len({*model.read_blocks}) < LEVELS,
             f"max_depth={model.max_depth} (supported: whole numbers)": whole and model.upsampling == "match",
@@ -268,7 +268,7 @@ class DptForm(ModelForm):
             "reshape_hidden_states": False,
         }
         if name == _ANYTHING:
-            is_metric = model.output_kind == "metric"
+            is_metric = model.quantity == "metric"
             return {
                 "architectures": ["DepthAnythingForDepthEstimation"],
                 "model_type": _ANYTHING,

@@ -66,7 +66,7 @@ class _DepthAnything3(ModelForm):
             items(integer(at_least=0), LEVELS).check(f"{CONFIG}: out_layers", blocks)
         mean, std = NORMS["imagenet"]
         checkpoint.arguments.setdefault("preprocessing", {"mean": mean, "std": std, "antialias": True})
-        return {**sizes_of(checkpoint.arrays), "output": "relative", "blocks": blocks and tuple(blocks)}
+        return {**sizes_of(checkpoint.arrays), "quantity": "relative", "blocks": blocks and tuple(blocks)}
 
 
 FORMS = {"depth_anything_3": _DepthAnything3()}

@@ -15,9 +15,9 @@ ENCODER = {**SMALL, "num_classes": None}
 DPT = {"decoder_size": 6, "neck_sizes": (3, 4, 5, 6), "head_size": 4}
 HEADS = {
     "dpt": DPT,
-    "double": {**DPT, "upsampling": "double", "output": "disparity"},
+    "double": {**DPT, "upsampling": "double", "quantity": "disparity"},
     "linear": {"head": "linear", "bins": 7},
-    "values": {"head": "linear", "output": "values", "num_classes": 3, "blocks": (0, 1)},
+    "values": {"head": "linear", "quantity": "values", "num_classes": 3, "blocks": (0, 1)},
 }
 KINDS = ("gap", "registers", "rectangle", "any_size", "DINOv3", "hybrid")  # of encoders
 
@@ -43,14 +43,14 @@ def test_every_head_computes_values_at_the_size_of_the_image(kind, head):
     [("metric", 0, 5), ("relative", 0, np.inf), ("disparity", 0, np.inf), ("values", -np.inf, np.inf)],
 )
 def test_an_output_has_the_range_of_its_kind(head, output, low, high):
-    model = made(**DPT, head=head, output=output, max_depth=5.0, min_depth=0.5)
+    model = made(**DPT, head=head, quantity=output, max_depth=5.0, min_depth=0.5)
     values = numpy(model(images_for(model)))
     assert low <= values.min() and values.max() <= high and np.isfinite(values).all()
 
 
 @pytest.mark.parametrize("head", ["dpt", "linear"])
 def test_the_relu_of_a_new_head_lets_gradients_through(head):
-    model = DepthEstimator(VisionTransformer(**ENCODER), head=head, output="disparity", **DPT)
+    model = DepthEstimator(VisionTransformer(**ENCODER), head=head, quantity="disparity", **DPT)
     assert numpy(model(images_for(model))).min() > 0.5
 
 
@@ -128,9 +128,9 @@ def test_windows_of_values_are_averaged():
 
 
 REFUSED = {
-    "outputs": ({"num_classes": 2}, "output='metric' is one number for each pixel; got num_classes=2"),
+    "outputs": ({"num_classes": 2}, "quantity='metric' is one number for each pixel; got num_classes=2"),
     "head": ({"head": "up"}, "head must be one of 'dpt', 'linear'; got 'up'"),
-    "output": ({"output": "depth"}, "output must be one of 'metric', 'relative', 'disparity'"),
+    "output": ({"quantity": "depth"}, "quantity must be one of 'metric', 'relative', 'disparity'"),
     "blocks": ({"blocks": (0, 1)}, "head='dpt' reads 4 blocks; got blocks=\\(0, 1\\)"),
     "missing block": ({"blocks": (0, 1, 2, 3)}, "blocks must be increasing numbers from 0 to 1"),
     "neck": ({"neck_sizes": (3, 4, 5)}, "neck_sizes must be"),

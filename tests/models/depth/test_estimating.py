@@ -20,7 +20,7 @@ def estimator(output, monkeypatch, scales, size=(16, 24)):
     """A model of gray levels, whose outputs have another scale, and for disparities shift, in each window."""
     options = {**SMALL, "num_classes": None, "num_layers": 1, "image_size": size, "patch_size": 8}
     encoder = keras_vit.VisionTransformer(**options, **({} if size[0] else {"position_grid": (2, 3)}))
-    model = keras_vit.DepthEstimator(encoder, head="linear", output=output)
+    model = keras_vit.DepthEstimator(encoder, head="linear", quantity=output)
     generator = np.random.default_rng(0)
 
     def predict(images):

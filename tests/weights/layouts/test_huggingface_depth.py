@@ -15,11 +15,11 @@ from keras_vit.weights.layouts import check_family
 DINOV2 = {**SMALL, "num_layers": 4, "layer_scale": 0.1, "mlp_dim": 48, "num_classes": None}
 VIT = {**SMALL, "num_layers": 4, "num_classes": None, "final_norm": False}
 DPT = {"decoder_size": 6, "neck_sizes": (3, 4, 5, 6)}
-DOUBLE = {**DPT, "upsampling": "double", "output": "disparity"}
+DOUBLE = {**DPT, "upsampling": "double", "quantity": "disparity"}
 MODELS = {
-    "disparity": (DINOV2, {**DPT, "output": "disparity", "head_size": 4}),
+    "disparity": (DINOV2, {**DPT, "quantity": "disparity", "head_size": 4}),
     "metric": (DINOV2, {**DPT, "max_depth": 20.0}),
-    "unnormalized": ({**DINOV2, "final_norm": False}, {**DPT, "output": "disparity"}),
+    "unnormalized": ({**DINOV2, "final_norm": False}, {**DPT, "quantity": "disparity"}),
     "DPT": (VIT, {**DOUBLE, "readout": "project", "readout_activation": "gelu_tanh"}),
     "DPT with norms": (VIT, {**DOUBLE, "readout": "add", "head_norm": "batch"}),
     "DPT with DINOv2": ({**DINOV2, "final_norm": False}, {**DOUBLE, "readout": "project"}),
@@ -49,7 +49,7 @@ def test_a_model_is_written_and_read(name, tmp_path):
     save_weights(model, tmp_path / "model", "huggingface")
     assert json.loads((tmp_path / "model/config.json").read_text())["architectures"] == [CLASSES[name]]
     again = from_pretrained(tmp_path / "model")
-    options = {"output_kind", "read_blocks", "readout", "upsampling", "head_norm", "head_size", "neck_sizes"}
+    options = {"quantity", "read_blocks", "readout", "upsampling", "head_norm", "head_size", "neck_sizes"}
     assert {n: getattr(again, n) for n in options} == {n: getattr(model, n) for n in options}
     images = images_for(model)
     assert_close(numpy(again(images)), numpy(model(images)), 1e-6)
@@ -67,7 +67,7 @@ def test_a_file_without_its_configuration_is_refused(tmp_path):
 
 
 def test_blocks_that_are_read_twice_are_refused(tmp_path):
-    model = DepthEstimator(VisionTransformer(**{**DINOV2, "num_layers": 2}), output="disparity", **DPT)
+    model = DepthEstimator(VisionTransformer(**{**DINOV2, "num_layers": 2}), quantity="disparity", **DPT)
     with pytest.raises(ValueError, match="blocks=\\(0, 0, 1, 1\\) \\(supported: each once\\)"):
         save_weights(model, tmp_path / "model", "huggingface")
 
@@ -81,13 +81,13 @@ def test_the_encoder_of_a_file_is_read_alone(tmp_path):
 def test_a_head_for_other_depths_keeps_the_decoder(tmp_path):
     model = made("disparity")
     save_weights(model, tmp_path / "model", "huggingface")
-    metric = from_pretrained(tmp_path / "model", depth_estimator={"output": "metric", "max_depth": 5.0})
+    metric = from_pretrained(tmp_path / "model", depth_estimator={"quantity": "metric", "max_depth": 5.0})
     assert metric.initial_weights == ("output_convolution/kernel", "output_convolution/bias")
     for kept in ("fusion_0", "head_convolution"):
         for ours, theirs in zip(metric.get_layer(kept).weights, model.get_layer(kept).weights):
             np.testing.assert_array_equal(numpy(ours), numpy(theirs))
     same = from_pretrained(
-        tmp_path / "model", depth_estimator={"output": "metric", "activation": "relu"}, head="keep"
+        tmp_path / "model", depth_estimator={"quantity": "metric", "activation": "relu"}, head="keep"
     )
     assert same.initial_weights == ()
 
@@ -140,15 +140,15 @@ def test_other_backbones_are_refused(key, family):
 
 
 UNWRITTEN = {
-    "relative": ({"output": "relative"}, "output='relative' \\(supported: 'disparity' or 'metric'\\)"),
-    "values": ({"output": "values", "num_classes": 3}, "num_classes=3 \\(supported: 1\\)"),
+    "relative": ({"quantity": "relative"}, "quantity='relative' \\(supported: 'disparity' or 'metric'\\)"),
+    "values": ({"quantity": "values", "num_classes": 3}, "num_classes=3 \\(supported: 1\\)"),
     "part of a meter": (
-        {"output": "metric", "max_depth": 0.5},
+        {"quantity": "metric", "max_depth": 0.5},
         "max_depth=0.5 \\(supported: whole numbers\\)",
     ),
     "readout": ({"readout": "add"}, "readout='add' \\(supported: 'ignore'\\)"),
     "linear": ({"head": "linear"}, "of depth estimators only head='dpt' has a layout"),
-    "activation": ({"activation": "exp"}, "activation='exp' with output='disparity'"),
+    "activation": ({"activation": "exp"}, "activation='exp' with quantity='disparity'"),
 }
 
 

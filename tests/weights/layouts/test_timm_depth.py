@@ -17,7 +17,7 @@ ENCODER = {**SMALL, "num_layers": 4, "layer_scale": 0.1, "num_classes": None, "a
 @pytest.fixture
 def stored(tmp_path):
     """A model, and a folder as the authors have it."""
-    options = {"output": "relative", "decoder_size": 6, "neck_sizes": (3, 4, 5, 6)}
+    options = {"quantity": "relative", "decoder_size": 6, "neck_sizes": (3, 4, 5, 6)}
     model = randomize(DepthEstimator(VisionTransformer(**ENCODER), **options), 0.1)
     encoder = read_arrays(save_weights(model.encoder, tmp_path / "encoder.safetensors", "timm"))
     head = {weight.path: numpy(weight) for layer in model.own_layers() for weight in layer.weights}
@@ -38,7 +38,7 @@ def stored(tmp_path):
 def test_a_model_for_one_image_is_read(stored):
     model, folder = stored
     again = from_pretrained(folder, num_heads=model.encoder.num_heads)
-    assert (again.output_kind, again.upsampling, again.blocks) == ("relative", "match", (0, 1, 2, 3))
+    assert (again.quantity, again.upsampling, again.blocks) == ("relative", "match", (0, 1, 2, 3))
     assert again.preprocessing.mean == pytest.approx((0.485, 0.456, 0.406))
     images = images_for(model)
     assert_close(numpy(again(images)), numpy(model(images)), 1e-6)
