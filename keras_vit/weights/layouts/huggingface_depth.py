@@ -5,7 +5,7 @@ Sources: the modules `depth_anything` and `dpt` of transformers 5.23.
 
 import numpy as np
 
-from keras_vit.rules import integer, items, one_of
+from keras_vit.rules import integer, items, number, one_of, optional
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.dpt_head import LEVELS, conv_rows, has_dpt_head, sizes_of
@@ -174,6 +174,13 @@ MODEL_TYPES = (
     ),
 )
 
+# Of values in config.json. The projections of "project" are in the file.
+_RULES_OF_DPT = {"readout_type": one_of(("ignore", "add", "project"))}
+_RULES_OF_ANYTHING = {
+    "depth_estimation_type": one_of(("relative", "metric")),
+    "max_depth": optional(number(above=0)),
+}
+
 
 class DptForm(ModelForm):
     """How transformers stores a `DepthEstimator` with head "dpt".
@@ -196,18 +203,20 @@ class DptForm(ModelForm):
                 f"the blocks that its head reads are in {CONFIG} alone, which sha256 does not cover"
             )
         is_dpt = keys["output_convolution/kernel"].startswith("head.head.")
-        projects = "readout_0/dense/kernel" in arrays
-        readout = config.get("readout_type", "ignore") if is_dpt else "ignore"
-        is_metric = not is_dpt and config.get("depth_estimation_type") == "metric"
-        scale = {"max_depth": float(config.get("max_depth") or 1)} if is_metric else {}
+        values = {"readout_type": "project", "depth_estimation_type": "relative", **config}
+        readout = "project" if "readout_0/dense/kernel" in arrays else "ignore"
+        options = {"quantity": "disparity", "upsampling": "double" if is_dpt else "match", "readout": readout}
+        for name, rule in (_RULES_OF_DPT if is_dpt else _RULES_OF_ANYTHING).items():
+            values[name] = rule.check(f"{CONFIG}: {name}", values.get(name))
+        if is_dpt and readout == "ignore":
+            options["readout"] = values["readout_type"]
+        elif not is_dpt and values["depth_estimation_type"] == "metric":
+            options |= {"quantity": "metric", "max_depth": float(values["max_depth"] or 1)}
         return {
             **sizes_of(arrays),
-            "quantity": "metric" if is_metric else "disparity",
-            **scale,
+            **options,
             "blocks": _blocks(config),
-            "readout": "project" if projects else one_of(("ignore", "add")).check("readout_type", readout),
             "readout_activation": hub_config.activation(config.get("hidden_act", "gelu")),
-            "upsampling": "double" if is_dpt else "match",
             "head_norm": "batch" if "fusion_0/unit_1/norm_0/gamma" in arrays else None,
         }
 
@@ -312,7 +321,8 @@ def _blocks(config):
     else:
         blocks, first = backbone.get("out_indices"), 1
         if blocks is None and (names := backbone.get("out_features")):
-            blocks = [int(name.removeprefix(_STAGE)) for name in names if name.startswith(_STAGE)]
+            numbers = [str(name).removeprefix(_STAGE) for name in names]
+            blocks = [int(text) if text.isdecimal() else text for text in numbers]
     if blocks is None:
         return None
     items(integer(at_least=first), LEVELS).check(f"{CONFIG}: the blocks that are read", blocks)

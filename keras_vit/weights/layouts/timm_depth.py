@@ -61,7 +61,9 @@ class _DepthAnything3(ModelForm):
 
     def head_options(self, checkpoint, layout, folder):
         config = read_json(folder / CONFIG, {}) if folder else {}
-        blocks = config.get("config", {}).get("net", {}).get("out_layers")
+        blocks = config
+        for name in ("config", "net", "out_layers"):
+            blocks = blocks.get(name) if isinstance(blocks, dict) else None
         if blocks is not None:
             items(integer(at_least=0), LEVELS).check(f"{CONFIG}: out_layers", blocks)
         mean, std = NORMS["imagenet"]
