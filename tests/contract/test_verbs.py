@@ -80,7 +80,7 @@ KINDS = {
     "any-size detector": (DETECTOR, {"encoder": {**BARE, **ANY_SIZE}, "num_classes": 10}),
     "word detector": (DETECTOR, WORDS),
     "depth estimator": (ESTIMATOR, {"encoder": BARE, **DPT}),
-    "any-size depth estimator": (ESTIMATOR, {"encoder": {**BARE, **ANY_SIZE}, **DPT, "quantity": "relative"}),
+    "any-size depth estimator": (ESTIMATOR, {"encoder": {**BARE, **ANY_SIZE}, **DPT}),
     "Depth Anything": (ESTIMATOR, {"encoder": DINOV2, **DPT, "quantity": "disparity"}),
     "depth bins": (ESTIMATOR, {"encoder": BARE, "head": "linear", "head_norm": "batch", "bins": 8}),
     "surface normals": (
@@ -348,7 +348,7 @@ VERBS = {
         f"export {option}": (checked_export(option), EXPORTED | {"two towers"})
         for option in ("saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub")
     },
-    "export web": (checked_export("web"), EXPORTED - {"features", "tokens"}),
+    "export web": (checked_export("web"), EXPORTED - {"features", "tokens", "surface normals"}),
     "train single_label": (trained_from(task="single_label"), UNPACKED - {"tokens"}),
     "train multi_label": (trained_from(task="multi_label"), UNPACKED - {"tokens"}),
     "train regression": (trained_from(task="regression"), UNPACKED - {"tokens"}),
