@@ -12,6 +12,8 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.segmentation_head import ResizeToImage, SemanticScores, resize
 
+_SQUARE_SCALE = 2.0**-6  # of the squares in a norm
+
 
 def litert_form(model):
     """Change a model's layers to the form that LiteRT's delegates compute, with the same outputs.
@@ -121,10 +123,14 @@ def _attention_pooling(layer, tokens, bias=None):
 
 
 def _layer_norm(layer, x):
-    """The square as a product: a squared difference of int8 has no fast kernel on CPUs."""
+    """The square as a product: a squared difference of int8 has no fast kernel on CPUs.
+
+    A power of two keeps the squares of values up to 2047 in the range of float16: DINOv2's tokens have 800.
+    """
     x = x - tf.reduce_mean(x, -1, keepdims=True)
-    scale = tf.math.rsqrt(tf.reduce_mean(x * x, -1, keepdims=True) + layer.epsilon)
-    return x * scale * layer.gamma + layer.beta
+    squares = (x * _SQUARE_SCALE) * x
+    scale = tf.math.rsqrt(tf.reduce_mean(squares, -1, keepdims=True) + layer.epsilon * _SQUARE_SCALE)
+    return x * scale * (layer.gamma * _SQUARE_SCALE**0.5) + layer.beta
 
 
 def _unit_norm(layer, x):
@@ -144,12 +150,12 @@ def _group_norm(layer, x):
 
 
 def _padded_classes(scores):
-    """Scores with the first classes repeated until the classes are a multiple of four.
+    """Scores with the first classes repeated until the classes are a multiple of four; not of one value.
 
     ML Drift stores channels in fours and fills them up with 0, which its argmax takes for scores of classes.
-    Of equal scores, argmax takes the first.
+    Of equal scores, argmax takes the first. ML Drift cannot repeat a single channel.
     """
-    missing = -scores.shape[-1] % 4
+    missing = -scores.shape[-1] % 4 if scores.shape[-1] > 1 else 0
     return tf.concat([scores] + [scores[..., :1]] * missing, axis=-1) if missing else scores
 
 
