@@ -114,7 +114,7 @@ REFUSED = {
     ),
     "no backbone": ("disparity", {"backbone_config": None}, "as the backbone; got None"),
     "blocks": ("DPT", {"backbone_out_indices": [1, 2]}, "the blocks that are read must be"),
-    "largest depth": ("metric", {"max_depth": "far"}, "max_depth must be a number above 0 or None; got 'far'"),
+    "largest depth": ("metric", {"max_depth": "far"}, "must be a number above 0 or None; got .far."),
     "kind of depth": ("metric", {"depth_estimation_type": "stereo"}, "must be one of 'relative', 'metric'"),
     "no object": ("disparity", {"backbone_config": ["dinov2"]}, "as the backbone; got None"),
     "readout": ("DPT with norms", {"readout_type": "mean"}, "readout_type must be one of 'ignore', 'add'"),
