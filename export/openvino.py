@@ -19,6 +19,7 @@ import numpy as np
 from keras_vit.export import tflite
 from keras_vit.export.checks import check_finite, damaged, new_file
 from keras_vit.export.description import parse_description, read_description
+from keras_vit.export.outputs import outputs_of
 from keras_vit.lazy import optional_package
 from keras_vit.messages import one_line
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
@@ -235,7 +236,21 @@ def _convert(openvino, saved_model, description, precision, calibration):
     shape = (1, *description.native_image_size, description.channels)
     images = [image for (image,) in tflite.calibration_samples(calibration, shape)]
     options = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(images)}
+    if in_float := outputs_of(description).in_float:
+        options["ignored_scope"] = nncf.IgnoredScope(_ends(model, {*in_float}))
     return nncf.quantize(model, nncf.Dataset(images), **options)
+
+
+def _ends(model, names):
+    """The names of the operations of some outputs from their last matmul or convolution on."""
+    found = []
+    for output in model.outputs:
+        node = output.get_node() if names & output.get_names() else None
+        while node is not None and node.get_input_size():
+            found.append(node.get_friendly_name())
+            is_last = node.get_type_name() in ("MatMul", "Convolution")
+            node = None if is_last else node.input_value(0).get_node()
+    return found
 
 
 def _fuse_norms(openvino, model):

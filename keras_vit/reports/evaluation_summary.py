@@ -1,14 +1,14 @@
 """How good a model is on a split: the sections of a report with scores, confusions and predictions."""
 
+import dataclasses
 import pathlib
 
 import numpy as np
 
-from keras_vit.data.masks import MaskSamples
-from keras_vit.data.samples import Samples
+from keras_vit.data.stored import STORAGES
 from keras_vit.evaluation import predict
-from keras_vit.inspection.class_map_pictures import png_bytes
 from keras_vit.inspection.figures import confusion_figure
+from keras_vit.labels import kind_of_records
 from keras_vit.messages import spelled
 from keras_vit.reports.page import format_value, table
 from keras_vit.reports.pictures import pictures_of
@@ -104,9 +104,8 @@ def draw_samples(samples, count):
     if samples.order != "index" or not hasattr(samples, "take"):  # the images of the first step of a run
         records = samples.training_records(0, 0, 1, min(count, len(samples)))
         images, labels = zip(*((image.numpy(), label.numpy()) for _, image, label in records))
-        if labels[0].ndim == 3:  # masks, which may be of several sizes
-            return MaskSamples(images, tuple(png_bytes(mask[..., 0]) for mask in labels), exif=samples.exif)
-        return Samples(images, labels, samples.exif)
+        kind = kind_of_records(labels[0].ndim, np.issubdtype(labels[0].dtype, np.floating))
+        return dataclasses.replace(STORAGES[kind.name].samples_of(images, labels), exif=samples.exif)
     if len(samples) <= count:
         return samples
     return samples.take(np.sort(np.random.default_rng(0).choice(len(samples), count, replace=False)))

@@ -354,8 +354,8 @@ RECIPES = {
         head_options={"head": "dpt", "decoder_size": 32, "head_size": 16, "gradient_weight": 0.1},
         eval_every=300,
         source="this package: scenes of scanned digits from scratch, `digits_scenes`",
-        cost="",
-        result="",
+        cost="1,500 steps of 32 images, 623 to 1,043 seconds on 2 cores that did other work, too",
+        result="abs_rel 0.021 to 0.023 on 240 test scenes (seeds 0 to 2)",
     ),
     # From scratch, without a decoder: each token predicts a digit and its box.
     "digits_detect": Recipe(

@@ -17,6 +17,7 @@ from keras_vit import ImageSegmenter
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.samples import IndexedRecords, Samples
+from keras_vit.data.stored import STORAGES
 from keras_vit.evaluation import evaluate
 from keras_vit.inspection.class_map_pictures import png_bytes
 from keras_vit.reports import evaluation_summary
@@ -189,6 +190,17 @@ def test_masks_of_several_sizes_that_are_read_in_order_are_drawn():
     parts = (MaskSamples((png_bytes(own),), (png_bytes(own),)) for own in maps)
     drawn = draw_samples(MixedSamples(tuple(Part("part", part) for part in parts)), 10)
     assert {mask.shape[:2]: mask.max() for _, mask in drawn} == {(4, 6): 0, (8, 4): 1, (4, 4): 2}
+
+
+def test_depths_and_boxes_that_are_read_in_order_are_drawn():
+    image = png_bytes(np.zeros((4, 6), "uint8"))
+    maps = [np.full((4, 6, 1), value, "float32") for value in (1.5, np.nan, 3)]
+    boxes = [np.zeros((count, 7), "float32") for count in (2, 0, 1)]
+    for task, labels in (("depth", maps), ("detection", boxes)):
+        parts = [Part("part", STORAGES[task].samples_of((image,), (label,))) for label in labels]
+        drawn = [label for _, label in draw_samples(MixedSamples(tuple(parts)), 10)]
+        for label in labels:
+            assert any(np.array_equal(label, other, equal_nan=True) for other in drawn)
 
 
 def test_only_correct_predictions_are_best_and_there_may_be_none(model):

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow
 from pyarrow import types
 
+from keras_vit.data.samples import Samples
 from keras_vit.data.stored.column_types import ColumnForm, is_list_of, one, several
 from keras_vit.data.stored.label_storage import LabelStorage, Meaning
 from keras_vit.data.stored_boxes import box_class_names, numbered_rows, size_of
@@ -112,6 +113,9 @@ class Boxes(LabelStorage):
                 "iscrowd": crowd.astype(bool).tolist(),
             },
         }
+
+    def samples_of(self, images, labels):
+        return Samples(images, tuple(map(encode_boxes, labels)), exif=False)
 
     def members_of(self, columns):
         return {"json": json.dumps(columns).encode()}

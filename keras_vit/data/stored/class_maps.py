@@ -5,7 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from keras_vit.data.masks import MaskReader
+from keras_vit.data.masks import MaskReader, MaskSamples
 from keras_vit.data.sources.mask_folder import read_named_classes
 from keras_vit.data.sources.tfds_masks import KNOWN_MASKS
 from keras_vit.data.stored.column_types import IMAGE, ColumnForm, is_image
@@ -39,12 +39,20 @@ class Masks(LabelStorage):
             return MaskReader().decode, tuple(feature.names)
 
     def columns_of(self, label, name, content):
-        file = io.BytesIO()
-        Image.fromarray(np.uint8(label[..., 0])).save(file, "PNG")
-        return {"mask": {"bytes": file.getvalue(), "path": f"{name}.png"}}
+        return {"mask": {"bytes": _png(label), "path": f"{name}.png"}}
+
+    def samples_of(self, images, labels):
+        return MaskSamples(images, tuple(map(_png, labels)), exif=False)
 
     def members_of(self, columns):
         return {self.suffixes[0]: columns["mask"]["bytes"]}
+
+
+def _png(label):
+    """The contents of a PNG file of a class map (height, width, 1)."""
+    file = io.BytesIO()
+    Image.fromarray(np.uint8(label[..., 0])).save(file, "PNG")
+    return file.getvalue()
 
 
 STORAGES = (Masks(),)

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pyarrow
 
-from keras_vit.data.depth_maps import SETTINGS, SUFFIXES, DepthReader, read_settings
+from keras_vit.data.depth_maps import SETTINGS, SUFFIXES, DepthReader, DepthSamples, read_settings
 from keras_vit.data.stored.column_types import ColumnForm, is_image, one
 from keras_vit.data.stored.label_storage import LabelStorage, Meaning
 from keras_vit.labels import label_kind
@@ -58,9 +58,12 @@ class DepthMaps(LabelStorage):
         return label, reader.names
 
     def columns_of(self, label, name, content):
-        file = io.BytesIO()
-        np.save(file, np.float32(label))
-        return {"depth": file.getvalue()}
+        return {"depth": _array(label)}
+
+    def samples_of(self, images, labels):
+        # The labels have their unit already.
+        reader = DepthReader("values", names=tuple(f"channel_{i}" for i in range(labels[0].shape[-1])))
+        return DepthSamples(images, tuple(map(_array, labels)), reader, exif=False)
 
     def members_of(self, columns):
         return {"depth.npy": columns["depth"]}
@@ -71,6 +74,13 @@ class DepthMaps(LabelStorage):
         kept = {name: own[name] for name in ("unit", "min", "max") if name in own}
         quantity = "values" if own.get("quantity") == "values" else "depth"
         return {SETTINGS: json.dumps({"quantity": quantity, **kept, "names": [*dataset.class_names]}) + "\n"}
+
+
+def _array(label):
+    """The contents of a .npy file of a depth map (height, width, channels)."""
+    file = io.BytesIO()
+    np.save(file, np.float32(label))
+    return file.getvalue()
 
 
 STORAGES = (DepthMaps(),)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from keras_vit.data.files import CLASSES
 from keras_vit.data.maps import MapReader
+from keras_vit.data.samples import Samples
 
 
 class Meaning(NamedTuple):
@@ -91,6 +92,10 @@ class LabelStorage:
             content: The image, bytes.
         """
         return {}
+
+    def samples_of(self, images, labels):
+        """Samples in memory of encoded images and their labels, as `samples[i]` has them."""
+        return Samples(images, labels, exif=False)
 
     def members_of(self, columns):
         """The members of a tar file, bytes by suffix, for what `columns_of` returns."""
