@@ -143,16 +143,22 @@ class TensorFlowDevices:
     def distribute(self, batches, batch_size, accumulation_steps=None):
         """A dataset for `fit` of which each worker reads its part of each batch.
 
+        Samples of weight 0 fill up evaluation batches: several convolutions of an empty batch fail.
+
         Args:
             batches: A function (worker, workers) → tf.data.Dataset of that worker's part of each batch.
             batch_size: The global batch size.
-            accumulation_steps: For `sharding.Devices`; here the steps divide batches of any size.
+            accumulation_steps: As of `sharding.Devices`; the steps divide batches of any size.
         """
+        from keras_vit.data.batches import filled_up
+
         if self.num_replicas_in_sync == 1:
             return batches(0, 1)
 
         def of_worker(context):
             part = batches(context.input_pipeline_id, context.num_input_pipelines)
+            if accumulation_steps is None:
+                part = filled_up(part, batch_size // context.num_input_pipelines)
             return part.rebatch(batch_size // context.num_replicas_in_sync)
 
         return self.strategy.distribute_datasets_from_function(of_worker)

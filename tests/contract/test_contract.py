@@ -213,7 +213,7 @@ MODELS += [
 CASES = LAYERS + MODELS
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
 # In a graph of its own, TensorFlow's convolution returns an empty batch with the size of its input, and the
-# optimizer removes the reshape that would correct it. In a model other operations follow, and it is right.
+# optimizer removes the reshape that would correct it. Runs give a device no empty batch.
 EMPTY_IN_A_GRAPH = {layers.StdConv2D, convolution.Conv2D}
 ON_JAX = keras.backend.backend() == "jax"  # which compiles every case
 # tests/models/segmentation/test_image_segmenter.py has fast tests of the queries.
