@@ -7,7 +7,7 @@ from keras_vit.export.outputs.rows import checked_values
 from keras_vit.export.tolerance import problem_of_rows
 from keras_vit.inspection.depth_pictures import depth_colors
 from keras_vit.lazy import LazyModule
-from keras_vit.models.depth.estimating import DEPTHS, estimate
+from keras_vit.models.depth.estimating import DEPTHS, estimate, is_bounded
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
@@ -20,14 +20,14 @@ MAX_DIFFERENCE = 0.02  # on average, of 8 bits, relative to each depth
 class DepthOutputs(MapOutputs):
     """Depths, disparities or other values of each pixel.
 
-    `of_images` returns a dict with float32 (batch, height, width, values): `depth` of the outputs "metric",
-    in the unit of the labels, and "relative", up to a factor; `disparity`, inverse depth up to a factor and
+    `of_images` returns a dict with float32 (batch, height, width, values): `depth` of the quantities
+    "metric", in the unit of the labels, and "relative", up to a factor; `disparity`, inverse depth up to a factor and
     an addend; or `values`. `of_uint8` returns the same at the images' own size.
     """
 
     task, kind, model_class = "depth", "depth_estimator", "DepthEstimator"
     method, does = "estimate", "estimates depth"
-    attributes = {"quantity": "quantity", "max_depth": "max_depth"}
+    attributes = {name: name for name in ("quantity", "max_depth", "activation")}
     page_script = "depth.js"
     page_words = "measured", "Show the depth"
 
@@ -67,12 +67,12 @@ class DepthOutputs(MapOutputs):
             (batch,): a value of the map is its pixel's number times the scale, plus the offset, which is 0 of
             depth and disparity.
         """
-        output, d = self.description.quantity, self.description
+        d = self.description
 
         def encoded(image):
             values = self.whole_values(image, stages)[0]
-            offset = tf.reduce_min(values) if output == "values" else tf.constant(0.0)
-            largest = d.max_depth if output == "metric" else tf.reduce_max(values - offset)
+            offset = tf.reduce_min(values) if d.quantity == "values" else tf.constant(0.0)
+            largest = d.max_depth if is_bounded(d) else tf.reduce_max(values - offset)
             scale = tf.maximum(tf.cast(largest, tf.float32) / LARGEST, np.finfo("float32").tiny)
             numbers = tf.clip_by_value(tf.round((values - offset) / scale), 0.0, LARGEST)
             png = tf.io.encode_png(tf.cast(tf.cast(numbers, tf.int32), tf.uint16))

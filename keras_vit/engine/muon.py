@@ -22,7 +22,7 @@ _NORM_FLOOR = 1e-7
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Muon(AdamW):
-    """Muon for the kernels of attention and MLP in all Transformer blocks, `AdamW` for other weights.
+    """Muon for the kernels of attention and MLP in the blocks of encoders, `AdamW` for other weights.
 
     The step of a kernel is its momentum as a matrix (inputs, outputs), whose singular values a Newton–Schulz
     iteration moves to about 1, times 0.2·√max(inputs, outputs). Its entries are then about as large as those

@@ -39,7 +39,21 @@ class Depth(HeadedTask):
         return [loss_module.AbsoluteRelativeError(model.max_depth)] if model.quantity == "metric" else []
 
     def prepare(self, model, samples, recipe):
-        """Raise ValueError if most depths of some training samples exceed the model's largest."""
+        """Raise ValueError for values that the model or the recipe takes for depths.
+
+        Also if most depths of some training samples exceed the model's largest.
+        """
+        of_values = (getattr(samples, "label_values", None) or {}).get("quantity") == "values"
+        if of_values and model.quantity != "values":
+            raise ValueError(
+                f"the data have values that are no depths; the model's quantity is {model.quantity!r}: give "
+                'head_options the quantity "values"'
+            )
+        if of_values and model.num_classes == 1 and (recipe.crop_area or recipe.scale_jitter):
+            raise ValueError(
+                "crop_area and scale_jitter divide maps of one channel, as depths; for other values set them to "
+                "None"
+            )
         if model.quantity != "metric" or not hasattr(samples, "__getitem__"):
             return
         indices = np.unique(np.linspace(0, len(samples) - 1, CHECKED).astype(int))

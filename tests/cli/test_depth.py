@@ -59,7 +59,7 @@ def test_maps_pictures_and_clouds_are_written(json_of, live, model, rooms, tmp_p
         assert stored.dtype == np.float32
         np.testing.assert_allclose(stored, values, rtol=1e-5)
         told = json.loads((tmp_path / "out" / "png" / f"{name}.json").read_text())
-        assert told == {"quantity": "metric", "scale": pytest.approx(10 / 65535)}
+        assert told == {"quantity": "metric", "value_of_one": pytest.approx(10 / 65535)}
         with Image.open(tmp_path / "out" / "png" / f"{name}.png") as image:
             np.testing.assert_allclose(np.asarray(image) * told["scale"], values, atol=told["scale"])
         with Image.open(tmp_path / "out" / "pictures" / f"{name}.png") as image:
@@ -93,7 +93,7 @@ REFUSED = {
     "expected numbers FX,FY,CX,CY with FX, FY > 0; got '1,0,2,3'": ["--maps", "out", "--camera", "1,0,2,3"],
     "a model that detects objects; this one's task is 'depth'": ["--boxes", "out"],
     "--maps and --windows need a model with outputs for each pixel": ["--maps", "out", "--model", "c.keras"],
-    "--point_cloud needs a model of depth; this one's output is 'disparity'": [
+    "--point_cloud needs a model of depth; this one's quantity is 'disparity'": [
         *("--maps", "out", "--point_cloud", "--camera", "1,1,0,0", "--model", "d.keras"),
     ],
 }

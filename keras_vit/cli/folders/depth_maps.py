@@ -29,16 +29,17 @@ class DepthMaps(Folder):
     def writer(self, folder, model, files, args):
         from keras_vit.models.depth.estimating import DEPTHS
 
-        kind = model.quantity
-        if args.point_cloud and kind not in DEPTHS:
-            raise ValueError(f"--point_cloud needs a model of depth; this one's output is {kind!r}")
+        quantity = model.quantity
+        if args.point_cloud and quantity not in DEPTHS:
+            raise ValueError(f"--point_cloud needs a model of depth; this one's quantity is {quantity!r}")
         folder.mkdir()
         is_single = model.num_classes == 1
 
         def write(path, image, values):
             name = files[path]
             self.write(
-                folder / ARRAYS[kind] / f"{name[:-4]}.npy", _array(values[..., 0] if is_single else values)
+                folder / ARRAYS[quantity] / f"{name[:-4]}.npy",
+                _array(values[..., 0] if is_single else values),
             )
             if is_single:
                 self._write_pictures(folder, name, model, values[..., 0])
@@ -51,14 +52,15 @@ class DepthMaps(Folder):
         """Write a picture in colors and, if there are no negative values, a PNG file with 16 bits."""
         from keras_vit.inspection.class_map_pictures import png_bytes
         from keras_vit.inspection.depth_pictures import depth_png, legend_picture, png_scale
-        from keras_vit.models.depth.estimating import DEPTHS
+        from keras_vit.models.depth.estimating import is_bounded
 
-        kind = model.quantity
-        self.write(folder / PICTURES / name, png_bytes(legend_picture(values, kind not in DEPTHS)))
-        if kind != "values":
-            scale = png_scale(model.max_depth if kind == "metric" else values.max())
+        quantity = model.quantity
+        picture = legend_picture(values, near_is_high=quantity == "disparity")
+        self.write(folder / PICTURES / name, png_bytes(picture))
+        if quantity != "values":
+            scale = png_scale(model.max_depth if is_bounded(model) else values.max())
             self.write(folder / PNGS / name, depth_png(values, scale))
-            text = json.dumps({"quantity": kind, "scale": scale}) + "\n"
+            text = json.dumps({"quantity": quantity, "value_of_one": scale}) + "\n"
             self.write(folder / PNGS / f"{name[:-4]}.json", text.encode())
 
     def _write_cloud(self, path, image, values, camera):

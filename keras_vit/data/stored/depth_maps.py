@@ -23,7 +23,7 @@ class DepthMaps(LabelStorage):
 
     kind, purpose = label_kind("depth"), "depth"
     file = SETTINGS
-    column = ColumnForm(is_image, is_image, ("depth", "depth_map", "disparity", "values", "label"))
+    column = ColumnForm(is_image, is_image, ("depth", "depth_map", "label"))
     suffixes = tuple(f"depth{suffix}" for suffix in SUFFIXES)
     types = {"depth": (pyarrow.binary(), lambda names: one("binary"))}
 
@@ -71,7 +71,7 @@ class DepthMaps(LabelStorage):
     def files(self, dataset):
         """`depth.json`, of maps that have their unit already."""
         own = getattr(next(iter(dataset.splits.values())), "label_values", None) or {}
-        kept = {name: own[name] for name in ("unit", "min", "max") if name in own}
+        kept = {name: own[name] for name in ("unit", "min", "max", "crop") if name in own}
         quantity = "values" if own.get("quantity") == "values" else "depth"
         return {SETTINGS: json.dumps({"quantity": quantity, **kept, "names": [*dataset.class_names]}) + "\n"}
 

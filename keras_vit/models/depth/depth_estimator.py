@@ -83,7 +83,7 @@ class DepthEstimator(HeadedModel):
         head_norm: "batch" or None: the norm before the layer of "linear", and after each convolution of the
             residual units of "dpt". It is of the batch on all devices, and not defined for
             `accumulation_steps` above 1.
-        bins: Number of depths of a "metric" output of "linear"; None for none.
+        bins: Number of depths of the quantity "metric" of "linear"; None, or an `activation`, for none.
         min_depth: The smallest of these depths.
         max_depth: The largest one, or the factor of a "metric" output's "sigmoid".
         variance_focus, gradient_weight: Of the loss in training, see `models.depth.depth_loss.DepthLoss`.
@@ -119,7 +119,7 @@ class DepthEstimator(HeadedModel):
     head_layers = r"(readout|reassemble|fusion)_\d+|(decoder|head|output)_convolution|head(_norm)?"
     class_layers = ("head", "output_convolution")
     head_options = ("head", "blocks", "readout", "upsampling")
-    class_options = ("value_activation",)
+    class_options = ("value_activation", "quantity", "max_depth")
     without_head = "this model estimates depth; use its `estimate` method"
     rules = {
         **dict.fromkeys(("num_classes", "decoder_size", "head_size"), _POSITIVE),
@@ -172,6 +172,8 @@ class DepthEstimator(HeadedModel):
             raise ValueError(
                 f"quantity={quantity!r} is one number for each pixel; got num_classes={num_classes}"
             )
+        if min_depth >= max_depth:
+            raise ValueError(f"expected a min_depth below max_depth; got {min_depth:g} and {max_depth:g}")
         if readout != "ignore" and not encoder.class_token:
             raise ValueError(f"readout={readout!r} needs an encoder with a class token; got one without")
         maps, head_inputs = _readouts(self, encoder)

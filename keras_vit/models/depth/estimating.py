@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from keras_vit.types import Images, Size
 if TYPE_CHECKING:
     import keras
 
-DEPTHS = ("metric", "relative")  # the outputs that are larger where it is farther
+DEPTHS = ("metric", "relative")  # the quantities that are larger where it is farther
 WITHOUT_SCALE = ("relative", "disparity")  # those of which each image has its own scale
 
 
@@ -36,7 +37,7 @@ def estimate(
     An image is cut into overlapping windows of the model's size, whose outputs are averaged; one that is
     smaller is padded. A model for any size computes an image as one window unless `window` is given.
 
-    The outputs "relative" and "disparity" have another scale in each window. Those of a window are therefore
+    The quantities "relative" and "disparity" have another scale in each window. Those of a window are therefore
     multiplied by the factor, and for "disparity" increased by the addend, with which they come closest to
     what the model computes of the whole image at a window's size, by least squares.
 
@@ -96,20 +97,30 @@ def _adjustment(model, pixels, window):
     size = (window or pixels.shape) if is_dynamic(model.image_size) else model.image_size
     if model.quantity not in WITHOUT_SCALE or all(n <= side for n, side in zip(pixels.shape, size)):
         return None
-    patches = patch_pixels(inner_transformer(model))
-    size = tuple(min(side, -(-n // patch) * patch) for side, n, patch in zip(size, pixels.shape, patches))
-    prepare = dataclasses.replace(model.preprocessing, image_size=size, resize="squash")
-    image = prepare.normalize(prepare.resized(pixels))
-    output = check_finite(np.asarray(model.predict_on_batch(image[np.newaxis]), "float32"))[0]
-    whole = resize(output, pixels.shape[:2], dataclasses.replace(prepare, interpolation="bilinear"))
+    if is_dynamic(model.image_size):
+        patches = patch_pixels(inner_transformer(model))
+        size = (min(side, -(-n // patch) * patch) for side, n, patch in zip(size, pixels.shape, patches))
+
+    @functools.cache  # `slide` checks its arguments before the first window.
+    def of_whole():
+        prepare = dataclasses.replace(model.preprocessing, image_size=tuple(size), resize="squash")
+        image = prepare.normalize(prepare.resized(pixels))
+        output = check_finite(np.asarray(model.predict_on_batch(image[np.newaxis]), "float32"))[0]
+        return resize(output, pixels.shape[:2], dataclasses.replace(prepare, interpolation="bilinear"))
 
     def adjusted(output, top, left):
+        whole = of_whole()
         target = whole[top : top + output.shape[0], left : left + output.shape[1]]
         own = output[: target.shape[0], : target.shape[1]]
         factor, addend = fitted(own, target, model.quantity == "disparity")
         return np.maximum(factor * output + addend, 0, dtype="float32")
 
     return adjusted
+
+
+def is_bounded(model):
+    """Whether the depths of a `DepthEstimator`, or of its description, are at most its `max_depth`."""
+    return model.quantity == "metric" and model.activation in (None, "sigmoid")
 
 
 def fitted(values, target, has_addend):

@@ -230,10 +230,13 @@ class DptForm(ModelForm):
         reasons = {
             f"quantity={model.quantity!r} (supported: 'disparity' or 'metric')": model.quantity
             not in ("disparity", "metric"),
-            f"activation={model.activation!r} with quantity={model.quantity!r}": model.value_activation
-            != ("sigmoid" if is_metric and model.upsampling == "match" else "relu"),
+            "quantity='metric' with upsampling='double' (supported: 'match')": is_metric
+            and model.upsampling == "double",
+            f"activation={model.value_activation!r} with quantity={model.quantity!r} (supported: 'sigmoid' for "
+            "'metric', 'relu' for 'disparity')": model.value_activation
+            != ("sigmoid" if is_metric else "relu"),
             f"blocks={model.read_blocks} (supported: each once)": len({*model.read_blocks}) < LEVELS,
-            f"max_depth={model.max_depth} (supported: whole numbers)": whole and model.upsampling == "match",
+            f"max_depth={model.max_depth} (supported: whole numbers)": whole,
         }
         return [*true_reasons(reasons), *other_values(vars(model), {"num_classes": 1})]
 
