@@ -21,8 +21,8 @@ class DepthOutputs(MapOutputs):
     """Depths, disparities or other values of each pixel.
 
     `of_images` returns a dict with float32 (batch, height, width, values): `depth` of the quantities
-    "metric", in the unit of the labels, and "relative", up to a factor; `disparity`, inverse depth up to a factor and
-    an addend; or `values`. `of_uint8` returns the same at the images' own size.
+    "metric", in the unit of the labels, and "relative", up to a factor; `disparity`, inverse depth up to a
+    factor and an addend; or `values`. `of_uint8` returns the same at the images' own size.
     """
 
     task, kind, model_class = "depth", "depth_estimator", "DepthEstimator"

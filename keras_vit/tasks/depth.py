@@ -51,8 +51,8 @@ class Depth(HeadedTask):
             )
         if of_values and model.num_classes == 1 and (recipe.crop_area or recipe.scale_jitter):
             raise ValueError(
-                "crop_area and scale_jitter divide maps of one channel, as depths; for other values set them to "
-                "None"
+                "crop_area and scale_jitter divide maps of one channel, as depths; for other values set both "
+                "to None"
             )
         if model.quantity != "metric" or not hasattr(samples, "__getitem__"):
             return

@@ -20,6 +20,12 @@ from keras_vit.data.files import file_orientations, refuse_unreadable
 from keras_vit.data.paired_files import read_pairs, refuse_other_sizes
 from keras_vit.data.samples import hold_out_missing
 
+# What a missing scale may be, by quantity.
+SCALES = {
+    "depth": 'such as {"scale": 1000, "unit": "m"} for millimeters, or {"scale": 1} for depths of any unit',
+    "disparity": 'the focal length in pixels times the baseline, or {"scale": 1} for depths of any unit',
+    "values": 'such as {"scale": 1} for the numbers as they are',
+}
 QUANTITIES = {"depths": "depth", "disparities": "disparity", "values": "values"}  # by folder
 
 
@@ -129,10 +135,7 @@ def _check(path, reader):
     try:
         values = reader.label(path)
     except NoScaleError as error:
-        raise ValueError(
-            f'{path}: {error}; write one, such as {{"scale": 1000, "unit": "m"}} for millimeters, or '
-            '{"scale": 1} for depths of any unit'
-        ) from None
+        raise ValueError(f"{path}: {error}; write one, {SCALES[reader.quantity]}") from None
     except (OSError, ValueError) as error:
         return _Map(reason=str(error))
     known = values[np.isfinite(values)]

@@ -37,9 +37,9 @@ def estimate(
     An image is cut into overlapping windows of the model's size, whose outputs are averaged; one that is
     smaller is padded. A model for any size computes an image as one window unless `window` is given.
 
-    The quantities "relative" and "disparity" have another scale in each window. Those of a window are therefore
-    multiplied by the factor, and for "disparity" increased by the addend, with which they come closest to
-    what the model computes of the whole image at a window's size, by least squares.
+    The quantities "relative" and "disparity" have another scale in each window. Those of a window are
+    therefore multiplied by the factor, and for "disparity" increased by the addend, with which they come
+    closest to what the model computes of the whole image at a window's size, by least squares.
 
     Args:
         model: A `DepthEstimator`.

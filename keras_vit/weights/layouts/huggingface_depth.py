@@ -227,14 +227,14 @@ class DptForm(ModelForm):
     def unsupported(self, model, config):
         is_metric = model.quantity == "metric"
         whole = is_metric and model.max_depth != int(model.max_depth)
+        activation = "sigmoid" if is_metric else "relu"
         reasons = {
             f"quantity={model.quantity!r} (supported: 'disparity' or 'metric')": model.quantity
             not in ("disparity", "metric"),
             "quantity='metric' with upsampling='double' (supported: 'match')": is_metric
             and model.upsampling == "double",
-            f"activation={model.value_activation!r} with quantity={model.quantity!r} (supported: 'sigmoid' for "
-            "'metric', 'relu' for 'disparity')": model.value_activation
-            != ("sigmoid" if is_metric else "relu"),
+            f"activation={model.value_activation!r} with quantity={model.quantity!r} (supported: "
+            f"{activation!r})": model.value_activation != activation,
             f"blocks={model.read_blocks} (supported: each once)": len({*model.read_blocks}) < LEVELS,
             f"max_depth={model.max_depth} (supported: whole numbers)": whole,
         }
