@@ -103,6 +103,21 @@ def test_depths_beyond_the_models_largest_are_noticed_before_training(samples):
         TASK.prepare(model, samples, None)
 
 
+@pytest.mark.parametrize(
+    ("quantity", "recipe", "message"),
+    [
+        ("metric", {}, "^the data have values that are no depths; the model's quantity is 'metric'"),
+        ("values", {"scale_jitter": (1.0, 1.5)}, "^crop_area and scale_jitter divide maps of one channel"),
+    ],
+)
+def test_values_are_not_taken_for_depths(quantity, recipe, message):
+    model = types.SimpleNamespace(quantity=quantity, num_classes=1, max_depth=10.0)
+    data = types.SimpleNamespace(label_values={"quantity": "values"})
+    recipe = types.SimpleNamespace(**{"crop_area": None, "scale_jitter": None, **recipe})
+    with pytest.raises(ValueError, match=message):
+        TASK.prepare(model, data, recipe)
+
+
 def test_other_models_labels_and_recipes_are_refused(estimator, samples, tmp_path):
     with pytest.raises(ValueError, match="^expected a model whose outputs are maps of depth"):
         TASK.check_model(small())

@@ -199,13 +199,14 @@ def json_of(found):
 
 @pytest.mark.parametrize("file_format", ["webdataset", "parquet"])
 def test_shards_have_the_depths_and_their_unit(file_format, tmp_path):
-    of = {"max": 8, **METERS}  # Some are invalid.
+    of = {"max": 8, "crop": "kitti_garg", **METERS}  # Some are invalid.
     dataset = load(write(tmp_path / "in", settings=of))
     write_shards(dataset, tmp_path / "out", file_format)
     written = load(f"{file_format}:{tmp_path}/out")
     assert written.class_names == ("depth",)
     about = written.split("train").label_values
     assert about["unit"] == "m" and about["max"] == 8 and "scale" not in about
+    assert about["crop"] == "kitti_garg"
     expected, found = maps(dataset), maps(written)
     assert expected.keys() == found.keys() and np.isnan(np.stack([*found.values()])).any()
     for number, depth in expected.items():

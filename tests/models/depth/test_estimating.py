@@ -41,6 +41,14 @@ def test_windows_without_a_scale_get_one(output, size, options, image, monkeypat
     assert factor > 0 and np.abs(factor * found[..., 0] + addend - image[..., 0]).max() < 4
 
 
+@pytest.mark.parametrize("quantity", ["relative", "disparity"])
+def test_an_image_that_is_narrower_than_the_model_has_windows(quantity):
+    encoder = keras_vit.VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1, "image_size": 16})
+    model = keras_vit.DepthEstimator(encoder, head="linear", quantity=quantity)
+    [found] = model.estimate(np.zeros((10, 40, 3), "uint8"))
+    assert found.shape == (10, 40, 1) and np.isfinite(found).all()
+
+
 def test_windows_of_metric_depth_are_averaged(image, monkeypatch):
     [found] = estimator("metric", monkeypatch, (1, 1)).estimate(image)
     np.testing.assert_allclose(found, image[..., :1], rtol=1e-4)
