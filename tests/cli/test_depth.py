@@ -61,7 +61,9 @@ def test_maps_pictures_and_clouds_are_written(json_of, live, model, rooms, tmp_p
         told = json.loads((tmp_path / "out" / "png" / f"{name}.json").read_text())
         assert told == {"quantity": "metric", "value_of_one": pytest.approx(10 / 65535)}
         with Image.open(tmp_path / "out" / "png" / f"{name}.png") as image:
-            np.testing.assert_allclose(np.asarray(image) * told["value_of_one"], values, atol=told["scale"])
+            np.testing.assert_allclose(
+                np.asarray(image) * told["value_of_one"], values, atol=told["value_of_one"]
+            )
         with Image.open(tmp_path / "out" / "pictures" / f"{name}.png") as image:
             assert image.height >= 30 and image.width > 40
         points = point_cloud(stored, [[30, 0, 20], [0, 31, 15], [0, 0, 1]], np.asarray(Image.open(path)))
