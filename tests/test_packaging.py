@@ -76,6 +76,7 @@ def test_the_wheel_requires_what_the_package_imports(wheel):
                     found.add(node.module.partition(".")[0])
     names = {
         "absl": "absl-py",
+        "cv2": "opencv-python-headless",
         "PIL": "pillow",
         "yaml": "pyyaml",
         "sklearn": "scikit-learn",

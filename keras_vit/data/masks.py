@@ -81,7 +81,7 @@ class MaskSamples(MapSamples):
     members = ("images", "masks")
 
     @property
-    def reader(self):
+    def reader(self) -> MaskReader:
         return MaskReader(self.values, self.colors)
 
 

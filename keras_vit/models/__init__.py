@@ -3,6 +3,8 @@
 from keras_vit.engine.distributed_model import DistributedModel as DistributedModel
 from keras_vit.lazy import lazy_names
 from keras_vit.models.depth.depth_estimator import DepthEstimator as DepthEstimator
+from keras_vit.models.depth.point_cloud import point_cloud as point_cloud
+from keras_vit.models.depth.point_cloud import write_ply as write_ply
 from keras_vit.models.detection.detecting import Detections as Detections
 from keras_vit.models.detection.object_detector import ObjectDetector as ObjectDetector
 from keras_vit.models.image_text.image_text_model import ImageTextModel as ImageTextModel
