@@ -44,7 +44,7 @@ def test_mirrored_uses_every_device_and_divides_a_batch_in_its_order():
     count = mirrored.num_replicas_in_sync
     assert count == len(tf.config.list_logical_devices(kind))
     assert mirrored.is_chief and mirrored.smallest(7) == 7
-    batches = [*mirrored.distribute(numbers(2 * count), 2 * count)]
+    batches = [*mirrored.distribute(numbers(2 * count), 2 * count, accumulation_steps=1)]
     assert len(batches) == 4
     for number, batch in enumerate(batches):
         parts = [part.numpy().tolist() for part in mirrored.strategy.experimental_local_results(batch)]
