@@ -60,7 +60,7 @@ def discovered(package, attribute):
 
     Example:
         >>> sorted(kind.name for kind in discovered("keras_vit.labels", "KIND"))[:2]
-        ['detection', 'multi_label']
+        ['depth', 'detection']
     """
     names = sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__))
     modules = [importlib.import_module(f"{package}.{name}") for name in names if not name.startswith("_")]

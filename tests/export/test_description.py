@@ -87,5 +87,5 @@ def test_an_unknown_task_and_one_of_class_maps_are_refused():
         describe(small(num_layers=1), "segmentation")
     with pytest.raises(ValueError, match="a task with one output per image; got 'detection'"):
         describe(small(num_layers=1), "detection")
-    with pytest.raises(ValueError, match="task must be one of .*; got 'depth'"):
-        describe(small(num_layers=1), "depth")
+    with pytest.raises(ValueError, match="task must be one of .*; got 'depths'"):
+        describe(small(num_layers=1), "depths")

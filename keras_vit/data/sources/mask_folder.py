@@ -82,6 +82,7 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
             have pixels.
 
     Example:
+        >>> from PIL import Image
         >>> for name in ("images", "masks"):
         ...     (tmp / name).mkdir()
         ...     for number in range(10):

@@ -49,8 +49,8 @@ class DepthLoss(keras.losses.Loss):
         sample_weight: (batch,).
 
     Example:
-        >>> depths = np.array([[[[1.0], [2.0], [np.nan]]]])
-        >>> round(float(DepthLoss("relative", gradient_weight=0)(depths, 3 * depths)), 3)
+        >>> depths, outputs = np.array([[[[1.0], [2.0], [np.nan]]]]), np.array([[[[3.0], [6.0], [1.0]]]])
+        >>> round(float(DepthLoss("relative", gradient_weight=0)(depths, outputs)), 3)
         0.001
 
     Source: Eigen et al. 2014 (arXiv 1406.2283), section 3.2; Ranftl et al. 2020 (MiDaS, arXiv 1907.01341),

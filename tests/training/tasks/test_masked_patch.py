@@ -16,16 +16,16 @@ def test_colors_have_the_weighted_cross_entropy_of_each_patch(rng):
     weights = np.array([[1.0, 0, 0], [1, 1, 0]])
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     each = -np.take_along_axis(logs, y[..., np.newaxis], -1)[..., 0]
-    loss = objective("mean_color").loss(None)(y, logits, weights)
+    loss = objective("mean_color").loss(None, None)(y, logits, weights)
     assert float(loss) == pytest.approx((weights * each).sum() / 3, rel=1e-5)
 
 
 def test_pixels_have_the_weighted_squared_error(rng):
     y, p, weights = rng.standard_normal((4, 3)), rng.standard_normal((4, 3)), np.array([1.0, 0, 2, 0.5])
     expected = (weights * ((y - p) ** 2).mean(1)).sum() / 3.5
-    assert float(objective("pixels").loss(None)(y, p, weights)) == pytest.approx(expected, rel=1e-5)
+    assert float(objective("pixels").loss(None, None)(y, p, weights)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_target_chooses_the_loss():
-    losses = [type(objective(target).loss(None)) for target in ("mean_color", "downsized", "pixels")]
+    losses = [type(objective(target).loss(None, None)) for target in ("mean_color", "downsized", "pixels")]
     assert losses[0] is losses[1] is keras.losses.SparseCategoricalCrossentropy and losses[2] is not losses[1]
