@@ -172,8 +172,6 @@ class DepthEstimator(HeadedModel):
             raise ValueError(
                 f"quantity={quantity!r} is one number for each pixel; got num_classes={num_classes}"
             )
-        if min_depth >= max_depth:
-            raise ValueError(f"expected a min_depth below max_depth; got {min_depth:g} and {max_depth:g}")
         if readout != "ignore" and not encoder.class_token:
             raise ValueError(f"readout={readout!r} needs an encoder with a class token; got one without")
         maps, head_inputs = _readouts(self, encoder)
