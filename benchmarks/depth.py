@@ -6,17 +6,15 @@ All weights are random. Each system runs in its own process, one image at a time
 take turns. Cases that are not measured again keep their results.
 """
 
-import argparse
 import dataclasses
 import functools
 import json
-import os
 import pathlib
-import tempfile
 
-from harness import HERE, command, interleaved, measure
-from machine import circumstances, installed, use_cores
-from report import page_of_cases, update
+from cases import OURS, PEERS, measure_cases
+from harness import HERE
+from machine import use_cores
+from report import page_of_cases
 from systems import Case, declare_torchvision, keras_inference, timed, torch_step
 
 SIZE = 518  # pixels
@@ -24,8 +22,6 @@ CASES = {  # title → (variant, channels of the fused maps, channels of the nec
     "Depth Anything V2 S/14": ("S/14", 64, (48, 96, 192, 384)),
     "Depth Anything V2 B/14": ("B/14", 128, (96, 192, 384, 768)),
 }
-OURS = ("keras_vit", "keras_vit graph", "keras_vit XLA")
-PEERS = ("transformers", "transformers compiled")
 BOUND = 3e-6
 RESULTS = HERE / "DEPTH.json"
 INTRODUCTION = f"""\
@@ -39,23 +35,7 @@ above 1 is faster."""
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=CASES, choices=CASES)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, help="cores for each system; by default all")
-    args = parser.parse_args()
-    if not installed("transformers", "torch"):
-        raise SystemExit("depth.py needs transformers and torch: requirements-peers.txt")
-    os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_OFFLINE": "1"}  # of the systems' processes
-    for title in args.cases:
-        with tempfile.TemporaryDirectory() as folder:
-            difference = measure("depth.compare", title=title, folder=folder)
-            options = {"title": title, "folder": folder, "threads": args.threads}
-            commands = {
-                name: command("depth.measure_system", name=name, **options) for name in (*OURS, *PEERS)
-            }
-            found = circumstances(args.threads) | {"systems": interleaved(commands, args.rounds)}
-            update(RESULTS, "cases", {title: found | {"difference": difference}})
+    measure_cases("depth", __doc__, CASES, RESULTS)
     write_report()
 
 

@@ -99,10 +99,10 @@ class Description:
 
     def __getattr__(self, name):
         """An attribute of the live model that its task reads, of those that its outputs name."""
-        attributes = {} if name.startswith("_") or not self.around else AROUND[self.kind].attributes
+        attributes = () if name.startswith("_") or not self.around else AROUND[self.kind].attributes
         if name not in attributes:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return self.around[attributes[name]]
+        return self.around[name]
 
     patch_size = property(lambda self: tuple(self.architecture["patch_size"]))
     resnet = property(lambda self: self.architecture["resnet"])

@@ -247,26 +247,26 @@ def _overlapping(model):
 
     OpenVINO 2026.4 computes them wrong in 8 bits if the batch size is unknown: depths were off by 17 %.
     """
-    found = []
+    convolutions = []
     for node in model.get_ops():
         if node.get_type_name() in ("Convolution", "GroupConvolution"):
             strides = node.get_attributes()["strides"]
             sides = node.input_value(1).get_partial_shape().to_shape()[-len(strides) :]
             if any(side > stride for side, stride in zip(sides, strides)):
-                found.append(node.get_friendly_name())
-    return found
+                convolutions.append(node.get_friendly_name())
+    return convolutions
 
 
 def _ends(model, names):
     """The names of the operations of some outputs from their last matmul or convolution on."""
-    found = []
+    operations = []
     for output in model.outputs:
         node = output.get_node() if names & output.get_names() else None
         while node is not None and node.get_input_size():
-            found.append(node.get_friendly_name())
+            operations.append(node.get_friendly_name())
             is_last = node.get_type_name() in ("MatMul", "Convolution")
             node = None if is_last else node.input_value(0).get_node()
-    return found
+    return operations
 
 
 def _fuse_norms(openvino, model):

@@ -5,14 +5,13 @@ import numpy as np
 from keras_vit.export.outputs.maps import MapOutputs
 from keras_vit.export.outputs.rows import checked_values
 from keras_vit.export.tolerance import problem_of_rows
-from keras_vit.inspection.depth_pictures import depth_colors
+from keras_vit.inspection.depth_pictures import LARGEST, depth_colors
 from keras_vit.lazy import LazyModule
 from keras_vit.models.depth.estimating import DEPTHS, estimate, is_bounded
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
 NAMES = {"metric": "depth", "relative": "depth", "disparity": "disparity", "values": "values"}
-LARGEST = 2**16 - 1  # in a PNG file
 MAX_CHANNELS = 4  # of a PNG file
 MAX_DIFFERENCE = 0.02  # on average, of 8 bits, relative to each depth
 
@@ -27,7 +26,7 @@ class DepthOutputs(MapOutputs):
 
     task, kind, model_class = "depth", "depth_estimator", "DepthEstimator"
     method, does = "estimate", "estimates depth"
-    attributes = {name: name for name in ("quantity", "max_depth", "activation")}
+    attributes = ("quantity", "max_depth", "activation")
     page_script = "depth.js"
     page_words = "measured", "Show the depth"
 

@@ -22,7 +22,7 @@ class RowOutputs:
 
     Attributes:
         task: The task of these outputs; None for several.
-        attributes: Attributes of the live model that tasks read, by name the argument of its constructor.
+        attributes: Attributes of the live model that tasks read, arguments of its constructor.
         kind, model_class: The `kind` and the name of the class of a model around a `VisionTransformer` that
             has them; None for a `VisionTransformer`.
         method, does: The method of `ExportedModel` for images, and what it does with them.
@@ -45,7 +45,7 @@ class RowOutputs:
 
     task = kind = model_class = colors = None
     method, does = "classify", "classifies images"
-    attributes = {}
+    attributes = ()
     in_float = ()
     can_roll_out = True
     page_script = "rows.js"

@@ -109,10 +109,10 @@ def run(args):
         )
     chosen = [folder for option, folder in folders.items() if getattr(args, option)]
     for folder in FOLDERS:
-        given = [f"--{name}" for name in folder.options if getattr(args, name)]
-        if given and folder not in chosen:
+        names = [f"--{name}" for name in folder.options if getattr(args, name)]
+        if names and folder not in chosen:
             other = f" and a model of the task {folder.task!r}; this one's task is {task.name!r}"
-            raise ValueError(f"{', '.join(given)} need --{folder.option}{other * (folder.task != task.name)}")
+            raise ValueError(f"{', '.join(names)} need --{folder.option}{other * (folder.task != task.name)}")
     for folder in chosen:
         folder.check(args)
     if args.windows and model.preprocessing.image_size is None:

@@ -148,17 +148,17 @@ class DepthReader(MapReader):
         )
         with np.errstate(all="ignore"):
             scale = self.scale or 1
-            found = scale / numbers if self.quantity == "disparity" else numbers / scale
-            found = found.astype("float32", copy=False)
+            depths = scale / numbers if self.quantity == "disparity" else numbers / scale
+            depths = depths.astype("float32", copy=False)
         low = self.min if self.quantity == "values" else max(self.min or 0, np.finfo("float32").tiny)
-        is_valid = np.isfinite(found)
+        is_valid = np.isfinite(depths)
         if low is not None:
-            is_valid &= found >= np.float32(low)
+            is_valid &= depths >= np.float32(low)
         if self.max is not None:
-            is_valid &= found <= np.float32(self.max)
+            is_valid &= depths <= np.float32(self.max)
         if self.invalid is not None:
             is_valid &= (values != self.invalid).any(axis=-1, keepdims=True)
-        return np.where(is_valid, found, np.float32("nan"))
+        return np.where(is_valid, depths, np.float32("nan"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,13 +207,15 @@ def read_settings(root, **defaults):
     if not path.is_file():
         return DepthReader(**defaults)
     try:
-        found = json.loads(read_text(path))
-        if not isinstance(found, dict):
-            raise ValueError(f"expected an object; got {type(found).__name__}")
-        if unknown := [name for name in found if name not in known]:
+        settings = json.loads(read_text(path))
+        if not isinstance(settings, dict):
+            raise ValueError(f"expected an object; got {type(settings).__name__}")
+        if unknown := [name for name in settings if name not in known]:
             hint = did_you_mean(unknown[0], known)
             raise ValueError(f"expected keys of {', '.join(known)}; got {unknown[0]!r}{hint}")
-        return DepthReader(**defaults | {name: value for name, value in found.items() if value is not None})
+        return DepthReader(
+            **defaults | {name: value for name, value in settings.items() if value is not None}
+        )
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)}: {error}") from None
 
@@ -303,20 +305,20 @@ def _read_array(content):
 
 def _read_archive(content):
     """The array of a `.npz` file."""
-    found = None
+    array = None
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             arrays = {name.removesuffix(".npy"): name for name in archive.namelist()}
             names = [*arrays] if len(arrays) == 1 else [name for name in ARRAYS if name in arrays]
             if len(names) == 1:
                 with archive.open(arrays[names[0]]) as file:
-                    found = file.read(MAX_BYTES)
+                    array = file.read(MAX_BYTES)
     except DAMAGED as error:
         raise ValueError(f"a damaged .npz file ({one_line(error)})") from None
-    if found is None:
+    if array is None:
         has = ", ".join(arrays) or "none"
         raise ValueError(f"expected one array, or one named {' or '.join(ARRAYS)}; got {has}")
-    return _read_array(found)
+    return _read_array(array)
 
 
 def _read_pfm(content):

@@ -57,9 +57,9 @@ def depth_figure(
             show(axes, depth_colors(depths, low, high, near_is_high) / 255)
             axes.set_title(name, fontsize=8)
         if truth is not None:
-            found, true = (np.asarray(each, "float64") for each in of_image)
+            estimate, true = (np.asarray(depths, "float64") for depths in of_image)
             with np.errstate(divide="ignore", invalid="ignore"):
-                error = np.abs(found - true) / np.abs(true)
+                error = np.abs(estimate - true) / np.abs(true)
             light = np.where(np.isfinite(error), 1 - np.clip(2 * error, 0, 1), 0.5)
             show(below[-1], np.repeat(light[..., np.newaxis], 3, axis=-1))
             below[-1].set_title("relative error", fontsize=8)

@@ -10,7 +10,7 @@ from keras_vit.layers.convolution import Conv2D
 from keras_vit.layers.dense import CompositeLayer, Dense
 from keras_vit.layers.hints import FREE, sharded
 from keras_vit.layers.mlp import ACTIVATIONS
-from keras_vit.layers.segmentation_head import resize
+from keras_vit.layers.segmentation_head import batch_norm, resize
 from keras_vit.layers.token_grid import TokensToGrid
 from keras_vit.rules import boolean, integer, number, one_of
 
@@ -19,12 +19,6 @@ FACTORS = (4, 2, 1, 0.5)
 VALUES = {"sigmoid": ops.sigmoid, "exp": ops.exp, "relu": ops.relu, "linear": lambda x: x}
 _BIN_OFFSET = 0.1  # added to the weight of each bin, so that their sum is positive
 _LOGITS_SCALE = 4  # how often the bins' weights are finer than patches
-
-
-def batch_norm(policy, name):
-    # torch's momentum of 0.1 and epsilon. On JAX the batch is that of all devices anyway.
-    options = {"momentum": 0.9, "epsilon": 1e-5, "synchronized": keras.backend.backend() == "tensorflow"}
-    return sharded(keras.layers.BatchNormalization(**options, dtype=policy, name=name), FREE)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

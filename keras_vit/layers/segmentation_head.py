@@ -25,6 +25,17 @@ def resize(x, size):
     return backend.image.resize(x, size, "bilinear", antialias=False, data_format="channels_last")
 
 
+def batch_norm(policy, name):
+    """A batch norm of a dtype policy, over the batch on all devices.
+
+    >>> batch_norm("float32", "head_norm").momentum
+    0.9
+    """
+    # torch's momentum of 0.1 and epsilon. On JAX the batch is that of all devices anyway.
+    options = {"momentum": 0.9, "epsilon": 1e-5, "synchronized": keras.backend.backend() == "tensorflow"}
+    return sharded(keras.layers.BatchNormalization(**options, dtype=policy, name=name), FREE)
+
+
 @keras.saving.register_keras_serializable("keras_vit")
 class UpscaleBlock(CompositeLayer):
     """Double the resolution of a grid: a transposed convolution, an activation, a convolution and a norm.

@@ -1,5 +1,9 @@
 """Models with an encoder and a head of classes on its tokens: segmenters and detectors."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 
 from keras_vit.models.backbones import of_backbone
@@ -21,6 +25,7 @@ class HeadedModel(EncoderModel):
     """
 
     is_classifier = False
+    other_norm = None  # the `head_norm` in place of "batch", for micro-batches
     head_layers = ""  # a pattern of the names of all layers that any of its heads has
     class_layers = ("head",)  # the names of those whose shapes depend on the classes
     head_options = ("head", "blocks")  # the attributes by which heads of the same layers differ
@@ -54,6 +59,15 @@ class HeadedModel(EncoderModel):
         self.split_seed = arguments["split_seed"]
         if class_names and len(class_names) != num_classes:
             raise ValueError(f"class_names must hold num_classes={num_classes} names; got {len(class_names)}")
+
+    def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
+        norms = (isinstance(layer, keras.layers.BatchNormalization) for layer in self._flatten_layers())
+        if accumulation_steps > 1 and any(norms):
+            raise ValueError(
+                "head_norm='batch' needs the whole batch at once, accumulation_steps=1 or "
+                f"head_norm={self.other_norm!r}; got accumulation_steps={accumulation_steps}"
+            )
+        super().compile(*args, accumulation_steps=accumulation_steps, **kwargs)
 
     feature_extractor = feature_extractor
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.models.depth.estimating import WITHOUT_SCALE
+from keras_vit.models.depth.estimating import WITHOUT_SCALE, fitted
 
 SCORES = ("a1", "a2", "a3", "abs_rel", "rmse", "log10", "silog", "mae")
 OF_VALUES = ("rmse", "mae")  # those that maps of any numbers have
@@ -126,17 +126,14 @@ def aligned(output: np.ndarray, label: np.ndarray, quantity: str = "disparity") 
     valid = np.isfinite(label) & (label > 0)
     output, label = np.asarray(output, "float64"), np.asarray(label, "float64")
     target = label[valid] if quantity == "relative" else 1 / label[valid]
-    own = output[valid]
-    if not own.size:
+    if not target.size:
         return np.full(output.shape, np.nan)
-    centered = own - own.mean()
-    spread = (centered**2).mean()
-    scale = (centered * (target - target.mean())).mean() / spread if spread else 0.0
-    fitted = target.mean() + scale * (output - own.mean())
+    factor, addend = fitted(output[valid], target, least=-np.inf)
+    closest = factor * output + addend
     if quantity == "relative":
-        return np.maximum(fitted, 0)
+        return np.maximum(closest, 0)
     with np.errstate(divide="ignore"):
-        return np.where(fitted > 0, 1 / np.maximum(fitted, 0), np.inf)
+        return np.where(closest > 0, 1 / np.maximum(closest, 0), np.inf)
 
 
 def _scores(output, label, quantity, min_depth, max_depth):

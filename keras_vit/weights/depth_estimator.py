@@ -1,23 +1,12 @@
 """Depth estimators in checkpoints."""
 
-from keras_vit.weights.stored_parts import StoredParts
+from keras_vit.weights.stored_parts import HeadedParts
 
 
-class Parts(StoredParts):
+class Parts(HeadedParts):
     """The parts of a `DepthEstimator`, of which one kind of head has a layout."""
 
-    prefix_positions = True
-
-    def __init__(self, model):
-        super().__init__(model)
-        self.form = f"{model.head}_depth_estimator"
-        self.missing = (
-            "of depth estimators only head='dpt' has a layout, 'huggingface'; save its `encoder` "
-            f"(num_classes=0 of a file), or all of it as .keras; got head={model.head!r}"
-        )
-
-    def classifier(self):
-        return self.model
+    plural, stored_head = "depth estimators", "dpt"
 
     def head(self):
         return {"num_classes": None, "class_names": None}

@@ -61,3 +61,25 @@ class StoredParts:
         if classes := self.model.num_classes:
             return "image-classification", f"classification into {classes} classes", ""
         return "image-feature-extraction", "feature vectors of images", ""
+
+
+class HeadedParts(StoredParts):
+    """A model with an encoder and one of several heads, of which one has a layout.
+
+    Attributes:
+        plural: What such models are called.
+        stored_head: The head that has a layout.
+    """
+
+    plural = stored_head = None
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.form = f"{model.head}_{model.kind}"
+        self.missing = (
+            f"of {self.plural} only head={self.stored_head!r} has a layout, 'huggingface'; save its "
+            f"`encoder` (num_classes=0 of a file), or all of it as .keras; got head={model.head!r}"
+        )
+
+    def classifier(self):
+        return self.model

@@ -54,18 +54,8 @@ def model(eager):
 
 
 @pytest.fixture(scope="module")
-def saved(model, tmp_path_factory):
-    return export_saved_model(model, tmp_path_factory.mktemp("detector") / "1", warmup=())
-
-
-@pytest.fixture(scope="module")
 def loaded(saved):
     return tf.saved_model.load(saved)
-
-
-@pytest.fixture(scope="module")
-def litert(saved, tmp_path_factory):
-    return export_tflite(saved, tmp_path_factory.mktemp("litert") / "m.tflite", precision="float32")
 
 
 # `make test` does not install OpenVINO.

@@ -108,12 +108,12 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
 
 def _folder(root, paths):
     """The name of the folder with the maps."""
-    found = [name for name in QUANTITIES if any(name in path.parent.parts[:2] for path in paths)]
-    if len(found) > 1:
+    folders = [name for name in QUANTITIES if any(name in path.parent.parts[:2] for path in paths)]
+    if len(folders) > 1:
         raise ValueError(
-            f"expected one folder of {', '.join(QUANTITIES)} in {os.fspath(root)!r}; got {', '.join(found)}"
+            f"expected one folder of {', '.join(QUANTITIES)} in {os.fspath(root)!r}; got {', '.join(folders)}"
         )
-    return found[0] if found else "depths"
+    return folders[0] if folders else "depths"
 
 
 def _reader(root, quantity, pairs):

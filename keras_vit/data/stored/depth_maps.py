@@ -52,8 +52,8 @@ class DepthMaps(LabelStorage):
             return None
 
         def label(values):
-            found = tf.numpy_function(reader.converted, [values], tf.float32, stateful=False)
-            return tf.ensure_shape(found, (*shape[:2], 1))
+            depths = tf.numpy_function(reader.converted, [values], tf.float32, stateful=False)
+            return tf.ensure_shape(depths, (*shape[:2], 1))
 
         return label, reader.names
 

@@ -21,11 +21,10 @@ from keras_vit.layers.depth_head import (
     PixelValues,
     Readout,
     Reassemble,
-    batch_norm,
 )
 from keras_vit.layers.hints import CLASSES, WHOLE, sharded
 from keras_vit.layers.mlp import ACTIVATIONS
-from keras_vit.layers.segmentation_head import ResizeToImage
+from keras_vit.layers.segmentation_head import ResizeToImage, batch_norm
 from keras_vit.models.depth.estimating import estimate
 from keras_vit.models.features import tokens_of_blocks
 from keras_vit.models.headed_model import HeadedModel
@@ -187,14 +186,6 @@ class DepthEstimator(HeadedModel):
             return hidden
         return hidden * sum(_neck_sizes(config.get("neck_sizes"), hidden))
 
-    def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
-        if accumulation_steps > 1 and self.head_norm == "batch":
-            raise ValueError(
-                "head_norm='batch' needs the whole batch at once, accumulation_steps=1 or head_norm=None; "
-                f"got accumulation_steps={accumulation_steps}"
-            )
-        super().compile(*args, accumulation_steps=accumulation_steps, **kwargs)
-
     estimate = estimate
 
     @classmethod
@@ -215,9 +206,6 @@ class DepthEstimator(HeadedModel):
     def read_blocks(self) -> tuple[int, ...]:
         """Numbers of the blocks, from 0, whose tokens are read."""
         return self.blocks or default_blocks(self.head, self.encoder.num_layers)
-
-    def _config(self):
-        return {**super()._config(), "quantity": self.quantity}
 
 
 def _neck_sizes(sizes, hidden_size):

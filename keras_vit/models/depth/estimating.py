@@ -77,8 +77,8 @@ def estimate(
     for image in images:
         pixels = as_pixels(image, model.preprocessing.channels, value_range)
         adjusted = _adjustment(model, pixels, window)
-        values, given = None, (window, overlap, batch_size)
-        for top, left, block in slide(model, model.predict_on_batch, pixels, *given, adjusted=adjusted):
+        values, options = None, (window, overlap, batch_size)
+        for top, left, block in slide(model, model.predict_on_batch, pixels, *options, adjusted=adjusted):
             if values is None:
                 values = np.zeros((*pixels.shape[:2], block.shape[-1]), "float32")
             part = values[top : top + block.shape[0], left : left + block.shape[1]]
@@ -123,20 +123,21 @@ def is_bounded(model):
     return model.quantity == "metric" and model.activation in (None, "sigmoid")
 
 
-def fitted(values, target, has_addend):
-    """The factor of at least 0, and the addend, with which values come closest to others by least squares.
+def fitted(values, target, has_addend=True, least=0.0):
+    """The factor, and the addend, with which values come closest to others by least squares.
 
     Args:
         values, target: Arrays of one shape.
         has_addend: Whether the addend may differ from 0.
+        least: The smallest factor.
 
     Example:
-        >>> factor, addend = fitted(np.array([1.0, 2.0]), np.array([5.0, 7.0]), True)
+        >>> factor, addend = fitted(np.array([1.0, 2.0]), np.array([5.0, 7.0]))
         >>> round(factor, 6), round(addend, 6)
         (2.0, 3.0)
     """
     values, target = np.float64(values), np.float64(target)
     mean, middle = (values.mean(), target.mean()) if has_addend else (0.0, 0.0)
     spread = np.square(values - mean).mean()
-    factor = max(float(((values - mean) * (target - middle)).mean() / spread), 0.0) if spread else 0.0
+    factor = max(float(((values - mean) * (target - middle)).mean() / spread), least) if spread else 0.0
     return factor, float(middle - factor * mean)

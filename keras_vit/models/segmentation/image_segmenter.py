@@ -14,7 +14,13 @@ from keras_vit.layers import ClassToken, GridToTokens, LayerNormalization, Token
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import CLASSES, FREE, WHOLE, sharded
 from keras_vit.layers.mlp import ACTIVATIONS
-from keras_vit.layers.segmentation_head import QueryAttentionBias, ResizeToImage, SemanticScores, UpscaleBlock
+from keras_vit.layers.segmentation_head import (
+    QueryAttentionBias,
+    ResizeToImage,
+    SemanticScores,
+    UpscaleBlock,
+    batch_norm,
+)
 from keras_vit.losses import MEAN
 from keras_vit.models.features import grids_of_blocks, normalized, patch_grid
 from keras_vit.models.headed_model import HeadedModel
@@ -106,6 +112,7 @@ class ImageSegmenter(HeadedModel):
     exported_stages = ()
     task = "segmentation"
     without_head = "this model segments images; use its `segment` method"
+    other_norm = "layer"
     rules = {
         **dict.fromkeys(("num_classes", "decoder_size", "loss_points"), _POSITIVE),
         **dict.fromkeys(("num_queries", "query_blocks"), _POSITIVE),
@@ -160,15 +167,6 @@ class ImageSegmenter(HeadedModel):
         if config["head"] == "up":
             return config["decoder_size"] * (hidden + classes)
         return hidden * (classes + (config["num_queries"] if config["head"] == "mask" else 0))
-
-    def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
-        has_batch_norm = any(isinstance(layer, keras.layers.BatchNormalization) for layer in self.layers)
-        if accumulation_steps > 1 and has_batch_norm:
-            raise ValueError(
-                "head_norm='batch' needs the whole batch at once, accumulation_steps=1 or head_norm='layer'; "
-                f"got accumulation_steps={accumulation_steps}"
-            )
-        super().compile(*args, accumulation_steps=accumulation_steps, **kwargs)
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor | None = None) -> Tensor:
         if self._training and (training or self._evaluates):
@@ -334,10 +332,7 @@ def _decoder(model, encoder, images):
     elif model.head_norm == "layer":
         x = LayerNormalization(dtype=policy, name="head_norm")(x)
     elif model.head_norm == "batch":
-        # torch's momentum of 0.1 and epsilon. On JAX the batch is that of all devices anyway.
-        options = {"momentum": 0.9, "epsilon": 1e-5, "synchronized": keras.backend.backend() == "tensorflow"}
-        norm = keras.layers.BatchNormalization(**options, dtype=policy, name="head_norm")
-        x = sharded(norm, WHOLE)(x)
+        x = sharded(batch_norm(policy, "head_norm"), WHOLE)(x)
     head = {"kernel_initializer": "zeros", "dtype": policy.variable_dtype, "name": "head"}
     x = sharded(Dense(model.num_classes, **head), CLASSES)(x)  # (b, h', w', k)
     return ResizeToImage(dtype=policy.variable_dtype, name="resize")(x, images), None, grids

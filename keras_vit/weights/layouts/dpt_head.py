@@ -1,8 +1,9 @@
 """The head "dpt" of depth estimators in files: what all layouts with one share."""
 
+from keras_vit.layers.depth_head import FACTORS
 from keras_vit.weights.layouts.table import CONV, Row
 
-LEVELS = 4
+LEVELS = len(FACTORS)
 
 
 def conv_rows(ours, theirs):

@@ -12,7 +12,7 @@ import re
 import numpy as np
 
 from keras_vit.weights.layouts import huggingface_config
-from keras_vit.weights.layouts.found import found_modules, merged
+from keras_vit.weights.layouts.extensions import extensions, merged
 from keras_vit.weights.layouts.huggingface_config import PROCESSORS
 from keras_vit.weights.layouts.huggingface_models import (
     Eomt,
@@ -28,10 +28,10 @@ from keras_vit.weights.layouts.table import flat_patches, patch_kernel
 _MASK_TOKEN = "embeddings.mask_token"  # of masked training
 _CONV1D = re.compile(r"(transformer\.)?h\.\d+\.(attn|mlp)\.c_\w+\.weight")
 _EMBEDDINGS, _START = "wte.weight", "start.weight"
-_FOUND = found_modules("huggingface_")
-TYPES.update({kind.name: kind for module in _FOUND for kind in getattr(module, "MODEL_TYPES", ())})
-PROCESSORS.update(merged(_FOUND, "PROCESSORS"))
-OTHER_FAMILIES = merged(_FOUND, "OTHER_FAMILIES")
+_EXTENSIONS = extensions("huggingface_")
+TYPES.update({kind.name: kind for module in _EXTENSIONS for kind in getattr(module, "MODEL_TYPES", ())})
+PROCESSORS.update(merged(_EXTENSIONS, "PROCESSORS"))
+OTHER_FAMILIES = merged(_EXTENSIONS, "OTHER_FAMILIES")
 
 
 class HuggingFace(Layout):
@@ -47,7 +47,7 @@ class HuggingFace(Layout):
         "image_text": HuggingFaceTowers(),
         "masked_autoencoder": ViTMAE(),
         "image_gpt": ImageGptForm(),
-        **merged(_FOUND, "FORMS"),
+        **merged(_EXTENSIONS, "FORMS"),
     }
     config_files = huggingface_config.FILES
     table = TYPES["vit"].table(gated=False)

@@ -5,6 +5,7 @@ Sources: the modules `depth_anything` and `dpt` of transformers 5.23.
 
 import numpy as np
 
+from keras_vit.layers.depth_head import FACTORS
 from keras_vit.rules import integer, items, number, one_of, optional
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
@@ -21,7 +22,6 @@ OTHER_FAMILIES = {
     "a depth estimator whose backbone is a Swin Transformer": r"backbone\.encoder\.layers\.0\.blocks\..*",
 }
 _UNUSED = "neck.fusion_stage.layers.0.residual_layer1"  # of the first fusion, which adds nothing
-_FACTORS = [4, 2, 1, 0.5]
 _STAGE = "stage"  # what the names of a backbone's outputs begin with
 
 
@@ -266,7 +266,7 @@ class DptForm(ModelForm):
         name, blocks = values.pop("model_type"), model.read_blocks
         options = {
             "neck_hidden_sizes": [model.get_layer(f"reassemble_{i}").size for i in range(LEVELS)],
-            "reassemble_factors": _FACTORS,
+            "reassemble_factors": [*FACTORS],
             "fusion_hidden_size": model.decoder_size,
             "head_in_index": -1,
         }

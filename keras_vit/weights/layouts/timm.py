@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
-from keras_vit.weights.layouts.found import found_modules, joined, merged
+from keras_vit.weights.layouts.extensions import extensions, joined, merged
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
 from keras_vit.weights.layouts.table import Table, fused_rows, patch_kernel, torch_rows
 
@@ -79,10 +79,10 @@ _MAE = DecoderForm(
 
 # Modules named "timm_…" add models whose encoder has timm's names: their `FORMS`, `ROWS`, `PREFIXES`, keys
 # without these, `WITHOUT_PREFIX`, keys that are not read, `OTHERS`, and `OTHER_FAMILIES`.
-_FOUND = found_modules("timm_")
-_OTHERS = re.compile(joined(_FOUND, "OTHERS"))
-OTHER_FAMILIES = merged(_FOUND, "OTHER_FAMILIES")
-timm_config.OTHER_CONFIGS += [module.read_config for module in _FOUND if hasattr(module, "read_config")]
+_EXTENSIONS = extensions("timm_")
+_OTHERS = re.compile(joined(_EXTENSIONS, "OTHERS"))
+OTHER_FAMILIES = merged(_EXTENSIONS, "OTHER_FAMILIES")
+timm_config.OTHER_CONFIGS += [module.read_config for module in _EXTENSIONS if hasattr(module, "read_config")]
 
 
 class Timm(Layout):
@@ -92,7 +92,7 @@ class Timm(Layout):
             'import timm\n\nmodel = timm.create_model("hf_hub:{repository}", pretrained=True)'
         ),
         "masked_autoencoder": _MAE,
-        **merged(_FOUND, "FORMS"),
+        **merged(_EXTENSIONS, "FORMS"),
     }
     config_files = (timm_config.CONFIG,)
     table = Table(
@@ -107,12 +107,12 @@ class Timm(Layout):
             *torch_rows({"conv_root": "stem.conv", "gn_root": "stem.norm"}, "", _STEM),
             *torch_rows({"conv_root": "conv", "gn_root": "norm"}, "", _STEM),  # without stages
             *torch_rows(_UNIT_LAYERS, "block{i+1}_unit{j+1}_", _UNIT),
-            *(row for module in _FOUND for row in getattr(module, "ROWS", ())),
+            *(row for module in _EXTENSIONS for row in getattr(module, "ROWS", ())),
         ]
     )
     anchors = ("patch_embed.proj.weight", "embeds.proj.weight")
-    prefixes = ("", "module.", *(name for module in _FOUND for name in getattr(module, "PREFIXES", ())))
-    without_prefix = re.compile(joined(_FOUND, "WITHOUT_PREFIX"))
+    prefixes = ("", "module.", *(name for module in _EXTENSIONS for name in getattr(module, "PREFIXES", ())))
+    without_prefix = re.compile(joined(_EXTENSIONS, "WITHOUT_PREFIX"))
     prefix_positions = None
     supported = {
         **COMMON,

@@ -1,14 +1,14 @@
-"""The modules of this folder that add kinds of models to a layout, found by what their names begin with."""
+"""Modules that add kinds of models to a layout; their names begin with that of the layout."""
 
 import importlib
 import pathlib
 import pkgutil
 
 
-def found_modules(prefix):
+def extensions(prefix):
     """The modules whose names begin with a prefix, in the order of their names.
 
-    >>> [module.__name__.rpartition(".")[2] for module in found_modules("big_")]
+    >>> [module.__name__.rpartition(".")[2] for module in extensions("big_")]
     ['big_vision']
     """
     names = (module.name for module in pkgutil.iter_modules([pathlib.Path(__file__).parent]))
