@@ -36,7 +36,7 @@ def inner_transformer(model):
     True
     """
     argument = getattr(model, "backbone_argument", None)
-    return model if argument is None else getattr(model, argument)
+    return model if argument is None else inner_transformer(getattr(model, argument))
 
 
 def of_backbone(name, doc):

@@ -26,7 +26,6 @@ class ConfiguredModel(DistributedModel):
     text = text_preprocessing = image_encoder = None  # of a model of images and texts
     exported_stages = None  # of its exports, beside the logits; None for a class that is not exported
     needs_texts = False  # whether it has no classes before it gets texts for them
-    is_scaffold = False  # whether it is only needed to train its `backbone`
     head_inputs = ()  # the tensors that the head reads; empty without a head on frozen features
     head_reads_images = False  # whether the head reads the shape of the images, too
 
@@ -75,6 +74,10 @@ class ConfiguredModel(DistributedModel):
     def exported(self):
         """The model for exports, for inference."""
         return self.finished()
+
+    def trained(self):
+        """The part of the model that a run is for: the model itself, or the one that it is built around."""
+        return self
 
     def own_layers(self):
         """The layers that are in none of the inner models."""

@@ -58,14 +58,14 @@ def _loaded(config, sizes, options):
 def finished_model(model, earlier=None):
     """The trained model on one device, in float32, without dropout, remat and frozen layers.
 
-    Of a model that is only needed to train its encoder, it is the encoder.
+    Of a model that is only needed to train another one, it is the other one.
 
     Args:
         model: The model of a run.
         earlier: What this function returned for it at an earlier step, which then gets the weights of now;
             None: a new one.
     """
-    part = backbone(model) if model.is_scaffold else model
+    part = model.trained()
     if earlier is None:
         return whole_model(part)
     earlier.set_weights([whole(weight) for weight in part.weights])

@@ -10,12 +10,13 @@ from keras_vit.layers import EncoderBlock
 from keras_vit.messages import did_you_mean
 from keras_vit.models.backbones import inner_transformer
 from keras_vit.tasks import task_of_class
-from keras_vit.tasks.task import Task
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.recipes import Recipe
 
 if TYPE_CHECKING:
     import keras
+
+    from keras_vit.tasks.task import Task
 
 
 def compile_model(
@@ -73,7 +74,8 @@ def compile_model(
     for layer in model._flatten_layers():
         if isinstance(layer, EncoderBlock):
             layer.remat = recipe.remat
-    chosen = task if isinstance(task, Task) else task_of_class(model, task, recipe.task)
+    is_named = task is None or isinstance(task, str)
+    chosen = task_of_class(model, task, recipe.task) if is_named else task
     loss, metrics = chosen.loss(recipe, model), chosen.metrics(model)
     if task is None and isinstance(model, DistributedModel) and model.own_loss is not None:
         loss, metrics = None, []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit import rules
 from keras_vit.data.dataset import name_of
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.tasks import FIELDS_OF_TASKS, PRETRAINING, task_with_labels
+from keras_vit.training.tasks import FIELDS_OF_TASKS, PRETRAINING, WRAPPED, task_with_labels
 
 if TYPE_CHECKING:
     from keras_vit.tasks.task import Task
@@ -85,9 +85,12 @@ class RunConfig:
 
     @functools.cached_property
     def task(self) -> Task:
-        """The task: of the recipe's labels, of pairs of images and texts, or without labels."""
+        """The task: of the recipe's labels, around it, of pairs of images and texts, or without labels."""
         if self.objective != CLASSIFY:
             return PRETRAINING[self.objective](self)
+        for task in WRAPPED:
+            if task.applies(self):
+                return task(self)
         return task_with_labels(self.recipe)
 
     def as_json(self) -> dict[str, Any]:

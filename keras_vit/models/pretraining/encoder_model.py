@@ -38,10 +38,12 @@ class Pretrainer(EncoderModel):
     """The model that an objective without labels trains: it is only needed to train its encoder."""
 
     kind = "pretrainer"
-    is_scaffold = True
     takes_images = False  # A mask, an order or views are input, too.
     is_classifier = False
     without_head = "this model has no classes; fine-tune its `to_vision_transformer(num_classes=…)`"
+
+    def trained(self):
+        return self.encoder
 
     def to_vision_transformer(self, **changes):
         """A new VisionTransformer with the encoder's weights, for fine-tuning.

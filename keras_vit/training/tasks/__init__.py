@@ -7,13 +7,16 @@ from keras_vit.training.tasks.image_text_pairs import Pairs as Pairs
 from keras_vit.training.tasks.mae import ReconstructionTask
 from keras_vit.training.tasks.masked_patch import MaskedPatchTask
 from keras_vit.training.tasks.pretraining import Pictures as Pictures
+from keras_vit.training.tasks.wrapped_task import WrappedTask as WrappedTask
 
 # The tasks without labels, by the names of `keras-vit pretrain --objective`.
 PRETRAINING = {task.name: task for task in (MaskedPatchTask, ReconstructionTask, PixelTask, DinoTask)}
+# The tasks around others, of which a run has at most one.
+WRAPPED = ()
 # The fields of recipes and runs that some tasks use and others do not.
 FIELDS_OF_TASKS = {
     name for task in (*TASKS.values(), Pairs, *PRETRAINING.values()) for name in task.recipe_fields
-}
+} | {name for task in WRAPPED for name in task.own_fields}
 
 
 def task_with_labels(recipe):

@@ -1,0 +1,36 @@
+"""Tasks that train the model of a task with labels in another way."""
+
+from keras_vit.tasks import get_task
+
+
+class WrappedTask:
+    """A task around another one, which has the data set, the trained model and its scores.
+
+    What a subclass does not define is that of the task `inner`.
+
+    Args:
+        config: RunConfig.
+
+    Attributes:
+        own_fields: The fields of recipes and runs that this task uses and `inner` does not.
+    """
+
+    own_fields = ()
+
+    def __init__(self, config):
+        self.config = config
+        self.inner = get_task(config.recipe.task)
+
+    def __getattr__(self, name):
+        if name == "inner":  # Copies and pickles ask before there is one.
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    @staticmethod
+    def applies(config):
+        """Whether a configuration asks for this task."""
+        raise NotImplementedError
+
+    @property
+    def recipe_fields(self):
+        return (*self.inner.recipe_fields, *self.own_fields)
