@@ -92,9 +92,9 @@ def _index(args):
     from keras_vit.cli.image_vectors import add_images
     from keras_vit.cli.images import images_of
     from keras_vit.cli.source import open_live
-    from keras_vit.embeddings.model_digest import model_digest
     from keras_vit.evaluation.representations import encoder_of
     from keras_vit.search import ImageIndex, locked
+    from keras_vit.weights.model_digest import model_digest
 
     paths = [path for argument in args.images for path in images_of(argument)]
     model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
@@ -114,11 +114,11 @@ def _index(args):
 def _query(args):
     from keras_vit.cli.source import open_live
     from keras_vit.data.files import IMAGE_SUFFIXES
-    from keras_vit.embeddings.model_digest import model_digest
     from keras_vit.evaluation.representations import encoder_of
     from keras_vit.models.backbones import image_model
     from keras_vit.models.classifying import check_finite
     from keras_vit.search import open_index
+    from keras_vit.weights.model_digest import model_digest
 
     words = " ".join(args.query)
     is_image = words.lower().endswith(IMAGE_SUFFIXES) or os.path.isfile(words)

@@ -27,13 +27,13 @@ from keras_vit.data.readable import readable_batches, why_unreadable
 from keras_vit.embeddings import parts
 from keras_vit.embeddings.encoder import CAPTIONS, OUTPUTS, Encoder, caption_encoder
 from keras_vit.embeddings.exported_encoder import ExportedEncoder, export_format
-from keras_vit.embeddings.model_digest import model_digest
 from keras_vit.embeddings.plan import IMAGES_PER_PART, Plan, begin, read_plan
 from keras_vit.labels import label_kind
 from keras_vit.models.backbones import backbone
 from keras_vit.rules import integer, one_of, optional
 from keras_vit.types import Path
 from keras_vit.weights.load import from_pretrained
+from keras_vit.weights.model_digest import model_digest
 from keras_vit.writing import exclusive
 
 DTYPES = ("float16", "float32")

@@ -101,7 +101,7 @@ def test_a_query_that_finds_nothing_is_one_line(arguments, message, indexed, ref
 
 def test_an_index_of_another_model_is_refused(indexed, weights, refused, monkeypatch):
     folder, _ = indexed
-    monkeypatch.setattr("keras_vit.embeddings.model_digest.model_digest", lambda model: "another")
+    monkeypatch.setattr("keras_vit.weights.model_digest.model_digest", lambda model: "another")
     refused(command(weights, folder), "expected an index of this model")
     refused(("search", "query", folder / "red.png", "--index", folder.parent / "index"), "got another model")
 

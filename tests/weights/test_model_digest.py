@@ -1,7 +1,7 @@
 from reference.small import one_block
 
 from keras_vit import Preprocessing, VisionTransformer
-from keras_vit.embeddings.model_digest import model_digest
+from keras_vit.weights.model_digest import model_digest
 
 
 def test_the_digest_is_of_weights_options_preprocessing_and_tokenizer():

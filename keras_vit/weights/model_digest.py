@@ -1,26 +1,27 @@
-"""A digest of what a model's vectors depend on."""
+"""A digest of what a model's outputs depend on."""
 
 import hashlib
 import json
 
 import numpy as np
 
-from keras_vit.export.description import NOT_ARCHITECTURE
+from keras_vit.engine.sharding import whole
 from keras_vit.layers.dense import STATE
-from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS
+from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS, OPTIONS
 
 # Entries of models' configurations on which no vector depends.
 NO_OPTIONS = {
-    *("name", "trainable", "dtype", "build_config", "compile_config", *STATE, *NOT_ARCHITECTURE[1:]),
+    *("name", "trainable", "dtype", "build_config", "compile_config", *STATE),
     *("num_classes", "dropout_rate", "stochastic_depth_rate", "attention_dropout_rate"),
     "text_preprocessing",
-}
+    *(name for name, option in OPTIONS.items() if option.metadata["group"] == "metadata"),
+} - {"preprocessing"}
 
 
 def model_digest(model):
     """A digest of what determines a model's vectors, in hexadecimal: weights, options and tokenizer.
 
-    >>> from keras_vit.embeddings.model_digest import model_digest
+    >>> from keras_vit.weights.model_digest import model_digest
     >>> other = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3, num_classes=7)
     >>> model_digest(other) == model_digest(model), len(model_digest(model))
     (False, 64)
@@ -34,7 +35,7 @@ def model_digest(model):
         digest.update(tokenizer.digest.encode())
     for weight in model.weights:
         if "float" in weight.dtype:
-            digest.update(np.ascontiguousarray(weight.numpy()).tobytes())
+            digest.update(np.ascontiguousarray(whole(weight)).tobytes())
     return digest.hexdigest()
 
 
