@@ -11,7 +11,7 @@ from keras_vit.data.augmentation.mosaic import mosaic_augmentation
 from keras_vit.data.augmentation.options import Augmentation
 from keras_vit.data.augmentation.random_augmentation import batch_augmentation, image_augmentation
 from keras_vit.data.boxes import prepare_boxes
-from keras_vit.data.decoding.model_input import decode, decode_and_prepare, prepared
+from keras_vit.data.decoding.model_input import decode, decode_and_prepare, first_of, prepared
 from keras_vit.data.maps import prepare_map
 from keras_vit.data.samples import by_step, not_converted, worker_slots
 from keras_vit.labels import kind_of_records
@@ -45,7 +45,8 @@ def training_batches(
 
     Args:
         samples: A split of a `Dataset`.
-        preprocessing: `Preprocessing`.
+        preprocessing: `Preprocessing`, or a dict of them by the names of several inputs, which show the same
+            part of the image; labels move with the first one.
         batch_size: The global batch size, over all workers. All batches are full; one may span two epochs.
         seed: An int.
         steps: The step to stop before.
@@ -57,7 +58,8 @@ def training_batches(
         worker, workers: The worker's index, and the number of workers.
 
     Returns:
-        tf.data.Dataset of (images, labels): float32 (batch_size / workers, height, width, channels), and
+        tf.data.Dataset of (images, labels): float32 (batch_size / workers, height, width, channels), or a
+        dict of them, and
         int32 (batch,), float32 (batch, num_classes or numbers per sample), for masks int32 (batch, height,
         width), resized by nearest pixels, 255 where a pixel is ignored, or for boxes float32 (batch, 100, 7),
         the rows of `labels.boxes.COLUMNS`, where those with the class -1 fill up the batch.
@@ -82,6 +84,8 @@ def training_batches(
         augmentation.check_moves_labels()
     if augmentation.mosaic and not (kind.moves and not kind.is_map):
         raise ValueError(f"mosaic needs boxes; got labels of the task {kind.name!r}")
+    if augmentation.mosaic and isinstance(preprocessing, dict):
+        raise ValueError(f"mosaic needs a single input; got {', '.join(preprocessing)}")
     if augmentation.mixes and kind.is_class_id and num_classes is None:
         raise ValueError("mixup and cutmix mix one-hot labels; pass num_classes")
     one_hot = kind.is_class_id and num_classes is not None
@@ -144,9 +148,9 @@ def evaluation_batches(
     def sample(encoded, label):
         image = decode(encoded, samples.exif)
         if kind.is_map:
-            label = prepare_map(label, kind, preprocessing)
+            label = prepare_map(label, kind, first_of(preprocessing))
         elif kind.moves:
-            label = prepare_boxes(label, tf.shape(image)[:2], preprocessing)
+            label = prepare_boxes(label, tf.shape(image)[:2], first_of(preprocessing))
         return prepared(image, preprocessing), label
 
     batches = records.map(sample, tf.data.AUTOTUNE).batch(len(slots)).prefetch(tf.data.AUTOTUNE)

@@ -130,6 +130,9 @@ def differences(before, now):
         changed.append(f"splits: were ({_counts(before)}), are ({_counts(now)})")
     if len({of["tokenizer"] for of in (before, now) if of.get("tokenizer")}) > 1:
         changed.append("the tokenizer")
+    # Who reads the data for a report does not know the teachers.
+    if len({tuple(of["teachers"]) for of in (before, now) if of.get("teachers")}) > 1:
+        changed.append("the teachers' weights")
     if before.get("mask_values", now["mask_values"]) != now["mask_values"]:  # earlier versions had none
         changed.append("how the labels' values are read")
     changes, contents = {}, {(size, time) for _, _, size, time in files.values()}

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit.messages import did_you_mean
+from keras_vit.models.backbones import backbone
 from keras_vit.models.classifying import check_head, classified
 
 # Arguments of a model around an encoder that a run sets itself.
@@ -94,6 +95,14 @@ class Task:
             dataset: `Dataset`.
         """
         return model
+
+    def preprocessing(self, model):
+        """The `Preprocessing` of a run's model, or a dict of them by the names of several inputs."""
+        return backbone(model).preprocessing
+
+    def identity(self):
+        """What a run depends on beside its configuration and its data set: a dict of JSON values."""
+        return {}
 
     def prepare(self, model, samples, recipe):
         """Set what is not trained, from the training samples, before the first step."""

@@ -154,7 +154,8 @@ def put_back(model):
 def _variables(model):
     """The variables that a checkpoint contains, by name."""
     optimizer = model.optimizer
-    model_variables = {f"model/{i}/{v.path}": v for i, v in enumerate(model.weights)}
+    weights = [weight for weight in model.weights if getattr(weight, "in_checkpoints", True)]
+    model_variables = {f"model/{i}/{v.path}": v for i, v in enumerate(weights)}
     return model_variables | {f"optimizer/{i}": v for i, v in enumerate(optimizer.variables)}
 
 

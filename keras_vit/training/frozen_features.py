@@ -99,7 +99,7 @@ def frozen_parts(model):
         layers below the head are trained or random, or images have no fixed size.
     """
     features = model.head_inputs
-    if not features or None in model.input.shape[1:]:
+    if not features or any(None in x.shape[1:] for x in model.inputs):
         return None
     shape = model.input.shape[1:] if model.head_reads_images else None
     backbone = DistributedModel(model.input, features)

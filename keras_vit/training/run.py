@@ -17,7 +17,6 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.engine.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.engine.strategy import STRATEGIES, make_deterministic, make_devices
-from keras_vit.models.backbones import backbone
 from keras_vit.tasks.task import Source
 from keras_vit.training.building import build_model, finished_model, subset, whole_model
 from keras_vit.training.callbacks import (
@@ -136,7 +135,7 @@ def train(
         model.optimizer.build(model.trainable_variables)
     phases.end("model")
     splits = dataset.splits.values()
-    data = fingerprint(dataset, model.text_preprocessing)
+    data = fingerprint(dataset, model.text_preprocessing) | task.identity()
     # Invalid input has been refused by now, so that it creates no folder.
     with workdir.locked() if chief else contextlib.nullcontext():
         if chief:
@@ -285,7 +284,7 @@ def next_segment(done, every, total):
 
 def _batches(config, model, dataset, samples, devices, first_step=None):
     """The training batches of a split from a step on, or its evaluation batches, for all devices."""
-    recipe, preprocessing = config.recipe, backbone(model).preprocessing
+    recipe, preprocessing = config.recipe, config.task.preprocessing(model)
     trains = first_step is not None
     augment = config.task.augment
 

@@ -22,7 +22,7 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
 
     Args:
         augmentation: `Augmentation`.
-        preprocessing: `Preprocessing`.
+        preprocessing: `Preprocessing`, or a dict of them, one for each input of the model.
         exif: Whether to apply the EXIF orientation first.
         kind: The `LabelKind` of labels that move with the image; None without these.
 
@@ -30,7 +30,8 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         A function from an encoded image and a seed, two ints, to model input: float32 (height, width,
         channels). With a label as third argument, a map (height, width, channels) of the image's size or
         boxes (boxes, 7), it returns the input and the label, which has moved with the image: the map as
-        `data.maps.in_batches` returns it, or the boxes as `data.boxes.padded` does.
+        `data.maps.in_batches` returns it, or the boxes as `data.boxes.padded` does. With several inputs the
+        first is a dict of them, changed in the same way; the label moves with the first one.
 
     Raises:
         ValueError: if the preprocessing has no size and a change needs one, or for RandAugment of images that
@@ -46,6 +47,11 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         >>> augment(png, [0, 1], tf.zeros((40, 50, 1), tf.uint8))[1].shape
         TensorShape([32, 32])
     """
+    if isinstance(preprocessing, dict):
+        functions = {
+            name: image_augmentation(augmentation, one, exif, kind) for name, one in preprocessing.items()
+        }
+        return functools.partial(_in_all, functions)
     names = [name for name in NEED_IMAGE_SIZE if getattr(augmentation, name)]
     if names and preprocessing.image_size is None:
         raise ValueError(f"{', '.join(names)} need a preprocessing with an image_size; got None")
@@ -133,6 +139,15 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
     return augment
 
 
+def _in_all(functions, encoded, seed, label=None):
+    """A dict of the inputs that functions make of an image, and with a label that of the first."""
+    first, *others = functions
+    inputs = functions[first](encoded, seed, label)
+    inputs, *labels = inputs if label is not None else (inputs,)
+    inputs = {first: inputs, **{name: functions[name](encoded, seed) for name in others}}
+    return (inputs, *labels) if labels else inputs
+
+
 def _changes(augmentation):
     """(the function that applies it, layer) for each Keras layer that changes single images."""
     changes = [(apply_layer, keras.saving.deserialize_keras_object(config)) for config in augmentation.layers]
@@ -153,8 +168,8 @@ def batch_augmentation(augmentation):
         augmentation: `Augmentation`.
 
     Returns:
-        A function from images (batch, height, width, channels), labels (batch, classes), both float32, and a
-        seed, two ints, to images and labels.
+        A function from images (batch, height, width, channels), or a dict of several inputs, labels (batch,
+        classes), both float32, and a seed, two ints, to images and labels.
 
     Example:
         >>> blend = batch_augmentation(Augmentation(mixup=0.2))
@@ -175,10 +190,17 @@ def batch_augmentation(augmentation):
             )
         choice_seed, layer_seed = tf.unstack(tf.random.split(seed, 2))
 
-        def by(layer):
-            mixed = apply_layer(layer, {"images": images, "labels": labels}, layer_seed)
-            given = (("images", images), ("labels", labels))
+        def mix(layer, part):
+            mixed = apply_layer(layer, {"images": part, "labels": labels}, layer_seed)
+            given = (("images", part), ("labels", labels))
             return tuple(tf.ensure_shape(mixed[name], x.shape) for name, x in given)
+
+        def by(layer):
+            if not isinstance(images, dict):
+                return mix(layer, images)
+            mixed = {name: mix(layer, part) for name, part in images.items()}
+            _, new_labels = next(iter(mixed.values()))  # the same for all
+            return {name: part for name, (part, _) in mixed.items()}, new_labels
 
         chosen = tf.random.stateless_uniform((), choice_seed, 0, len(layers), tf.int32)
         return tf.switch_case(chosen, [functools.partial(by, layer) for layer in layers])

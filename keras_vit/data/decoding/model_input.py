@@ -128,8 +128,26 @@ def decode_and_prepare(encoded, preprocessing, exif=True):
 
 
 def prepared(image, preprocessing):
-    """A decoded image, uint8 (height, width, 3), as model input: float32 (height, width, channels)."""
+    """A decoded image, uint8 (height, width, 3), as model input.
+
+    Args:
+        preprocessing: `Preprocessing`, or a dict of them, one for each input of the model.
+
+    Returns:
+        float32 (height, width, channels), or a dict of these.
+    """
+    if isinstance(preprocessing, dict):
+        return {name: prepared(image, one) for name, one in preprocessing.items()}
     return preprocessing.normalize(preprocessing.resized(with_channels(image, preprocessing.channels)))
+
+
+def first_of(preprocessing):
+    """The `Preprocessing`, or the first one of a dict, with whose input the labels move.
+
+    >>> first_of({"images": keras_vit.Preprocessing(8), "others": keras_vit.Preprocessing(9)}).image_size
+    (8, 8)
+    """
+    return next(iter(preprocessing.values())) if isinstance(preprocessing, dict) else preprocessing
 
 
 def check_image(content):
