@@ -47,6 +47,7 @@ def train_and_report(args, **options):
         on_bad_image=args.on_bad_image,
         fields=tuple(args.field),
         classes=args.classes and _absolute(args.classes),
+        teachers=tuple(map(absolute_weights, args.teacher)),
         tokenizer=args.tokenizer and _absolute_tokenizer(args.tokenizer),
         **options,
     )

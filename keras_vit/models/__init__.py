@@ -7,6 +7,7 @@ from keras_vit.models.depth.point_cloud import point_cloud as point_cloud
 from keras_vit.models.depth.point_cloud import write_ply as write_ply
 from keras_vit.models.detection.detecting import Detections as Detections
 from keras_vit.models.detection.object_detector import ObjectDetector as ObjectDetector
+from keras_vit.models.distillation.distillation_model import DistillationModel as DistillationModel
 from keras_vit.models.image_text.image_text_model import ImageTextModel as ImageTextModel
 from keras_vit.models.image_text.text_transformer import TextTransformer as TextTransformer
 from keras_vit.models.packed import PackedVisionTransformer as PackedVisionTransformer

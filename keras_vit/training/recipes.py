@@ -79,6 +79,8 @@ class Recipe(Augmentation):
         image_text: Arguments of `ImageTextModel` besides the image tower, to train it on a data set with
             texts; the tokenizer determines the vocabulary and the length of `text`. Without `text`, both
             towers come from the weights. None for another model.
+        distillation: Of a run with teachers: arguments of
+            `keras_vit.training.tasks.distillation.DistillationOptions`; None for its defaults.
         pretrainer: Of an objective without labels: arguments of the model that is trained, besides its
             encoder; None for its defaults.
         image_size: (height, width) for training unless another is given, or None.
@@ -131,6 +133,7 @@ class Recipe(Augmentation):
     flip: bool = field(rules.boolean, default=True, kw_only=True)
     head_options: dict | None = field(rules.optional(_ARGUMENTS), default=None)
     image_text: dict | None = field(rules.optional(_ARGUMENTS), default=None)
+    distillation: dict | None = field(rules.optional(_ARGUMENTS), default=None, kw_only=True)
     pretrainer: dict | None = field(rules.optional(_ARGUMENTS), default=None)
     train_samples: int | None = field(rules.optional(_POSITIVE_INT), default=None)
     eval_every: int = field(_POSITIVE_INT, default=100)

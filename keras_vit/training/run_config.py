@@ -33,12 +33,15 @@ class RunConfig:
         image_size: (height, width); None: the recipe's, the checkpoint's, or the model's own.
         on_bad_image: "fail" or "skip".
         objective: "classify", for any task of the recipe; or a name in `keras_vit.training.tasks`, such
-            as "masked_patch", which needs no labels and trains a model without a head.
+            as "masked_patch", which needs no labels and trains a model without a head ("distill": with the
+            teachers' head).
         target: Of "masked_patch", and refused for others: see `MaskedPatchPredictor`.
         sha256: The digest that the file of `weights` must have, in hexadecimal; None: any.
         tokenizer: Of a recipe with `image_text`: what `read_text_preprocessing` reads, perhaps followed by a
             colon and its family. None: that of the weights with the text tower, or of the data set.
         fields, classes: As for `load_dataset`.
+        teachers: The sources of models whose outputs the trained one learns, as the recipe's `distillation`
+            says; empty for none.
     """
 
     dataset: str = rules.field(rules.text)
@@ -55,11 +58,13 @@ class RunConfig:
     tokenizer: str | None = None
     fields: tuple[str, ...] = ()
     classes: str | None = None
+    teachers: tuple[str, ...] = ()
 
     def __post_init__(self):
         fields = {"dataset": name_of(self.dataset)}
         paths = {"weights": self.weights, "tokenizer": self.tokenizer, "classes": self.classes}
         fields |= {name: os.fspath(path) for name, path in paths.items() if isinstance(path, os.PathLike)}
+        fields["teachers"] = tuple(map(os.fspath, self.teachers))
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         rules.check_fields(self)

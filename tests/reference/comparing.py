@@ -41,6 +41,20 @@ def arrays(model, inside=""):
     return {weight.path[start:]: numpy(weight) for weight in float_weights(model)}
 
 
+def gradient(function, x):
+    """The gradient of the sum of what a function returns for an array."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        variable = tf.Variable(x)
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(function(variable))
+        return tape.gradient(total, variable).numpy()
+    import jax
+
+    return np.asarray(jax.grad(lambda x: function(x).sum())(x))
+
+
 def numpy(x):
     """An array of a tensor, a Keras variable or an array."""
     return keras.ops.convert_to_numpy(x.value + 0 if isinstance(x, keras.Variable) else x)

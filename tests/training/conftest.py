@@ -37,6 +37,11 @@ WITHOUT_LABELS = Recipe("adamw", 3e-3, 24, batch_size=4, crop_area=(0.5, 1.0), *
 PIXELS = {"image_size": 4, "patch_size": 1, "palette": 6, "causal": True, "pooling": "gap", "norm": "rms"}
 HEAD = {"num_local": 1, "local_size": 8, "out_dim": 16, "hidden_dim": 12, "bottleneck_dim": 6}
 SCHEDULES = {"temperature_steps": 8, "first_teacher_temperature": 0.02, "freeze_steps": 3}
+TAUGHT = {  # the fields of the recipe, and the options of the student and of its teacher
+    "taught": ({"mixup": 0.3}, {"num_classes": 2}, {"num_classes": 2, "image_size": 32}),
+    "features": ({"distillation": {"method": "features"}}, {"pooling": "gap"}, {"patch_size": 4}),
+}
+TEACHING = Recipe("sgd", 0.1, 24, batch_size=4, crop_area=(0.5, 1.0), **INTERRUPTED)
 OBJECTIVES = {  # the encoder's sizes, and the fields of the recipe
     "mae": (
         {**ENCODER, "num_layers": 2},
@@ -60,6 +65,10 @@ def depth_estimator(labels):
     return DepthEstimator(VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1}), **DPT)
 
 
+def pupil(labels):
+    return VisionTransformer(**ENCODER | {"num_classes": None} | TAUGHT[labels][1])
+
+
 def towers(objective):
     prepare = word_tokenizer([f"some photo of a dark bright {' '.join(map(str, range(24)))}"])
     text = {"vocabulary_size": prepare.vocabulary_size, "length": prepare.length, "hidden_size": 12}
@@ -70,9 +79,9 @@ def towers(objective):
 
 @pytest.fixture(scope="session")
 def labeled(tmp_path_factory):
-    """A function to the RunConfig of a run: without labels, or with a segmenter's head or on pairs.
+    """A function to the RunConfig of a run: without labels, with another head, on pairs or with a teacher.
 
-    The latter two start from the same weights on every backend.
+    All but the first start from the same weights on every backend.
     """
     folder = tmp_path_factory.mktemp("labeled")
     write_classes(folder / "classes", count=12)
@@ -97,10 +106,17 @@ def labeled(tmp_path_factory):
             data, recipe, make = "boxes", BOXES, detector
         elif labels == "depths":
             data, recipe, make = "depths", DEPTHS, depth_estimator
+        elif labels in TAUGHT:
+            data, recipe, make = "classes", TEACHING.with_changes(**TAUGHT[labels][0]), pupil
         file = folder / f"{labels}.keras"
         if not file.exists():
             randomize(make(labels)).save(file)
-        return RunConfig(f"folder:{folder / data}", recipe.with_changes(**changes), weights=str(file))
+        teachers = ()
+        if labels in TAUGHT:
+            teachers = (str(folder / f"teacher of {labels}.keras"),)
+            randomize(VisionTransformer(**ENCODER | TAUGHT[labels][2]), seed=2).save(teachers[0])
+        recipe = recipe.with_changes(**changes)
+        return RunConfig(f"folder:{folder / data}", recipe, weights=str(file), teachers=teachers)
 
     return configure
 

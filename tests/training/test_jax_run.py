@@ -98,7 +98,7 @@ def test_a_run_writes_its_files_and_resumes_bit_for_bit(is_small, random, tmp_pa
     "killed, labels",
     [
         *(("jax", "classes"), ("tensorflow", "classes"), ("jax", "up"), ("tensorflow", "mask")),
-        *(("jax", "boxes"), ("tensorflow", "depths")),
+        *(("jax", "boxes"), ("tensorflow", "depths"), ("jax", "taught"), ("tensorflow", "features")),
         *(("jax", "sigmoid"), ("tensorflow", "softmax")),
         *(("tensorflow", "mae"), ("jax", "igpt"), ("tensorflow", "dino")),
     ],
@@ -129,6 +129,7 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
     [
         *(("jax", "classes"), ("tensorflow", "classes"), ("tensorflow", "up"), ("tensorflow", "mask")),
         *((backend, of) for backend in ("tensorflow", "jax") for of in ("boxes", "depths")),
+        *(("tensorflow", "taught"), ("jax", "features")),
         *(("tensorflow", "sigmoid"), ("jax", "softmax")),
         *(("tensorflow", "mae"), ("tensorflow", "igpt"), ("jax", "dino")),
         *(("tensorflow", "tfrecord"), ("tensorflow", "parquet"), ("jax", "parquet"), ("jax", "webdataset")),

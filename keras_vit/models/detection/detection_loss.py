@@ -55,7 +55,7 @@ class DetectionLoss(keras.losses.Loss):
         number = ops.where(counts, number, classes)  # one_hot has no row for it
         is_class = ops.one_hot(number, classes, dtype="float32")  # (b, m, k)
 
-        corners, true = _corners(predicted), rows[..., :4]
+        corners, true = corners_of(predicted), rows[..., :4]
         costs = _class_costs(ops.stop_gradient(logits), is_class)  # (b, m, n)
         costs += _distances(_centers(true), ops.stop_gradient(predicted))
         costs -= _pairwise_giou(true, ops.stop_gradient(corners))
@@ -142,7 +142,7 @@ def _pairwise_giou(boxes, others):
     return giou(ops.expand_dims(boxes, 2), ops.expand_dims(others, 1))
 
 
-def _corners(boxes):
+def corners_of(boxes):
     """Left, top, right and bottom from centers and sizes."""
     centers, half = boxes[..., :2], boxes[..., 2:] / 2
     return ops.concatenate([centers - half, centers + half], axis=-1)

@@ -12,14 +12,16 @@ class WrappedTask:
         config: RunConfig.
 
     Attributes:
-        own_fields: The fields of recipes and runs that this task uses and `inner` does not.
+        recipe_fields: Of the class the fields of recipes and runs that `inner` does not use, of an instance
+            those of both.
     """
 
-    own_fields = ()
+    recipe_fields = ()
 
     def __init__(self, config):
         self.config = config
         self.inner = get_task(config.recipe.task)
+        self.recipe_fields = (*self.inner.recipe_fields, *type(self).recipe_fields)
 
     def __getattr__(self, name):
         if name == "inner":  # Copies and pickles ask before there is one.
@@ -30,7 +32,3 @@ class WrappedTask:
     def applies(config):
         """Whether a configuration asks for this task."""
         raise NotImplementedError
-
-    @property
-    def recipe_fields(self):
-        return (*self.inner.recipe_fields, *self.own_fields)

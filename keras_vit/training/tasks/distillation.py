@@ -1,0 +1,359 @@
+"""Distillation: a student learns to compute what its teachers do."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+
+import numpy as np
+from keras import ops
+
+from keras_vit import rules
+from keras_vit.messages import listed
+from keras_vit.models.backbones import backbone
+from keras_vit.models.distillation import distances
+from keras_vit.models.distillation.distillation_loss import (
+    DistillationLoss,
+    OutputMetric,
+    TeacherMetric,
+    student_output,
+)
+from keras_vit.models.distillation.distillation_model import DistillationModel
+from keras_vit.tasks.task import Task, names_or_indices
+from keras_vit.training.tasks.wrapped_task import WrappedTask
+from keras_vit.weights.load import from_pretrained
+from keras_vit.weights.model_digest import model_digest
+
+SOFT, HARD, FEATURES = METHODS = ("soft", "hard", "features")
+KL, SIGMOID_KL = distances.softmax_divergence, distances.sigmoid_divergence
+AGREEMENT = distances.agreement
+# By task the distance that each method minimizes, and the metrics that show how close the student is.
+DISTANCES = {
+    "single_label": {SOFT: KL, HARD: distances.hard_cross_entropy},
+    "multi_label": {SOFT: SIGMOID_KL},
+    "regression": {SOFT: distances.squared_difference},
+    "segmentation": {SOFT: KL, HARD: distances.hard_cross_entropy},
+    "detection": {SOFT: distances.detection_distance},
+}
+METRICS = {
+    "single_label": {"kl": KL, "agreement": AGREEMENT, "agreement_5": functools.partial(AGREEMENT, k=5)},
+    "multi_label": {"kl": SIGMOID_KL, "agreement": distances.decision_agreement},
+    "regression": {"squared_difference": distances.squared_difference},
+    "segmentation": {"kl": KL, "agreement": AGREEMENT},
+    "detection": {},
+}
+# The metrics for data without labels, of which the first one that a task has selects the best checkpoint.
+SELECTING = {"agreement": True, "squared_difference": False, "loss": False}  # whether higher is better
+WITHOUT_LABEL_WEIGHT = ("segmentation",)  # Its loss has a number for each pixel.
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillationOptions:
+    """The `distillation` of a recipe.
+
+    Args:
+        method: "soft": the teachers' distribution of classes, or numbers; "hard": their highest class;
+            "features": what the encoder of the only teacher computes of the image and its patches.
+        temperature: Of the distributions, above 0.
+        label_weight: Of the loss of the labels, in [0, 1); the other part is that of the teachers.
+        teacher_size: (height, width) of the teachers' images in pixels, or one int; None: their own.
+        teacher_dtype: "float32", "mixed_bfloat16" or "mixed_float16", in which the teachers compute.
+
+    Raises:
+        ValueError: for a value that is not allowed.
+
+    Example:
+        >>> DistillationOptions(temperature=3.0, label_weight=0.9).method
+        'soft'
+    """
+
+    method: str = rules.field(rules.one_of(METHODS), default=SOFT)
+    temperature: float = rules.field(rules.number(above=0), default=1.0)
+    label_weight: float = rules.field(rules.number(0, below=1), default=0.0)
+    teacher_size: tuple[int, int] | int | None = rules.field(rules.optional(rules.SIZE), default=None)
+    teacher_dtype: str = rules.field(
+        rules.one_of(("float32", "mixed_bfloat16", "mixed_float16")), default="float32"
+    )
+
+    def __post_init__(self):
+        rules.check_fields(self)
+        if self.method != SOFT and self.temperature != 1:
+            raise ValueError(f"temperature needs method {SOFT!r}; got {self.method!r}")
+        if self.method == FEATURES and self.label_weight:
+            raise ValueError("features are learned without labels: expected label_weight=0")
+
+
+def options_of(config):
+    """The `DistillationOptions` of a RunConfig.
+
+    Raises:
+        ValueError: for an unknown or a wrong option, or without teachers.
+    """
+    given, known = config.recipe.distillation or {}, [f.name for f in dataclasses.fields(DistillationOptions)]
+    if unknown := given.keys() - {*known}:
+        raise ValueError(
+            f"expected {', '.join(known)} in the recipe's distillation; got {listed(sorted(unknown))}"
+        )
+    if not config.teachers:
+        raise ValueError("distillation needs teachers: expected --teacher with a checkpoint or a run")
+    return DistillationOptions(**given)
+
+
+class _Taught:
+    """What tasks with teachers share.
+
+    Args:
+        config: RunConfig.
+
+    Attributes:
+        teachers: Those of the last model that was built, each a model on the devices of its run.
+    """
+
+    recipe_fields = ("distillation", "teachers")
+
+    def __init__(self, config):
+        self.config, self.options_of_teachers = config, options_of(config)
+
+    def loaded(self, **options):
+        """Load the teachers.
+
+        Args:
+            **options: Arguments of `from_pretrained`.
+        """
+        size, dtype = self.options_of_teachers.teacher_size, self.options_of_teachers.teacher_dtype
+        size = {} if size is None else {"image_size": size}
+        return [from_pretrained(source, dtype=dtype, **size, **options) for source in self.config.teachers]
+
+    def preprocessing(self, model):
+        return model.preprocessing
+
+    def identity(self):
+        return {"teachers": [model_digest(teacher) for teacher in self.teachers]}
+
+
+class LogitDistillation(_Taught, WrappedTask):
+    """The outputs of one teacher or several, of the same classes, beside the labels or without any.
+
+    Args:
+        config: RunConfig.
+        needs_labels: Whether the data set has to have labels. Otherwise the student has the teacher's
+            classes, and labels of the same classes are only used for scores.
+
+    Raises:
+        ValueError: for a task or an option that does not go with the method.
+
+    Source: Beyer et al. 2022 ("A good teacher is patient and consistent", arXiv 2106.05237) and
+    `big_vision/trainers/proj/distill`; with labels Touvron et al. 2021 (DeiT, arXiv 2012.12877), section 4.
+    """
+
+    def __init__(self, config, needs_labels=True):
+        WrappedTask.__init__(self, config)
+        _Taught.__init__(self, config)
+        options, recipe = self.options_of_teachers, config.recipe
+        self.needs_labels, self.has_labels = needs_labels, needs_labels
+        known = DISTANCES.get(recipe.task, {})
+        if options.method not in known:
+            words = " or ".join(map(repr, known)) or f"a task among {', '.join(DISTANCES)}"
+            raise ValueError(
+                f"expected distillation by {words}; got method {options.method!r} of task {recipe.task!r}"
+            )
+        if options.label_weight and (not needs_labels or recipe.task in WITHOUT_LABEL_WEIGHT):
+            subject = f"task {recipe.task!r}" if needs_labels else "a run without labels"
+            raise ValueError(f"expected label_weight=0 for {subject}; got {options.label_weight}")
+        unused = [name for name in ("label_smoothing", "class_weights") if getattr(recipe, name)]
+        if unused and not options.label_weight:
+            raise ValueError(f"{unused[0]} changes the loss of the labels: expected a label_weight above 0")
+        self.distance = known[options.method]
+        if self.distance is KL and recipe.loss == "sigmoid":
+            self.distance = SIGMOID_KL
+        if not needs_labels:
+            self.validate = None
+            self.validation_metric = next(
+                name for name in SELECTING if name in (*METRICS[recipe.task], "loss")
+            )
+            self.higher_is_better = SELECTING[self.validation_metric]
+
+    @staticmethod
+    def applies(config):
+        return has_teachers(config) and _method(config) != FEATURES
+
+    def labels_of(self, dataset):
+        """The data set, or the classes of the first teacher in its place."""
+        if self.needs_labels:
+            return dataset
+        teacher = self.teachers[0]
+        self.inner.check_model(teacher)
+        return types.SimpleNamespace(class_names=names_or_indices(teacher.class_names, teacher.num_classes))
+
+    def options(self, dataset):
+        self.teachers = self.loaded()
+        return self.inner.options(self.labels_of(dataset))
+
+    def loading(self, options, recipe, dataset):
+        return self.inner.loading(options, recipe, self.labels_of(dataset))
+
+    def around(self, model, config, dataset):
+        student = self.inner.around(model, config, self.labels_of(dataset))
+        names = names_or_indices(student.class_names, student.num_classes)
+        self.has_labels = self.needs_labels or [*map(str, dataset.class_names)] == [*map(str, names)]
+        for source, teacher in zip(config.teachers, self.teachers):
+            self.inner.check_model(teacher)
+            others = names_or_indices(teacher.class_names, teacher.num_classes)
+            if teacher.num_classes != len(names) or (teacher.class_names and [*others] != [*names]):
+                raise ValueError(
+                    f"expected a teacher of the student's {len(names)} classes ({listed(names)}); "
+                    f"{source} has {len(others)} ({listed(others)})"
+                )
+        if getattr(student, "distillation", False) and not self.options_of_teachers.label_weight:
+            raise ValueError(
+                "the head of the class token learns the labels alone: expected a label_weight above 0 for a "
+                "student with a distillation token"
+            )
+        return DistillationModel(student, self.teachers)
+
+    def prepare(self, model, samples, recipe):
+        self.inner.prepare(model.trained(), samples, recipe)
+
+    def note(self, model):
+        return self.inner.note(model.trained())
+
+    def label_shape(self, model, recipe):
+        return self.inner.label_shape(model.trained(), recipe)
+
+    def batches(self, batches, model, source, **place):
+        if not self.options_of_teachers.label_weight:
+            return batches
+        return self.inner.batches(batches, model.trained(), source, **place)
+
+    def loss(self, recipe, model):
+        options = self.options_of_teachers
+        distance = functools.partial(self.distance, temperature=options.temperature)
+        labels = self.inner.loss(recipe, model.trained()) if options.label_weight else None
+        return DistillationLoss(distance, model.students, options.label_weight, labels)
+
+    def metrics(self, model):
+        student, students = model.trained(), model.students
+        shown = [
+            TeacherMetric(function, students, name=name)
+            for name, function in self._metrics(student.output_shape[-1]).items()
+        ]
+        if not self.has_labels:
+            return shown
+        selected = {"": functools.partial(student_output, students=students)}
+        for number, name in enumerate(self._prefixes()):
+            selected[name] = lambda outputs, row=students + number: outputs[:, row]
+        return shown + [
+            OutputMetric(metric, select, prefix + metric.name)
+            for prefix, select in selected.items()
+            for metric in self.inner.metrics(student)
+        ]
+
+    def test(self, model, finished, dataset, recipe):
+        samples, batch_size = dataset.split("test"), recipe.batch_size
+        scores, teachers = {"samples": len(samples)}, self.loaded()
+        if self.has_labels:
+            scores = self.inner.test(model, finished, dataset, recipe)
+            for prefix, teacher in zip(self._prefixes(), teachers):
+                of_teacher = self.inner.scores(self.inner.checked_predictions(teacher, samples, batch_size))
+                scores[prefix + self.inner.primary_metric] = of_teacher[self.inner.primary_metric]
+        differences = self.differences(finished, teachers, samples, batch_size)
+        return scores | {name: float(values.mean()) for name, values in differences.items()}
+
+    def differences(self, student, teachers, samples, batch_size):
+        """The metrics of the student's closeness to its teachers, for each sample of a split.
+
+        Returns:
+            dict from the names of `METRICS` to float arrays (samples,), the mean over the teachers.
+        """
+        from keras_vit.tasks.computing import computed  # needs TensorFlow
+
+        functions = self._metrics(student.num_classes)
+        rows = {name: [] for name in functions}
+        if not functions:
+            return {}
+        streams = [
+            computed(m.predict_on_batch, samples, m.preprocessing, batch_size) for m in (student, *teachers)
+        ]
+        for outputs in zip(*streams):
+            own, *others = (output for output, _ in outputs)
+            others = [_as_large(other, own.shape) for other in others]
+            for name, function in functions.items():
+                rows[name].append(np.mean([np.asarray(function(other, own)) for other in others], axis=0))
+        return {name: np.concatenate(values) for name, values in rows.items()}
+
+    def _metrics(self, classes):
+        """The functions of `METRICS` for this number of classes."""
+        metrics = METRICS[self.config.recipe.task]
+        return {name: metric for name, metric in metrics.items() if name != "agreement_5" or classes > 5}
+
+    def _prefixes(self):
+        """What the names of each teacher's scores begin with."""
+        count = len(self.config.teachers)
+        return ["teacher_"] if count == 1 else [f"teacher_{number}_" for number in range(1, count + 1)]
+
+
+class FeatureDistillation(_Taught, Task):
+    """The features of a teacher's encoder, without labels, by an encoder without a head.
+
+    If there are labels, the finished encoder is scored by those of the nearest training images.
+
+    Args:
+        config: RunConfig.
+
+    Source: Ranzinger et al. 2024 (AM-RADIO, arXiv 2312.06709), of one teacher.
+    """
+
+    needs_labels = False
+    ends_with_tokens = True
+
+    @staticmethod
+    def applies(config):
+        return has_teachers(config) and _method(config) == FEATURES
+
+    def loaded(self, **options):
+        return super().loaded(num_classes=0, representation_size=None, **options)
+
+    def around(self, model, config, dataset):
+        self.teachers = self.loaded()
+        return DistillationModel(backbone(model), [backbone(teacher) for teacher in self.teachers], True)
+
+    def loss(self, recipe, model):
+        return DistillationLoss(distances.feature_distance)
+
+    def metrics(self, model):
+        return [
+            TeacherMetric(lambda x, y: distances.cosine(x[:, 0], y[:, 0]), name="image_cosine"),
+            TeacherMetric(
+                lambda x, y: ops.mean(distances.cosine(x[:, 1:], y[:, 1:]), axis=1), name="patch_cosine"
+            ),
+        ]
+
+    def test(self, model, finished, dataset, recipe):
+        if not dataset.class_names or recipe.task != "single_label":
+            return {}
+        from keras_vit import evaluation  # needs TensorFlow
+
+        train, test = dataset.split("train"), dataset.split("test")
+        return {"knn_accuracy": evaluation.knn(finished, train, test), "samples": len(test)}
+
+
+def without_labels(config):
+    """The task of `keras-vit pretrain --objective distill`."""
+    return FeatureDistillation(config) if _method(config) == FEATURES else LogitDistillation(config, False)
+
+
+def has_teachers(config):
+    """Whether a RunConfig has teachers, or a recipe for them."""
+    return bool(config.teachers) or config.recipe.distillation is not None
+
+
+def _method(config):
+    return (config.recipe.distillation or {}).get("method", SOFT)
+
+
+def _as_large(output, shape):
+    """Maps of another size than `shape`, resized to it."""
+    if output.ndim < 4 or output.shape == shape:
+        return output
+    return np.asarray(ops.image.resize(output, shape[1:3], antialias=True, data_format="channels_last"))
