@@ -15,6 +15,7 @@ from keras_vit.models.vit.schema import OPTIONS
 from keras_vit.reports.evaluation_summary import add_evaluation, sample_images, score_table
 from keras_vit.reports.model_views import Subject, add_views, seen_gray
 from keras_vit.reports.page import Report, panels, table
+from keras_vit.reports.teacher_pictures import add_differences
 from keras_vit.tasks import TASKS
 from keras_vit.training.run import load_data
 from keras_vit.weights.checkpoint import read_model
@@ -47,6 +48,9 @@ def write_run_report(config, workdir, record, load=None):
         images, names = _add_test_split(report, config, workdir, model, record, load)
     elif config.task.figures is not None and workdir.pretrainer.is_file():
         pictures = _add_pictures(report, config, workdir, load)
+    if config.task.differences and (dataset := _open_data(config, workdir, load)) is not None:
+        split = f"{title_of(config.dataset)}, test"
+        add_differences(report, config.task, model, dataset.split("test"), split, config.recipe.batch_size)
     add_curves(report, workdir)
     encoder = backbone(model)
     gray = seen_gray(workdir.config, encoder, [*images, *pictures])
@@ -88,6 +92,7 @@ def add_run(report, config, record):
     rows = [
         ("model", _model_name(config)),
         ("weights", name_of(config["weights"]) if config["weights"] else "random"),
+        *(("teacher", name_of(source)) for source in config.get("teachers", ())),
         ("objective", config["objective"]),
         *([("target", config["target"])] if config["objective"] == "masked_patch" else []),
         ("data set", title_of(config["dataset"])),
@@ -121,6 +126,7 @@ def summary(record):
     'test k-NN accuracy 0.5000 on 10 images after 20 steps in 3 s'
     """
     metrics = [*(task.primary_metric for task in TASKS.values()), *RETRIEVAL]
+    metrics += [f"teacher_{metric}" for metric in metrics]
     given = [name for name in record if name.startswith("test_") and name != "test_samples"]
     # Objectives without labels have their own scores, all of which are shown.
     names = [f"test_{metric}" for metric in metrics if f"test_{metric}" in given] or given

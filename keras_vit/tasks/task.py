@@ -49,6 +49,9 @@ class Task:
             trained on; None: images, changed as the recipe says.
         validate: A method of the encoder, the data set and the recipe, to a dict of scores for the metrics of
             the validation split; None: the loss and metrics of its batches.
+        differences: A method of the finished model, its `loaded` teachers, a split and a batch size, to a
+            dict of arrays with a number for each sample, of which the report shows the largest of the first
+            one; None for a task without teachers.
         figures: A method of the finished run's whole model and some test images, model input as a NumPy
             array, to a list of `Pictures` for the run's report; None for none.
     """
@@ -60,7 +63,7 @@ class Task:
     needs_labels = True
     reads_texts = ends_with_tokens = keeps_whole = False
     recipe_fields = ()
-    augment = validate = figures = None
+    augment = validate = differences = figures = None
 
     def check_recipe(self, recipe):
         """Raise ValueError for a recipe with what this task does not have."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import keras
@@ -81,7 +82,12 @@ def test_checkpoints_do_not_contain_the_teacher_and_another_one_is_refused(confi
 @slow
 def test_the_report_shows_the_pictures_on_which_they_differ_most(config, finished):
     workdir, record = finished
-    assert any("difference" in path for path in write_run_report(config, workdir, record))
+    write_run_report(config, workdir, record)
+    page = (workdir.path / "report.html").read_text()
+    section = page[page.index("Differences from the teachers") :]
+    values = [float(value) for value in re.findall(r"kl (\d\.\d{3}); student: ", section)]
+    assert len(values) == 4 and values == sorted(values, reverse=True)
+    assert np.mean(values) == pytest.approx(record["test_kl"], abs=1e-3)
 
 
 def test_a_trajectory_is_that_of_the_labels_of_the_teachers_probabilities():
