@@ -83,6 +83,7 @@ benchmark: .venv/dev
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/embeddings.py
 	$(BIN)/python benchmarks/pretraining.py
+	$(BIN)/python benchmarks/distillation.py
 	$(BIN)/python benchmarks/export.py
 	test ! -e .venv/peers || $(BIN)/python benchmarks/servers.py
 

@@ -47,7 +47,10 @@ def plain(finished, tmp_path_factory):
 
 
 @pytest.fixture(
-    params=["classes", "up", "mask", "boxes", "depths", "sigmoid", "softmax", "mae", "igpt", "dino"]
+    params=[
+        *("classes", "up", "mask", "boxes", "depths", "taught", "features"),
+        *("sigmoid", "softmax", "mae", "igpt", "dino"),
+    ]
 )
 def same(request, labeled, tmp_path):
     """A configuration whose steps do not depend on the number of workers, and the end of two."""
