@@ -376,6 +376,7 @@ COSTLY = re.compile(
 READING = re.compile("load|train")  # These are refused after a file was read.
 # Methods that layers, runs and other methods call.
 INTERNAL_METHODS = {
+    "trained",
     *("after_step", "train_on_features", "min_own_parameters", "own_layers", "own_loss", "from_variant"),
     *("caches", "step", "color_ids", "images_of", "patch_targets", "check_projections", "check_one_size"),
     *("schema", "store_arguments", "with_stored"),

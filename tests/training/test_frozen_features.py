@@ -8,6 +8,7 @@ from made.workers import end_of
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL, images_for, small
 
+import keras_vit
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.data import load_dataset
 from keras_vit.data.batches import evaluation_batches, training_batches
@@ -39,6 +40,19 @@ def test_the_head_on_features_is_the_whole_model(kind):
     model.train_on_features(head)
     assert_close(numpy(model(keras.tree.flatten(backbone(images)))), expected)
     assert len(model.trainable_variables) == len(set(map(id, model.trainable_variables))) > 0
+
+
+def test_teachers_are_computed_once_and_the_student_at_each_step():
+    student, teacher = small(num_layers=1), small(num_layers=1, image_size=24)
+    model = keras_vit.DistillationModel(student, [teacher])
+    rng = np.random.default_rng(0)
+    images = {name: rng.normal(size=(2, *x.shape[1:])).astype("float32") for name, x in model.input.items()}
+    expected, (backbone, head) = numpy(model(images)), frozen_features.frozen_parts(model)
+    features = keras.tree.flatten(backbone(images))
+    assert [feature.shape[1:] for feature in features] == [(16, 16, 3), (5,)]
+    model.train_on_features(head)
+    assert_close(numpy(model(features)), expected)
+    assert {id(variable) for variable in model.trainable_variables} == {id(v) for v in student.weights}
 
 
 @pytest.mark.parametrize(
