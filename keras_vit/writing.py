@@ -15,7 +15,8 @@ from keras_vit.messages import one_line
 
 PREFIX = ".writing-"  # of the names of temporary folders
 DAY = 24 * 60 * 60  # seconds; an older temporary folder is that of a killed process
-SUFFIXES = (".tar.gz", ".tflite", ".onnx", ".xml", ".bin")  # stay last in the name that `free_path` suggests
+# They stay last in the name that `free_path` suggests.
+SUFFIXES = (".tar.gz", ".keras", ".tflite", ".onnx", ".xml", ".bin")
 
 
 def cache_folder() -> pathlib.Path:

@@ -2,7 +2,7 @@
 
 import keras_vit
 from keras_vit.cli import options
-from keras_vit.cli.report import check_output, check_png, report, text_table
+from keras_vit.cli.report import cell_text, check_output, check_png, report, text_table
 from keras_vit.writing import atomic_write
 
 # Options of `evaluate` that are for classes, which captions have not.
@@ -55,7 +55,7 @@ def run(args):
     value, text = _result(args, dataset, scores)
     if classes:
         value["classes"] = classes
-        cells = [[_format(cell) for cell in row.values()] for row in classes]
+        cells = [[cell_text(cell) for cell in row.values()] for row in classes]
         text += f"\n\n{text_table(cells, [*classes[0]])}"
     if args.confusion:
         value["confusion"] = args.confusion
@@ -87,7 +87,7 @@ def _retrieval(args):
 def _result(args, dataset, scores):
     """Return the scores as they are reported, and as a table."""
     value = {"model": args.model, "dataset": args.dataset, "split": args.split, **scores}
-    rows = [(name, _format(number)) for name, number in value.items()]
+    rows = [(name, cell_text(number)) for name, number in value.items()]
     rows += [("unreadable image", path) for path in dataset.bad_images]
     return {**value, "bad_images": list(dataset.bad_images)}, text_table(rows)
 
@@ -111,7 +111,3 @@ def _draw(file, matrix, names, title):
     from keras_vit.reports.page import png_of
 
     atomic_write(file, png_of(confusion_figure(matrix, names, title)))
-
-
-def _format(cell):
-    return f"{cell:.4f}" if isinstance(cell, float) else "-" if cell is None else str(cell)

@@ -10,12 +10,13 @@ from absl.flags import argparse_flags
 
 # Each is a module with HELP, `run`, and `add_arguments` or the ACTIONS that have it.
 SUBCOMMANDS = (
-    *("quickstart", "models", "finetune", "pretrain", "plan", "evaluate", "fewshot", "probe", "predict"),
-    *("embed", "complete", "search", "inspect", "export", "benchmark", "weights", "data"),
+    *("quickstart", "models", "finetune", "pretrain", "plan", "average", "evaluate", "fewshot", "probe"),
+    *("predict", "embed", "complete", "search", "inspect", "export", "benchmark", "weights", "data"),
 )
 # What subcommands, options and fields of recipes are called in other tools. {} is the given value.
 SUBCOMMANDS_ELSEWHERE = {
     "finetune": "train fit fine_tune tune",
+    "average": "soup soups ensemble merge mean",
     "evaluate": "eval test validate score",
     "predict": "infer inference classify run",
     "inspect": "explain visualize visualise attention",

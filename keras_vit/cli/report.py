@@ -27,6 +27,15 @@ def text_table(rows, columns=()):
     return "\n".join(lines)
 
 
+def cell_text(value):
+    """Return a score as the text of a cell.
+
+    >>> [cell_text(value) for value in (0.5, 355, None)]
+    ['0.5000', '355', '-']
+    """
+    return f"{value:.4f}" if isinstance(value, float) else "-" if value is None else str(value)
+
+
 def print_now(text, end="\n"):
     """Print to standard output, which an error names.
 

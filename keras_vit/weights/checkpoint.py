@@ -291,7 +291,7 @@ def _of_keras(path, variant=None):
     distribution = keras.distribution.distribution()
     keras.distribution.set_distribution(None)  # Its arrays are read, which one process could not of a mesh's.
     try:
-        model, arrays = _lazy_arrays(path)
+        model, arrays = lazy_arrays(path)
         if arrays is None:
             model = image_model(read_model(path))
             arrays = plain_arrays(model)
@@ -309,8 +309,8 @@ def _of_keras(path, variant=None):
     return StoredModel(path, "keras", arrays, keys, [], [], arguments, around=around)
 
 
-def _lazy_arrays(path):
-    """The model of a `.keras` file, without values, and its `StoredArrays`.
+def lazy_arrays(path, part=image_model):
+    """A part of the model of a `.keras` file, without values, and its `StoredArrays`.
 
     (None, None) if they are not the variables of the model, as with quantized kernels and LoRA factors.
     """
@@ -318,7 +318,7 @@ def _lazy_arrays(path):
         store, names = _opened(path)
         with without_values():
             whole = model_of(path)
-        model = image_model(whole)
+        model = part(whole)
         if any(layer.lora_enabled or layer.quantization_mode for layer in adaptable_layers(whole)):
             return None, None
         arrays = stored_arrays(whole, model, store, names)

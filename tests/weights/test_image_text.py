@@ -146,7 +146,7 @@ def test_auto_reads_a_file_without_text_tower_once(suffix, written, tmp_path, mo
     _, model = written("big_vision")
     path = tmp_path / f"image.{suffix}"
     model.image.save(path) if suffix == "keras" else save_weights(model.image, path, "big_vision")
-    reader = "_lazy_arrays" if suffix == "keras" else "load_arrays"
+    reader = "lazy_arrays" if suffix == "keras" else "load_arrays"
     read, calls = getattr(checkpoint, reader), []
     monkeypatch.setattr(checkpoint, reader, lambda *args: calls.append(args) or read(*args))
     image = from_pretrained(path, kind="stored", head="reset")
