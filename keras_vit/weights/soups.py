@@ -165,7 +165,7 @@ class ModelFiles:
         for name, other in zip(self.names, self._models):
             _check_equal(self._models[0], other, self.names[0], name)
         seed = self._split_seed() if split_seed is None else split_seed
-        self.model = read_model(paths[0], self._models[0].kind).finished()
+        self.model = read_model(paths[0], self._models[0].kind).finished(self._arrays[0])
         for part in (self.model, backbone(self.model)):
             if hasattr(part, "split_seed"):
                 part.split_seed = seed
