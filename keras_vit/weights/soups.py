@@ -79,10 +79,10 @@ def greedy_soup(
     higher_is_better: bool = True,
     split_seed: int | None = None,
 ) -> tuple[keras.Model, list[dict[str, Any]]]:
-    """The mean of those models that make it better: a greedy model soup.
+    """The mean of those models that make its score no worse: a greedy model soup.
 
     The models are sorted by their scores. The soup begins with the best; each other one is added if the score
-    of the mean with it is at least that of the soup so far.
+    of the mean with it is no worse than that of the soup so far.
 
     Args:
         sources: As for `average_models`, or `ModelFiles`.

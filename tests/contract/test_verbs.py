@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import types
 from unittest import mock
 
@@ -36,6 +37,7 @@ from keras_vit.tasks import TASKS, get_task
 from keras_vit.training import RunConfig, compile_model, find_recipe
 from keras_vit.training.building import build_model
 from keras_vit.training.tasks import PRETRAINING
+from keras_vit.weights import average_models
 from keras_vit.weights.checkpoint import KINDS as STORED_KINDS
 from keras_vit.weights.kinds import PARTS
 from keras_vit.weights.layouts import LAYOUTS
@@ -188,6 +190,14 @@ def reloaded(model, folder, _):
     assert_same_arrays(plain_arrays(keras.models.load_model(folder / "model.keras")), plain_arrays(model))
 
 
+def averaged(model, folder, file):
+    """The mean of a model and another one of its kind."""
+    other = type(model).from_config(model.get_config())
+    with tempfile.TemporaryDirectory() as elsewhere:
+        other.save(f"{elsewhere}/other.keras")
+        return average_models([file, f"{elsewhere}/other.keras"])
+
+
 def loaded(**options):
     return lambda model, folder, file: keras_vit.from_pretrained(file, **options)
 
@@ -319,6 +329,7 @@ VERBS = {
     "quantize": (changed(lambda model: model.quantize("int8")), {*KINDS} - {"quantized"}),
     "copy": (lambda model, *_: type(model).from_config(model.get_config()), {*KINDS}),
     "save .keras": (reloaded, {*KINDS}),
+    "average": (averaged, WITH_IMAGES - {"adapted", "quantized"}),
     "load auto": (loaded(), WITH_IMAGES),
     "load stored": (loaded(kind="stored"), WITH_IMAGES),
     "load classifier": (loaded(kind="classifier"), WITH_IMAGES),
@@ -370,10 +381,10 @@ VERBS = {
 # Of these every twelfth case is fast: they make pipelines of images, or build models to load files into.
 # OpenVINO is among the packages that only test-full installs.
 COSTLY = re.compile(
-    "embed$|evaluate|retrieval|representations|knn|few_shot|probe|save .keras|load|train|export|"
+    "embed$|average|evaluate|retrieval|representations|knn|few_shot|probe|save .keras|load|train|export|"
     "enable_lora|quantize|copy|finished"
 )
-READING = re.compile("load|train")  # These are refused after a file was read.
+READING = re.compile("average|load|train")  # These are refused after a file was read.
 # Methods that layers, runs and other methods call.
 INTERNAL_METHODS = {
     "trained",
