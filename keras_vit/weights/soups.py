@@ -60,10 +60,12 @@ def average_models(
             is given.
 
     Example:
+        >>> model = keras_vit.VisionTransformer(32, 8, 24, 1, 48, 3, num_classes=10)
         >>> model.save(tmp / "a.keras")
-        >>> model.get_layer("head").bias.assign(np.ones(10))
+        >>> _ = model.get_layer("head").bias.assign(np.ones(10))
         >>> model.save(tmp / "b.keras")
-        >>> average_models([tmp / "a.keras", tmp / "b.keras"], [0.75, 0.25]).get_layer("head").bias.numpy()[0]
+        >>> soup = average_models([tmp / "a.keras", tmp / "b.keras"], [0.75, 0.25])
+        >>> float(soup.get_layer("head").bias[0])
         0.25
 
     Source: Wortsman et al. 2022, "Model soups" (arXiv 2203.05482), section 2, "uniform soup".
@@ -100,13 +102,14 @@ def greedy_soup(
         ValueError: as `average_models`, or if a score is no finite number.
 
     Example:
+        >>> model = keras_vit.VisionTransformer(32, 8, 24, 1, 48, 3, num_classes=10)
         >>> for number in range(3):
-        ...     model.get_layer("head").bias.assign(np.full(10, number))
+        ...     _ = model.get_layer("head").bias.assign(np.full(10, number))
         ...     model.save(tmp / f"{number}.keras")
         >>> def score(model):
-        ...     return -abs(model.get_layer("head").bias.numpy()[0] - 0.6)
+        ...     return -abs(float(model.get_layer("head").bias[0]) - 0.6)
         >>> soup, decisions = greedy_soup([tmp / "0.keras", tmp / "1.keras", tmp / "2.keras"], score)
-        >>> [(row["index"], row["kept"]) for row in decisions], soup.get_layer("head").bias.numpy()[0]
+        >>> [(row["index"], row["kept"]) for row in decisions], float(soup.get_layer("head").bias[0])
         ([(1, True), (0, True), (2, False)], 0.5)
 
     Source: Wortsman et al. 2022, "Model soups" (arXiv 2203.05482), recipe 1.
@@ -127,7 +130,7 @@ def greedy_soup(
     decisions = [{"index": best, "score": soup, "score_with_it": None, "kept": True}]
     for index in others:
         with_it = scored([*kept, index])
-        is_kept = sign * with_it >= sign * soup
+        is_kept = bool(sign * with_it >= sign * soup)
         if is_kept:
             kept, soup = [*kept, index], with_it
         decisions.append({"index": index, "score": scores[index], "score_with_it": with_it, "kept": is_kept})
