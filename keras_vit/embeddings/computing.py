@@ -237,7 +237,7 @@ def plan_embeddings(
     if partitions > images:
         raise ValueError(f"expected at most {images} parts, one for each image; got {partitions}")
     source = os.path.abspath(source) if os.path.exists(source) else source
-    digests = model_digest(model), options, _data_digest(dataset)
+    digests = model_digest(model), options, data_digest(dataset)
     format = None if format is None else export_format(format)
     plan = Plan(source, *digests, splits, partitions, outputs, dtype, batch_size, format)
     embedder = _embedder(folder, plan, dataset, model)
@@ -324,7 +324,7 @@ def _opened(folder, digest):
     model, dataset = from_pretrained(plan.model, kind="stored"), load_dataset(**plan.dataset)
     for name, before, now in (
         ("model", plan.model_digest, model_digest(model)),
-        ("data set", plan.data_digest, _data_digest(dataset)),
+        ("data set", plan.data_digest, data_digest(dataset)),
     ):
         if before != now:
             raise ValueError(f"the {name} has changed since {folder!r} was begun: choose a new folder")
@@ -348,7 +348,8 @@ def _on_bad_image(options):
     return "fail" if moves and folder_of(options["name"]) else "keep"
 
 
-def _data_digest(dataset):
+def data_digest(dataset):
+    """A digest of a `Dataset`, which a plan has: of its classes, sizes and files, not of their times."""
     found = fingerprint(dataset)
     found["files"] = files_summary(found["files"].drop_columns(["time"]))
     return hashlib.sha256(json.dumps(found, default=str).encode()).hexdigest()
