@@ -18,11 +18,8 @@ def add_arguments(add):
     add("models", nargs="+", metavar="RUN", help="workdir of a run, or .keras file; two or more")
     add("--output", required=True, metavar="FILE.keras", help="file to write")
     greedy = "of those that make the score on the validation split no worse"
-    add(
-        "--method",
-        default="uniform",
-        help=f"uniform: mean of all models; greedy: {greedy} (default: uniform)",
-    )
+    methods = f"uniform: mean of all models; greedy: {greedy}"
+    add("--method", default=METHODS[0], help=f"{methods} (default: {METHODS[0]})")
     proportions = "uniform: each model's part in the mean, in proportion to positive numbers: 0.4,0.6"
     add("--weights", type=numbers, metavar="NUMBERS", help=f"{proportions} (default: equal)")
     options.dataset(add, required=False)
@@ -146,7 +143,7 @@ def _greedy(args, files, scoring):
 def _text(value, scoring):
     """Return the result as tables: of the models, and of the soup's scores."""
     columns = [spelled(name) for name in value["models"][0]]
-    rows = [[_cell(value) for value in row.values()] for row in value["models"]]
+    rows = [[_cell(cell) for cell in row.values()] for row in value["models"]]
     text = text_table(rows, columns)
     if scoring:
         splits = value["validation"], value["test"]
