@@ -264,17 +264,22 @@ def checked_export(option):
     return export_folder
 
 
-def trained_from(objective="classify", **fields):
+def trained_from(objective="classify", teachers=(), **fields):
     """The compiled model of a run that starts from the model's file."""
 
     def build(model, folder, file):
         recipe = find_recipe("finetune").with_changes(total_steps=2, warmup_steps=1, **fields)
-        config = RunConfig("digits", recipe, weights=file, objective=objective)
+        config = RunConfig("digits", recipe, weights=file, objective=objective, teachers=teachers)
         classes = types.SimpleNamespace(class_names=("cat", "dog"))
         data = load_dataset("digits_words") if "image_text" in fields else classes
         return compile_model(build_model(config, data), recipe, task=config.task)
 
     return build
+
+
+def taught(model, folder, file):
+    """The same, of a student that starts from the file."""
+    return trained_from("distill", (file.with_name("classifier.keras"),))(model, folder, file)
 
 
 # What is done → (the function of a model, a folder to write to and the model's `.keras` file, and the kinds
@@ -368,6 +373,7 @@ VERBS = {
     "train depth": (trained_from(task="depth", head_options={"quantity": "values"}), TRAINED - {"patches"}),
     "train pairs": (trained_from(image_text={"text": TEXT}), UNPACKED - {"tokens"}),
     "train masked_patch": (trained_from("masked_patch"), TRAINED - {"patches", "palette", "iGPT"}),
+    "train distill": (taught, UNPACKED - {"tokens", "distilled"} - OPEN_SIZE),
     "train mae": (
         trained_from("mae", pretrainer=DECODER),
         TRAINED - {"patches", "palette", "iGPT"} - OPEN_SIZE,
@@ -446,6 +452,7 @@ def functions_of_models(module):
 
 def test_every_kind_of_model_and_everything_done_with_one_is_in_the_table():
     classes = {of for of in vars(keras_vit).values() if inspect.isclass(of) and issubclass(of, keras.Model)}
+    classes -= {keras_vit.DistillationModel}  # It has no files: tests/models/distillation.
     assert classes == {cls for cls, _ in KINDS.values()} and classes >= {*PARTS}
     assert {cls.kind for cls in classes} - {None} == {*STORED_KINDS} - {"auto", "stored"}
     methods = {

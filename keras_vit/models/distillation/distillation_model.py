@@ -61,6 +61,7 @@ class DistillationModel(ConfiguredModel):
     backbone_argument = "student"
     takes_images = False
     is_classifier = False
+    without_head = "this model is only trained; use its student, `model.trained()`"
 
     def __init__(
         self,
@@ -103,8 +104,12 @@ class DistillationModel(ConfiguredModel):
     def trained(self) -> keras.Model:
         return self.student
 
-    def get_config(self) -> dict[str, Any]:
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Raise ValueError: the student is what is saved."""
         raise ValueError("a DistillationModel is not saved; save its student, `model.trained()`")
+
+    def get_config(self) -> dict[str, Any]:
+        self.save()
 
 
 class Teacher(keras.layers.Layer):

@@ -7,6 +7,7 @@ from reference.comparing import BOUND, assert_close, numpy, randomize
 from reference.small import SMALL
 
 import keras_vit
+from keras_vit import evaluation, export
 from keras_vit.layers.dense import Dense
 from keras_vit.models.distillation.distillation_model import DistillationModel
 from keras_vit.training import DistillationLoss
@@ -52,8 +53,6 @@ def test_only_the_student_is_trained_and_the_teachers_are_not_in_checkpoints():
         np.testing.assert_array_equal(numpy(weight), value)
     stored = {id(weight) for weight in model.weights if getattr(weight, "in_checkpoints", True)}
     assert stored == {id(weight) for weight in student.weights}
-    with pytest.raises(ValueError, match="not saved; save its student"):
-        model.get_config()
 
 
 def test_both_heads_of_a_student_with_a_distillation_token_are_outputs():
@@ -93,6 +92,23 @@ def test_features_are_a_vector_and_patches_on_the_students_grid(pooling):
     grid = numpy(teacher.feature_extractor("tokens", grid=True)(inputs)["tokens"])
     resized = keras.ops.image.resize(grid, (2, 2), antialias=True)
     assert_close(outputs[:, 1, 1:], numpy(resized).reshape(3, 4, 12))
+
+
+def test_only_the_student_is_saved_evaluated_and_exported(tmp_path):
+    model = DistillationModel(classifier(), [classifier()])
+    for use, words in (
+        (model.get_config, "not saved; save its student"),
+        (lambda: model.save(tmp_path / "model.keras"), "not saved; save its student"),
+        (
+            lambda: keras_vit.save_weights(model, tmp_path / "model.npz", "vit_jax"),
+            "whose `student` can be saved",
+        ),
+        (lambda: evaluation.evaluate(model, None), "use its student"),
+        (lambda: export.export_folder(model, tmp_path / "export"), "expected a model of images to export"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            use()
+    assert not [*tmp_path.iterdir()]
 
 
 REFUSED = {
