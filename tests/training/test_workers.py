@@ -56,8 +56,9 @@ def same(request, labeled, tmp_path):
     """A configuration whose steps do not depend on the number of workers, and the end of two."""
     if request.param == "classes":
         return request.getfixturevalue("plain")
-    # SGD, as in `plain`.
-    config = labeled(request.param, dropout_rate=0.0, total_steps=8, optimizer="sgd", base_lr=0.1)
+    # SGD, and images that are not mixed with others of their worker, as in `plain`.
+    changes = {"dropout_rate": 0.0, "total_steps": 8, "optimizer": "sgd", "base_lr": 0.1, "mixup": 0.0}
+    config = labeled(request.param, **changes)
     return config, run_both(tmp_path / "two", config)
 
 
