@@ -54,6 +54,7 @@ FIELDS_ELSEWHERE = {
     "clip_norm": "grad_clip clip_grad max_grad_norm",
     "dropout_rate": "dropout drop",
     "stochastic_depth_rate": "drop_path drop_path_rate",
+    "patch_dropout_rate": "patch_drop patch_drop_rate",
     "label_smoothing": "smoothing",
     "accumulation_steps": "grad_accum gradient_accumulation_steps",
     "dtype": "amp bf16 fp16 mixed_precision",

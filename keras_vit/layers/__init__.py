@@ -16,6 +16,7 @@ from keras_vit.layers.mlp import MlpBlock as MlpBlock
 from keras_vit.layers.packed_patches import PackedPositionEmbs as PackedPositionEmbs
 from keras_vit.layers.packed_patches import PaddingBias as PaddingBias
 from keras_vit.layers.palette_embedding import PaletteEmbedding as PaletteEmbedding
+from keras_vit.layers.patch_dropout import PatchDropout as PatchDropout
 from keras_vit.layers.patch_embedding import PatchEmbedding as PatchEmbedding
 from keras_vit.layers.patch_embedding import extract_patches as extract_patches
 from keras_vit.layers.position_embedding import AddPositionEmbs as AddPositionEmbs

@@ -208,7 +208,8 @@ def rotate(x: Tensor, positions: Tensor, interleaved: bool) -> Tensor:
 
     Args:
         x: Query or key (batch, tokens, heads, head size).
-        positions: What `RotaryPositions` returns for the block.
+        positions: What `RotaryPositions` returns for the block, or with an axis of the batch before the
+            tokens.
         interleaved: Whether the pairs are channels 2j and 2j + 1, or j and head size / 2 + j.
 
     Returns:
@@ -225,8 +226,8 @@ def rotate(x: Tensor, positions: Tensor, interleaved: bool) -> Tensor:
     Source: Su et al. 2021, equation 34; GPT-NeoX for the second form.
     """
     x, positions = ops.convert_to_tensor(x), ops.convert_to_tensor(positions, "float32")
-    cos, sin = positions[0], positions[1]  # (rotated tokens, heads or 1, head size / 2)
-    size, prefix = x.shape[-1], ops.shape(x)[1] - ops.shape(positions)[1]
+    cos, sin = positions[0], positions[1]  # ([batch,] rotated tokens, heads or 1, head size / 2)
+    size, prefix = x.shape[-1], ops.shape(x)[1] - ops.shape(positions)[-3]
     rotated = x[:, prefix:]
     if interleaved:
         # A product with a permutation is exact, and several times as fast on CPUs as slices with a stride.

@@ -24,6 +24,7 @@ def build_model(config, dataset):
         **({} if recipe.has_sizes and is_whole else recipe.model),
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
+        "patch_dropout_rate": recipe.patch_dropout_rate,
         "dtype": recipe.dtype,
         "task": recipe.task,
         "split_seed": recipe.seed,

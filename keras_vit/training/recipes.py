@@ -68,7 +68,7 @@ class Recipe(Augmentation):
         class_weights: Weights of the classes in the loss and the metrics of training, not of validation, for
             single labels: "balanced" (in inverse proportion to the training images of a class), a tuple with
             a number for each class, or None.
-        dropout_rate, stochastic_depth_rate: Of the model in training.
+        dropout_rate, stochastic_depth_rate, patch_dropout_rate: Of the model in training.
         head_bias: Initial value of a new head's biases.
         freeze: Name of the last frozen layer, such as "encoder_block_8"; "encoder_norm" for a linear probe;
             or None.
@@ -123,6 +123,7 @@ class Recipe(Augmentation):
     class_weights: str | tuple[float, ...] | None = field(_CLASS_WEIGHTS, default=None, kw_only=True)
     dropout_rate: float = field(_FRACTION, default=0.0)
     stochastic_depth_rate: float = field(_FRACTION, default=0.0)
+    patch_dropout_rate: float = field(_FRACTION, default=0.0, kw_only=True)
     head_bias: float = field(rules.number(), default=0.0)
     freeze: str | None = field(rules.optional(rules.text), default=None)
     model: dict = field(_ARGUMENTS, default_factory=dict)

@@ -13,7 +13,7 @@ from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS, OPTIONS
 NO_OPTIONS = {
     *("name", "trainable", "dtype", "build_config", "compile_config", *STATE),
     *("num_classes", "dropout_rate", "stochastic_depth_rate", "attention_dropout_rate"),
-    "text_preprocessing",
+    *("patch_dropout_rate", "text_preprocessing"),
     *(name for name, option in OPTIONS.items() if option.metadata["group"] == "metadata"),
 } - {"preprocessing"}
 

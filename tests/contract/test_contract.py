@@ -79,6 +79,7 @@ LAYERS = [
     (layers.PaletteEmbedding, {"hidden_size": 8, "colors": 7}, [GRID]),
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (8, 4), "use_bias": False}, [IMAGE]),
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (5, 6), "crop": True}, [IMAGE]),
+    (layers.PatchDropout, {"rate": 0.5, "num_prefix_tokens": 1, "seed": 1}, [TOKENS]),
     (layers.StartToken, {}, [TOKENS]),
     (convolution.Conv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "use_bias": False}, [IMAGE]),
     (layers.StdConv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, [IMAGE]),

@@ -30,6 +30,7 @@ CASES = [
     (layers.RotaryPositions, {"kind": "dinov3", "head_size": 8, "offset": 1}, "belong to kind='axial'"),
     (layers.RotaryPositions, {"kind": "axial", "head_size": 8, "order": "yz"}, "'yx', 'xy'; got 'yz'"),
     (layers.StochasticDepth, {"rate": 1}, r"rate must be a number in \[0, 1\); got 1"),
+    (layers.PatchDropout, {"rate": 1}, r"rate must be a number in \[0, 1\); got 1"),
     (layers.StochasticDepth, {"rate": -0.1}, r"rate must be a number in \[0, 1\); got -0.1"),
 ]
 

@@ -17,6 +17,7 @@ ENCODER = {name: value for name, value in SMALL.items() if name != "num_classes"
 ROTARY = {"rotary": "dinov3", "max_rotary_rescale": 2.0}
 MODEL = {**ENCODER, **ROTARY, "gated_mlp": True, "activation": "silu"}
 RANDOM = {"crop_area": (0.5, 1.0), "stochastic_depth_rate": 0.2, "shift": 0.1, "mixup": 0.3}
+RANDOM |= {"patch_dropout_rate": 0.25}
 DECAY = {"weight_decay": 0.1, "layer_decay": 0.8, "label_smoothing": 0.1}
 RECIPE = Recipe("adamw", 3e-3, total_steps=14, batch_size=4, **RANDOM, **DECAY, **INTERRUPTED)
 

@@ -37,9 +37,11 @@ def stored(tmp_path_factory):
 
 def test_a_new_model_has_the_data_sets_classes_and_the_recipes_options():
     options = {"dropout_rate": 0.1, "stochastic_depth_rate": 0.2, "dtype": "mixed_bfloat16"}
+    options |= {"patch_dropout_rate": 0.5}
     model = build_model(config(RECIPE.with_changes(**options, model={"pooling": "gap"})), DATASET)
     assert (model.num_classes, tuple(model.class_names)) == (3, ("cat", "dog", "owl"))
     assert (model.dropout_rate, model.stochastic_depth_rate, model.pooling) == (0.1, 0.2, "gap")
+    assert model.patch_dropout_rate == 0.5
     assert model.compute_dtype == "bfloat16"
     assert {model.dtype for model in model.trainable_variables} == {"float32"}
 
@@ -125,7 +127,8 @@ def test_a_pretrainer_gets_the_recipes_arguments_and_refuses_others():
 
 @pytest.mark.parametrize("make, finish", [(lambda x: x, finished_model), (MaskedPatchPredictor, whole_model)])
 def test_the_finished_model_is_plain_and_computes_the_same(make, finish):
-    rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"), 0.5)
+    names = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
+    rates = dict.fromkeys((*names, "patch_dropout_rate") if make is not MaskedPatchPredictor else names, 0.5)
     model = make(small(**rates, dtype="mixed_bfloat16", num_classes=None))
     backbone(model).get_layer("encoder_norm").trainable = False
     finished = finish(model)

@@ -35,6 +35,7 @@ WRONG = {
     "class_weights": ["even", (1, -1), 2],
     "dropout_rate": [1.0],
     "stochastic_depth_rate": [-0.1],
+    "patch_dropout_rate": [1.0],
     "head_bias": ["-10"],
     "freeze": [9],
     "model": ["B/16"],

@@ -16,6 +16,7 @@ from keras_vit.training.run_config import RunConfig
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow_only("JAX runs in processes of its own")]
 MODEL = {"patch_size": 8, "hidden_size": 16, "num_layers": 2, "mlp_dim": 32, "num_heads": 4}
 RANDOM = {"crop_area": (0.5, 1.0), "stochastic_depth_rate": 0.2, "shift": 0.1, "mixup": 0.3}
+RANDOM |= {"patch_dropout_rate": 0.5}
 RECIPE = Recipe("sgd", 0.1, total_steps=14, batch_size=8, label_smoothing=0.1, **RANDOM, **INTERRUPTED)
 CONFIG = RunConfig("digits", RECIPE, MODEL, image_size=16)
 
@@ -100,7 +101,8 @@ def plain(tmp_path_factory):
     """A configuration whose steps are the same on TensorFlow and in any processes, and TensorFlow's end."""
     folder = tmp_path_factory.mktemp("plain")
     keras_vit.VisionTransformer(image_size=16, num_classes=10, **MODEL).save(folder / "start.keras")
-    recipe = RECIPE.with_changes(dropout_rate=0.0, stochastic_depth_rate=0.0, mixup=0.0)
+    rates = dict.fromkeys(("dropout_rate", "stochastic_depth_rate", "patch_dropout_rate", "mixup"), 0.0)
+    recipe = RECIPE.with_changes(**rates)
     config = RunConfig("digits", recipe, weights=str(folder / "start.keras"))
     train(config, folder / "run", verbose=0)
     return config, end_of(folder / "run")

@@ -104,6 +104,11 @@ def as_encoder(encoder, dtype=None):
             after[name] = getattr(encoder, name)
     if after:
         raise ValueError(f"expected an encoder without layers after its tokens; got {after}")
+    if encoder.patch_dropout_rate:
+        raise ValueError(
+            "expected an encoder with patch_dropout_rate=0, since this model needs the tokens of all "
+            f"patches; got {encoder.patch_dropout_rate}"
+        )
     patch = patch_pixels(encoder)
     if encoder.image_size != DYNAMIC_SIZE and any(side % p for side, p in zip(encoder.image_size, patch)):
         raise ValueError(

@@ -54,6 +54,16 @@ def contradictions(config):
             "relative positions have no rows for distillation or register tokens; got num_registers="
             f"{c.num_registers} and distillation={c.distillation}"
         )
+    if c.patch_dropout_rate and (c.num_layers is None or c.pooling is None):
+        yield (
+            "patch dropout needs a Transformer and a pooling of its tokens; got patch_dropout_rate="
+            f"{c.patch_dropout_rate}, num_layers={c.num_layers} and pooling={c.pooling!r}"
+        )
+    if c.patch_dropout_rate and (c.relative_positions or getattr(c, "max_num_patches", None)):
+        yield (
+            "patch dropout excludes relative positions and packed patches; got patch_dropout_rate="
+            f"{c.patch_dropout_rate}"
+        )
     if c.norm_after_pooling and not c.final_norm:
         yield "norm_after_pooling=True moves the last norm; got final_norm=False"
     if isinstance(c.num_kv_heads, tuple) and len(c.num_kv_heads) != c.num_layers:

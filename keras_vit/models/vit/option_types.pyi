@@ -59,6 +59,7 @@ class _Options(TypedDict, total=False):
     attention_dropout_rate: float
     max_rotary_rescale: float | None
     stochastic_depth_rate: float
+    patch_dropout_rate: float
     max_num_patches: int | None
     palette: int | None
     causal: bool
@@ -157,6 +158,7 @@ class ViTAttributes:
     attention_dropout_rate: float
     max_rotary_rescale: float | None
     stochastic_depth_rate: float
+    patch_dropout_rate: float
 
 class PackedAttributes(ViTAttributes):
     """Of a `PackedVisionTransformer`."""

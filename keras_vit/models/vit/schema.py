@@ -51,7 +51,7 @@ from keras_vit.rules import SIZE, Rule, boolean, check_fields, integer, number, 
 
 # What a copy of a trained model changes for inference.
 INFERENCE = {"dtype": "float32"} | dict.fromkeys(
-    ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"), 0.0
+    ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate", "patch_dropout_rate"), 0.0
 )
 POOLINGS = ("token", "gap", "token_gap", "map", None)
 
@@ -293,6 +293,12 @@ class ViTConfig:
     )
     stochastic_depth_rate: float = training(
         _rate, "Of the last block; the others' rates increase linearly to it from 0.", default=0.0
+    )
+    patch_dropout_rate: float = training(
+        _rate,
+        "In training, the blocks get a random subset of the patch tokens of each image, without this "
+        "fraction of them (`PatchDropout`).",
+        default=0.0,
     )
 
     def __post_init__(self):

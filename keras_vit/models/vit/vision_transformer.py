@@ -8,7 +8,7 @@ import keras
 from absl import logging
 
 from keras_vit.engine.adapting import copy_with_weights
-from keras_vit.layers import ClassToken
+from keras_vit.layers import ClassToken, PatchDropout
 from keras_vit.layers.encoder_block import number_stack
 from keras_vit.layers.hints import WHOLE, sharded
 from keras_vit.models.classifying import classify
@@ -132,7 +132,11 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
             # tokens → encoder
             if c.pre_norm:
                 x = norm_layer(c, "pre_norm", dtype)(x)
-            for i, positions in enumerate(block_positions(c, grid, dtype)):
+            of_blocks = block_positions(c, grid, dtype)
+            if c.patch_dropout_rate:
+                drop = PatchDropout(c.patch_dropout_rate, num_prefix, dtype=dtype, name="patch_dropout")
+                x, of_blocks = drop(x, of_blocks) if c.rotary else (drop(x), of_blocks)
+            for i, positions in enumerate(of_blocks):
                 block, block_input = self._encoder_block(c, i, dtype), x
                 x = block(x, positions, bias=bias)
         encoded = [x]  # (b, p + n, d)

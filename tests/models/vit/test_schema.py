@@ -34,6 +34,7 @@ WRONG = [
     ({"num_registers": -1}, "num_registers must be an int of at least 0; got -1"),
     ({"dropout_rate": 1.0}, r"dropout_rate must be a number in \[0, 1\); got 1.0"),
     ({"attention_dropout_rate": -0.1}, r"attention_dropout_rate must be a number in \[0, 1\); got -0.1"),
+    ({"patch_dropout_rate": 1.0}, r"patch_dropout_rate must be a number in \[0, 1\); got 1.0"),
     ({"stochastic_depth_rate": 2}, r"stochastic_depth_rate must be a number in \[0, 1\); got 2"),
     ({"class_token": False}, "pooling='token' reads the class token; got class_token=False"),
     ({"position_embedding": "sincos2d", "hidden_size": 18}, "hidden_size that is a multiple of 4.*got 18"),
