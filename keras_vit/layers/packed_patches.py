@@ -10,6 +10,7 @@ from keras import ops
 from keras_vit.layers.attention import masking_bias
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import TABLE
+from keras_vit.layers.position_embedding import antialiased_weights
 from keras_vit.rules import pair
 from keras_vit.types import Shape, Size, Tensor
 
@@ -55,8 +56,11 @@ class PackedPositionEmbs(Configurable):
         rows, columns = ops.split(ops.maximum(ops.cast(grids, "int32"), 1), 2, axis=1)  # (b, 1) each
         number = ops.expand_dims(ops.arange(count, dtype="int32"), 0)
         row = ops.minimum(number // columns, rows - 1)  # (b, n)
-        by_row = _resize_weights(row, rows, self.grid_size[0])  # (b, n, R)
-        by_column = _resize_weights(number % columns, columns, self.grid_size[1])  # (b, n, C)
+        axes = ((row, rows), (number % columns, columns))
+        by_row, by_column = (  # (b, n, R), (b, n, C)
+            antialiased_weights(ops.cast(index, "float32"), ops.cast(new, "float32"), old)
+            for (index, new), old in zip(axes, self.grid_size)
+        )
         weights = ops.expand_dims(by_row, 3) * ops.expand_dims(by_column, 2)
         weights = ops.reshape(weights, (batch, count, self.grid_size[0] * self.grid_size[1]))
         table = ops.convert_to_tensor(self.table)[0]
@@ -64,21 +68,6 @@ class PackedPositionEmbs(Configurable):
 
     def compute_output_shape(self, tokens_shape: Shape, grids_shape: Shape | None = None) -> Shape:
         return tokens_shape
-
-
-def _resize_weights(index, new, old):
-    """(batch, indices, old) weights of an antialiased bilinear resize from `old` points to `new`.
-
-    Args:
-        index: int (batch, indices) of resized points.
-        new: int (batch, 1).
-        old: An int.
-    """
-    scale = ops.expand_dims(old / ops.cast(new, "float32"), 2)
-    center = (ops.cast(ops.expand_dims(index, 2), "float32") + 0.5) * scale - 0.5
-    distance = ops.abs(center - ops.arange(old, dtype="float32"))
-    weights = ops.maximum(1 - distance / ops.maximum(scale, 1), 0)
-    return weights / ops.sum(weights, axis=2, keepdims=True)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

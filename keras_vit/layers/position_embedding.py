@@ -14,7 +14,7 @@ from keras_vit.rules import one_of, pair
 from keras_vit.types import ArrayOrTensor, Shape, Size, Tensor
 
 KINDS = ("learned", "sincos2d", "none")
-INTERPOLATIONS = ("bilinear", "bicubic")
+INTERPOLATIONS = ("bilinear", "bicubic", "bilinear_antialias")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -29,7 +29,7 @@ class AddPositionEmbs(Configurable):
         num_prefix_tokens: Number of tokens before the patch tokens. In a learned table each has a row of its
             own, before the rows of the grid, and is not resized; the fixed kinds add nothing to them.
         endpoint: Of "sincos2d": as in `sincos_2d`.
-        interpolation: Of the resizing: "bilinear" or "bicubic".
+        interpolation: Of the resizing: "bilinear", "bicubic" or "bilinear_antialias".
 
     Call arguments:
         tokens: (batch, num_prefix_tokens + rows · columns, channels).
@@ -114,16 +114,17 @@ class AddPositionEmbs(Configurable):
 def resize_position_grid(
     grid: ArrayOrTensor, size: tuple[Any, Any], interpolation: str = "bilinear"
 ) -> ArrayOrTensor:
-    """Resize a grid of vectors bilinearly with aligned corners, or by cubic convolution.
+    """Resize a grid of vectors bilinearly with aligned corners or with antialiasing, or by cubic convolution.
 
     The official loader's `scipy.ndimage.zoom(order=1)` computes the same as "bilinear", except that for some
     pairs of sizes a rounding error sets the last row and column to zero. "bicubic" is `interpolate` of
-    PyTorch for the scale (size + 0.1) / (rows or columns), as in DINO's code.
+    PyTorch for the scale (size + 0.1) / (rows or columns), as in DINO's code. "bilinear_antialias" has
+    half-pixel centers, and is `jax.image.resize` by "linear", as in FlexiViT's code.
 
     Args:
         grid: (rows, columns, channels), a tensor or a NumPy array.
         size: (rows, columns) of the result; ints, or scalar tensors inside a graph.
-        interpolation: "bilinear" or "bicubic".
+        interpolation: "bilinear", "bicubic" or "bilinear_antialias".
 
     Returns:
         (rows, columns, channels): an array for an array, computed in float64 and given back in
@@ -135,9 +136,9 @@ def resize_position_grid(
         [[0.0, 1.0, 2.0], [4.0, 5.0, 6.0]]
 
     Source: `vit_jax/checkpoint.py`, `interpolate_posembed`; `facebookresearch/dino`,
-    `vision_transformer.py`, `interpolate_pos_encoding`.
+    `vision_transformer.py`, `interpolate_pos_encoding`; `big_vision/models/proj/flexi/vit.py`.
     """
-    weights = _cubic_convolution if interpolation == "bicubic" else _corner_aligned
+    weights = _WEIGHTS[interpolation]
     if isinstance(grid, np.ndarray):
         by_row, by_column = (weights(*sides) for sides in zip(grid.shape, size))
         resized = np.einsum("ij,jkd,lk->ild", by_row, grid.astype("float64"), by_column)
@@ -169,6 +170,40 @@ def _cubic_convolution(old, new):
     weights = numpy.where(x < 1, near, numpy.where(x < 2, far, 0.0))
     inside = np.equal.outer(np.clip(positions, 0, old - 1), np.arange(old)).astype("float32")
     return numpy.matmul(weights, inside)
+
+
+def _antialiased(old, new):
+    """(new, old) weights of linear interpolation with half-pixel centers, over more points to fewer rows."""
+    if isinstance(new, int):
+        return antialiased_weights(np.arange(new), new, old, np)
+    return antialiased_weights(ops.cast(ops.arange(new), "float32"), ops.cast(new, "float32"), old)
+
+
+def antialiased_weights(index, new, old, numpy=ops):
+    """Weights (…, indices, old) of an antialiased bilinear resize from `old` points to `new`.
+
+    Args:
+        index: (…, indices) of resized points.
+        new: Their number, a scalar or (…, 1).
+        old: An int.
+        numpy: `numpy` for arrays.
+
+    Example:
+        >>> antialiased_weights(np.arange(1), 1, 2, np).tolist()
+        [[0.5, 0.5]]
+    """
+    scale = old / new
+    center = numpy.expand_dims((index + 0.5) * scale - 0.5, -1)
+    distance = numpy.abs(center - np.arange(old, dtype="float32"))
+    weights = numpy.maximum(1 - distance / numpy.expand_dims(numpy.maximum(scale, 1), -1), 0)
+    return weights / numpy.sum(weights, axis=-1, keepdims=True)
+
+
+_WEIGHTS = {
+    "bilinear": _corner_aligned,
+    "bicubic": _cubic_convolution,
+    "bilinear_antialias": _antialiased,
+}
 
 
 def sincos_2d(rows: int | Tensor, columns: int | Tensor, channels: int, endpoint: bool = True) -> Tensor:

@@ -51,7 +51,7 @@ _STORED = (
     *("num_heads", "position_grid", "prefix_positions", "position_embedding", "activation"),
     *("rotary", "post_norm", "pool_prefix", "pooling_heads", "norm_epsilon"),
 )
-_PACKED_RESIZE = "bilinear_antialias"  # of models with `max_num_patches`
+_ANTIALIASED = "bilinear_antialias"  # of models with `max_num_patches`, and by their `position_interpolation`
 
 
 @overload
@@ -133,8 +133,9 @@ def from_pretrained(
         position_resize: "bilinear" (aligned corners: the official loader, also at call time),
             "bicubic_antialias" (timm), "bilinear_antialias" (FlexiViT), "bilinear_half_pixel" (C-RADIO) or
             "truncate" (OWL-ViT: the upper left part of the grid, for a smaller image). "auto": as the model
-            does itself, if it is an OWL-ViT, a NaFlexVit of timm or a SigLIP 2 for any size (NaFlex), and
-            "bilinear" for all other models. With `max_num_patches` it is "bilinear_antialias", at each call.
+            does itself, if it is an OWL-ViT, a NaFlexVit of timm or a SigLIP 2 for any size (NaFlex), or has
+            `position_interpolation="bilinear_antialias"`, and "bilinear" for all other models. With
+            `max_num_patches` it is "bilinear_antialias", at each call.
         variant: A name such as "B/16" that the file must agree with.
         sha256: Hexadecimal digest that the file must have. Of the metadata files only a `NAME.json` is then
             read whose digest the file holds, as `save_weights` writes it; a tokenizer is not read.
@@ -260,22 +261,25 @@ def from_pretrained(
         raise ValueError(
             f"{checkpoint.path}: without a position table the image size is unknown; give image_size"
         )
-    own_resize = checkpoint.position_resize or (_PACKED_RESIZE if stored.get("max_num_patches") else None)
+    own_resize, at_call = checkpoint.position_resize, "bilinear"
+    if stored.get("max_num_patches") or stored.get("position_interpolation") == _ANTIALIASED:
+        own_resize = own_resize or _ANTIALIASED
+    if config.get("max_num_patches") or config.get("position_interpolation") == _ANTIALIASED:
+        at_call = _ANTIALIASED
     if is_dynamic(config["image_size"]):
-        at_call = _PACKED_RESIZE if config.get("max_num_patches") else "bilinear"
         asked = own_resize if position_resize == "auto" else position_resize
         if asked not in (None, at_call):
             raise ValueError(
                 f"{checkpoint.path}: its positions are resized by {asked!r}, which a model for any image "
                 f"size does not; give image_size, or position_resize={at_call!r} for other positions"
-                + (", or max_num_patches for any aspect ratio" if asked == _PACKED_RESIZE else "")
+                + (", or max_num_patches for any aspect ratio" if asked == _ANTIALIASED else "")
             )
         own_resize = None
     resize = (own_resize if position_resize == "auto" else position_resize) or "bilinear"
     # A stored table with another grid than the image's stays so, and is resized at each call.
     if is_dynamic(config["image_size"]) or (
         image_size is None
-        and own_resize is None
+        and (own_resize is None or own_resize == at_call == _ANTIALIASED)
         and stored_grid != grid_shape(stored["image_size"], stored["patch_size"], stored.get("resnet"))
     ):
         config["position_grid"] = stored_grid

@@ -8,6 +8,7 @@ from reference.comparing import assert_close, numpy
 from scipy.ndimage import zoom
 
 from keras_vit.layers import AddPositionEmbs, resize_position_grid, sincos_2d
+from keras_vit.layers.position_embedding import INTERPOLATIONS
 
 # None of these sides is one of the pairs at which scipy zeroes the border.
 RESIZES = [((4, 4), (6, 6)), ((14, 14), (7, 7)), ((7, 7), (12, 12)), ((5, 9), (8, 3)), ((3, 2), (2, 17))]
@@ -38,6 +39,16 @@ def test_the_border_is_kept_where_scipy_zeroes_it(old, new):
     assert np.abs(resized[:, -1]).min() > 0
 
 
+@pytest.mark.tensorflow_only("the peer is TensorFlow")
+@given(*[st.tuples(st.integers(1, 20), st.integers(1, 20))] * 2)
+def test_the_antialiased_resize_is_tensorflows(old, new):
+    import tensorflow as tf
+
+    grid = random_grid(old)
+    expected = tf.image.resize(grid, new, "bilinear", antialias=True)
+    assert_close(resize_position_grid(grid, new, "bilinear_antialias"), expected.numpy(), 1e-5)
+
+
 @given(*[st.tuples(st.integers(1, 9), st.integers(1, 9))] * 2)
 def test_tensors_and_arrays_are_resized_alike_and_corners_stay_aligned(old, new):
     grid = random_grid(old).astype("float32")
@@ -50,14 +61,15 @@ def test_tensors_and_arrays_are_resized_alike_and_corners_stay_aligned(old, new)
 
 
 @pytest.mark.tensorflow_only("JAX knows every size when it compiles")
+@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
 @pytest.mark.parametrize("old, new", [*RESIZES, ((28, 28), (48, 48)), ((3, 3), (1, 4))])
-def test_resizing_to_a_size_known_only_in_the_graph_gives_the_same(old, new):
+def test_resizing_to_a_size_known_only_in_the_graph_gives_the_same(old, new, interpolation):
     import tensorflow as tf
 
     grid = random_grid(old).astype("float32")
-    resize = tf.function(lambda grid, rows, columns: resize_position_grid(grid, (rows, columns)))
+    resize = tf.function(lambda grid, *size: resize_position_grid(grid, size, interpolation))
     resized = resize(tf.constant(grid), *map(tf.constant, new))
-    assert_close(resized, resize_position_grid(grid, new), 1e-5)
+    assert_close(resized, resize_position_grid(grid, new, interpolation), 1e-5)
 
 
 @pytest.mark.parametrize("rows, columns, channels", [(2, 3, 8), (4, 4, 24), (1, 5, 12), (14, 9, 64)])

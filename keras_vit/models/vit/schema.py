@@ -200,7 +200,8 @@ class ViTConfig:
     )
     position_interpolation: str = architecture(
         one_of(INTERPOLATIONS),
-        'How the learned table is resized at each call: "bilinear", or "bicubic" as in DINO\'s code.',
+        'How the learned table is resized at each call: "bilinear", "bicubic" as in DINO\'s code, or '
+        '"bilinear_antialias" as in FlexiViT\'s, by which also `from_pretrained` then resizes it.',
         default="bilinear",
     )
     rotary: dict[str, Any] | None = architecture(
