@@ -81,6 +81,10 @@ def plan(
             "expected a recipe without image_text, since the size of its text tower is known only with the "
             "data set's or the weights' tokenizer; got one with it"
         )
+    if recipe.patch_sizes is not None:
+        raise ValueError(
+            f"expected a recipe without patch_sizes, since a plan is of one program; got {recipe.patch_sizes}"
+        )
     chips = find_chips(topology)
     step = _Step(config, num_classes, chips, strategy, report or (lambda line: None))
     built = step.build()

@@ -30,6 +30,12 @@ _POSITIVE = rules.number(above=0)
 _ARGUMENTS = rules.Rule("a dict of arguments", lambda value: isinstance(value, dict))
 _FRACTION = rules.number(0, below=1)
 _NUMBERS = rules.items(rules.number(0))
+_SIZES = rules.Rule(
+    "a tuple of different positive ints, two or more,",
+    lambda value: (
+        rules.items(_POSITIVE_INT).accepts(value) and len({*value}) == len(value) and len(value) > 1
+    ),
+)
 _CLASS_WEIGHTS = rules.optional(
     rules.Rule(
         "'balanced', a tuple of numbers of at least 0",
@@ -84,6 +90,8 @@ class Recipe(Augmentation):
         pretrainer: Of an objective without labels: arguments of the model that is trained, besides its
             encoder; None for its defaults.
         image_size: (height, width) for training unless another is given, or None.
+        patch_sizes: Sides of patches in pixels, of which one is drawn for each batch (FlexiViT); the model's
+            own `patch_size` is that of its stored kernel and of the validation. None: only the model's own.
         dtype: "float32", "mixed_bfloat16" or "mixed_float16".
         remat: Whether to recompute the blocks in the backward pass instead of storing their activations.
         crop_area, scale_jitter, shift, flip, photometric, randaugment, layers, random_erasing, mixup, cutmix,
@@ -128,6 +136,7 @@ class Recipe(Augmentation):
     freeze: str | None = field(rules.optional(rules.text), default=None)
     model: dict = field(_ARGUMENTS, default_factory=dict)
     image_size: tuple[int, int] | None = None
+    patch_sizes: tuple[int, ...] | None = field(rules.optional(_SIZES), default=None, kw_only=True)
     dtype: str = field(rules.one_of(DTYPES), default="float32")
     remat: bool = field(rules.boolean, default=False)
     crop_area: tuple[float, float] | None = field(CROP_AREA, default=(0.05, 1.0), kw_only=True)
@@ -146,8 +155,9 @@ class Recipe(Augmentation):
 
     def __post_init__(self):
         super().__post_init__()
-        if isinstance(self.class_weights, list):
-            object.__setattr__(self, "class_weights", tuple(self.class_weights))
+        for name in ("class_weights", "patch_sizes"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.optimizer == "sgd" and self.weight_decay:
             raise ValueError(f"weight_decay must be 0 for 'sgd'; got {self.weight_decay!r}")
         if self.eval_every % self.checkpoint_steps:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_vit.layers import resize_position_grid
+from keras_vit.layers.flexible_patch_embedding import patch_resize_weights
 from keras_vit.preprocessing.image_resizing import cubic, hat
 from keras_vit.rules import one_of
 
@@ -138,10 +139,7 @@ def resized_patch_kernel(kernel, patch_size):
     `big_vision/models/proj/flexi/vit.py`.
     """
     # B is separable, and so is its pseudo-inverse.
-    by_row, by_column = (
-        np.linalg.pinv(_pixel_centered(hat, False, old, new).T)
-        for old, new in zip(kernel.shape[:2], patch_size)
-    )
+    by_row, by_column = (patch_resize_weights(*sides) for sides in zip(kernel.shape[:2], patch_size))
     resized = np.einsum("ij,kl,jlcd->ikcd", by_row, by_column, kernel.astype("float64"), optimize=True)
     return resized.astype(kernel.dtype)
 

@@ -33,6 +33,8 @@ BOXES = Recipe("sgd", 0.1, 24, batch_size=4, task="detection", **SCALED, **INTER
 DPT = {"decoder_size": 8, "head_size": 4}
 DEPTHS = Recipe("sgd", 0.1, 24, batch_size=4, task="depth", head_options=DPT, **SCALED, **INTERRUPTED)
 WHOLE = {**INTERRUPTED, "accumulation_steps": 1}
+PATCHES = {"crop_area": (0.5, 1.0), "patch_sizes": (4, 8, 16)}
+FLEXIBLE = Recipe("sgd", 0.1, 24, batch_size=4, **PATCHES, **INTERRUPTED)
 PAIRS = Recipe("sgd", 0.1, total_steps=24, batch_size=4, crop_area=(0.5, 1.0), image_text={}, **WHOLE)
 WITHOUT_LABELS = Recipe("adamw", 3e-3, 24, batch_size=4, crop_area=(0.5, 1.0), **INTERRUPTED)
 PIXELS = {"image_size": 4, "patch_size": 1, "palette": 6, "causal": True, "pooling": "gap", "norm": "rms"}
@@ -70,6 +72,10 @@ def pupil(labels):
     return VisionTransformer(**ENCODER | {"num_classes": None} | TAUGHT[labels][1])
 
 
+def with_table(labels):
+    return VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1, "position_grid": 3})
+
+
 def towers(objective):
     prepare = word_tokenizer([f"some photo of a dark bright {' '.join(map(str, range(24)))}"])
     text = {"vocabulary_size": prepare.vocabulary_size, "length": prepare.length, "hidden_size": 12}
@@ -80,9 +86,9 @@ def towers(objective):
 
 @pytest.fixture(scope="session")
 def labeled(tmp_path_factory):
-    """A function to the RunConfig of a run: without labels, with another head, on pairs or with a teacher.
+    """A function to the RunConfig of a run: without labels, of another task, with a teacher or "flexible".
 
-    All but the first start from the same weights on every backend.
+    All but those without labels start from the same weights on every backend.
     """
     folder = tmp_path_factory.mktemp("labeled")
     write_classes(folder / "classes", count=12)
@@ -109,6 +115,8 @@ def labeled(tmp_path_factory):
             data, recipe, make = "depths", DEPTHS, depth_estimator
         elif labels in TAUGHT:
             data, recipe, make = "classes", TEACHING.with_changes(**TAUGHT[labels][0]), pupil
+        elif labels == "flexible":
+            data, recipe, make = "classes", FLEXIBLE, with_table
         file = folder / f"{labels}.keras"
         if not file.exists():
             randomize(make(labels)).save(file)

@@ -100,7 +100,7 @@ def test_a_run_writes_its_files_and_resumes_bit_for_bit(is_small, random, tmp_pa
         *(("jax", "classes"), ("tensorflow", "classes"), ("jax", "up"), ("tensorflow", "mask")),
         *(("jax", "boxes"), ("tensorflow", "depths"), ("jax", "taught"), ("tensorflow", "features")),
         *(("jax", "sigmoid"), ("tensorflow", "softmax")),
-        *(("tensorflow", "mae"), ("jax", "igpt"), ("tensorflow", "dino")),
+        *(("tensorflow", "mae"), ("jax", "igpt"), ("tensorflow", "dino"), ("jax", "flexible")),
     ],
 )
 def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
@@ -132,6 +132,7 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
         *(("tensorflow", "taught"), ("jax", "features")),
         *(("tensorflow", "sigmoid"), ("jax", "softmax")),
         *(("tensorflow", "mae"), ("tensorflow", "igpt"), ("jax", "dino")),
+        *(("tensorflow", "flexible"), ("jax", "flexible")),
         *(("tensorflow", "tfrecord"), ("tensorflow", "parquet"), ("jax", "parquet"), ("jax", "webdataset")),
         *(("tensorflow", "mixture"), ("jax", "mixture")),
     ],

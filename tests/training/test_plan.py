@@ -72,6 +72,12 @@ def test_recipes_of_images_and_texts_are_refused(recipe, monkeypatch):
         planning.plan("B/16", find_recipe(recipe), "v5e:4x4")
 
 
+def test_a_recipe_of_several_programs_is_refused(monkeypatch):
+    monkeypatch.setattr(planning.keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match=r"^expected a recipe without patch_sizes, .*; got \(8, 10, 12, "):
+        planning.plan("B/16", find_recipe("flexi"), "v5e:4x4")
+
+
 def test_the_compilers_messages_have_the_memory():
     message = (
         "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required "

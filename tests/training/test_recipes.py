@@ -36,6 +36,7 @@ WRONG = {
     "dropout_rate": [1.0],
     "stochastic_depth_rate": [-0.1],
     "patch_dropout_rate": [1.0],
+    "patch_sizes": [8, (8,), (8, 8), (0, 8)],
     "head_bias": ["-10"],
     "freeze": [9],
     "model": ["B/16"],

@@ -50,7 +50,7 @@ def plain(finished, tmp_path_factory):
 @pytest.fixture(
     params=[
         *("classes", "up", "mask", "boxes", "depths", "taught", "features"),
-        *("sigmoid", "softmax", "mae", "igpt", "dino"),
+        *("sigmoid", "softmax", "mae", "igpt", "dino", "flexible"),
     ]
 )
 def same(request, labeled, tmp_path):

@@ -3,6 +3,7 @@
 from keras_vit.tasks import TASKS, get_task
 from keras_vit.training.tasks.dino import DinoTask
 from keras_vit.training.tasks.distillation import FeatureDistillation, LogitDistillation, without_labels
+from keras_vit.training.tasks.flexible_patches import FlexiblePatchesTask
 from keras_vit.training.tasks.igpt import PixelTask
 from keras_vit.training.tasks.image_text_pairs import Pairs as Pairs
 from keras_vit.training.tasks.mae import ReconstructionTask
@@ -13,7 +14,7 @@ from keras_vit.training.tasks.wrapped_task import WrappedTask as WrappedTask
 # The tasks without labels, by the names of `keras-vit pretrain --objective`.
 PRETRAINING = {task.name: task for task in (MaskedPatchTask, ReconstructionTask, PixelTask, DinoTask)}
 # The tasks that train the model of a recipe's task in another way, of which a run has at most one.
-WRAPPED = (LogitDistillation, FeatureDistillation)
+WRAPPED = (LogitDistillation, FeatureDistillation, FlexiblePatchesTask)
 # The fields of recipes and runs that some tasks use and others do not.
 FIELDS_OF_TASKS = {
     name for task in (*TASKS.values(), Pairs, *PRETRAINING.values(), *WRAPPED) for name in task.recipe_fields

@@ -21,7 +21,7 @@ def losses(config, path):
 
 
 @pytest.mark.tensorflow_only("on JAX test_sharded_steps divides the batch among devices")
-@pytest.mark.parametrize("labels", ["mae", "igpt", "dino", "boxes", "sigmoid", "softmax"])
+@pytest.mark.parametrize("labels", ["mae", "igpt", "dino", "boxes", "sigmoid", "softmax", "flexible"])
 def test_micro_batches_of_two_replicas_train_as_one_device_does(labels, labeled, tmp_path, monkeypatch):
     # Each replica divides its 3 images into micro-batches of 1 and 2. AdamW would make steps from rounding.
     plain = {"optimizer": "sgd", "base_lr": 0.1, "dropout_rate": 0.0, "total_steps": 4, "batch_size": 6}
