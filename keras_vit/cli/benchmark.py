@@ -23,6 +23,7 @@ def add_arguments(add):
     options.on_bad_image(add)
     options.precisions(add)
     add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the model's or 224)")
+    options.patch_size(add)
     add("--batch_sizes", type=options.positive_ints, default=(1, 16), help="images per batch (default: 1,16)")
     add("--rounds", type=options.positive_int, default=9, help="batches measured per format (default: 9)")
     add("--threads", type=options.positive_int, help="number of threads (default: one per core)")

@@ -13,6 +13,7 @@ HELP = "accuracy of a model on a split of a data set"
 
 def add_arguments(add):
     options.model(add)
+    options.patch_size(add)
     options.dataset(add)
     options.split(add)
     options.on_bad_image(add)
@@ -37,7 +38,7 @@ def run(args):
     if args.retrieval:
         return _retrieval(args)
     real = evaluation.read_real_labels(args.real) if args.real else None
-    model = open_model(args.model, args.trust, args.sha256, kind="stored")
+    model = open_model(args.model, args.trust, args.sha256, "stored", args.patch_size)
     model = with_labels(model, args.zero_shot, args.prompts, "--zero_shot")
     by_texts = args.zero_shot and model.is_classifier
     task = get_task(args.task or ("single_label" if by_texts else task_of(args.model, model)))
@@ -73,7 +74,7 @@ def _retrieval(args):
     from keras_vit.cli.source import open_dataset, open_model
     from keras_vit.models.backbones import image_model
 
-    model = open_model(args.model, args.trust, args.sha256, kind="image_text")
+    model = open_model(args.model, args.trust, args.sha256, "image_text", args.patch_size)
     if image_model(model) is model or model.text_preprocessing is None:
         raise ValueError("--retrieval needs an image-text model with its tokenizer, such as SigLIP or CLIP")
     dataset = open_dataset(args, model.image, "single_label", texts=True)

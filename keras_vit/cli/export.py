@@ -30,6 +30,7 @@ def add_arguments(add):
     options.labels(add)
     add("--representation", action="store_true", help="export feature vectors instead of class scores")
     add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the model's)")
+    options.patch_size(add)
     batch = "images in a batch of the LiteRT files (default: 1)"
     add("--batch_size", type=positive_int, default=1, help=batch)
     add("--integer_io", help="input and output type of LiteRT's int8: uint8 or int8 (default: float32)")
@@ -54,7 +55,8 @@ def run(args):
 
     of_images = args.representation and not (args.labels or args.prompts)
     kind = "auto" if of_images else "stored"
-    opening = {"image_size": args.image_size, "trust": args.trust, "sha256": args.sha256}
+    opening = {"image_size": args.image_size, "patch_size": args.patch_size}
+    opening |= {"trust": args.trust, "sha256": args.sha256}
     model = open_live(args.model, kind=kind, **opening)
     if args.labels or args.prompts:
         model = with_labels(model, args.labels, args.prompts, "--labels")

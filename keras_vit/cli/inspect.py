@@ -23,6 +23,7 @@ def add_arguments(add):
     options.on_bad_image(add)
     options.task(add)
     add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the model's)")
+    options.patch_size(add)
     add("--block", type=int, help="block of the heads: 0, 1, …, -1 (default: the last, or the probe)")
     add("--output", required=True, metavar="DIR", help="folder to write")
     options.json(add)
@@ -65,8 +66,8 @@ def _inspect(args, paths):
     from keras_vit.tasks import get_task
 
     trust = {"trust": args.trust, "sha256": args.sha256}
-    if args.image_size or args.block is not None:  # which exports do not have
-        model = open_live(args.model, args.image_size, **trust)
+    if args.image_size or args.patch_size or args.block is not None:  # which exports do not have
+        model = open_live(args.model, args.image_size, **trust, patch_size=args.patch_size)
     else:
         model = open_model(args.model, **trust)
     task = get_task(args.task or task_of(args.model, model))

@@ -40,7 +40,7 @@ def all_files(args, folder):
     """Return the file of each format, the reasons why others are missing, and the live model's outputs."""
     if is_exported(args.model) or args.formats:
         raise ValueError("--all exports a model in every format; omit --formats, and give no export")
-    model = float32_copy(_live(args.model, args.image_size, trust=args.trust, sha256=args.sha256))
+    model = float32_copy(_live(args.model, args.image_size, args.patch_size, **_checks(args)))
     task = task_of(args.model, model)
     dataset = open_dataset(args, model, task) if args.dataset else None
     description = describe(model, task)
@@ -75,7 +75,7 @@ def files_of(args, folder):
         return {format_of(path).option: path}
     options = [option for option in args.formats or DEFAULT if option != "live"]
     chosen = choose_formats(options, args.precisions) if options else []
-    model = _live(args.model, args.image_size, trust=args.trust, sha256=args.sha256)
+    model = _live(args.model, args.image_size, args.patch_size, **_checks(args))
     # int8 is calibrated on noise, since the ranges change its outputs and not its speed.
     noise = _noise(2, (*describe(model).native_image_size, model.in_channels))
     job = ExportJob(model, calibration=[noise])
@@ -92,13 +92,18 @@ def files_of(args, folder):
     return {"live": folder / "model.keras", **targets}
 
 
-def _live(source, image_size, **checks):
+def _checks(args):
+    return {"trust": args.trust, "sha256": args.sha256}
+
+
+def _live(source, image_size, patch_size=None, **checks):
     """Return the model that --model names, or one of random weights for a variant's name."""
     try:
         parse_variant(source)
     except ValueError:
-        return open_live(source, image_size, **checks)
-    return VisionTransformer.from_variant(source, image_size or VARIANT_SIZE, num_classes=1000)
+        return open_live(source, image_size, patch_size=patch_size, **checks)
+    own = {"patch_size": patch_size} if patch_size else {}
+    return VisionTransformer.from_variant(source, image_size or VARIANT_SIZE, num_classes=1000, **own)
 
 
 def _noise(batch, shape):

@@ -23,6 +23,11 @@ def model(add, exported=True, also="", required=True):
     trust(add, program=exported)
 
 
+def patch_size(add):
+    text = "side of the patches in pixels, to which the patch kernel is resized (default: the model's)"
+    add("--patch_size", type=positive_int, metavar="PIXELS", help=text)
+
+
 def trust(add, program=False):
     accepted = "a SavedModel, which is a program, from a URL, and " if program else ""
     add("--trust", action="store_true", help=f"accept {accepted}plain http:// from another machine")

@@ -27,7 +27,7 @@ VERIFICATION = "verification.json"  # in the folder of every export
 HUBS = r"https?://(www\.)?(tfhub\.dev|kaggle\.com/models)/"  # whose URLs have no suffix
 
 
-def open_model(source, trust=False, sha256=None, kind="auto"):
+def open_model(source, trust=False, sha256=None, kind="auto", patch_size=None):
     """Open the model of a run's folder, a `.keras` file or a checkpoint, or an exported model.
 
     Args:
@@ -35,6 +35,7 @@ def open_model(source, trust=False, sha256=None, kind="auto"):
         trust: Whether a program or plain `http://` is accepted from another machine.
         sha256: Expected digest of the file, or None.
         kind: As for `from_pretrained`.
+        patch_size: As for `open_live`; an export has its own.
 
     Returns:
         A model of this kind; or for a SavedModel (its
@@ -44,8 +45,8 @@ def open_model(source, trust=False, sha256=None, kind="auto"):
     Raises:
         ValueError: if there is none, or it holds no Vision Transformer.
     """
-    if not is_exported(source):
-        return open_live(source, trust=trust, sha256=sha256, kind=kind)
+    if patch_size or not is_exported(source):
+        return open_live(source, trust=trust, sha256=sha256, kind=kind, patch_size=patch_size)
     return open_exported(source, trust=trust, sha256=sha256)
 
 
@@ -70,13 +71,14 @@ def with_class_names(model, names):
     return model
 
 
-def open_live(source, image_size=None, trust=False, sha256=None, kind="auto"):
+def open_live(source, image_size=None, trust=False, sha256=None, kind="auto", patch_size=None):
     """Open the model of a run's folder, a `.keras` file or a checkpoint, as `open_model`.
 
     Args:
         source: What --model names.
         image_size: (height, width) to which its positions are resized; None: the model's.
         trust, sha256, kind: As for `open_model`.
+        patch_size: Side of a patch in pixels, to which the patch kernel is resized; None: the model's.
 
     Raises:
         ValueError: if there is none, or it is an exported model.
@@ -95,10 +97,11 @@ def open_live(source, image_size=None, trust=False, sha256=None, kind="auto"):
     if path.suffix == ".keras" and "://" not in source:
         if not path.is_file():
             raise ValueError(f"no such model file: {source!r}")
-        if not image_size:
+        if not (image_size or patch_size):
             model = checkpoint.read_model(fetch(path, sha256=sha256))
             return image_model(model) if kind == "auto" else model
     options = {"trust": trust, "sha256": sha256, "kind": kind}
+    options |= {"patch_size": patch_size} if patch_size else {}
     return load.from_pretrained(trained_file(source), image_size=image_size, **options)
 
 

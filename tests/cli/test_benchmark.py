@@ -87,6 +87,7 @@ def test_a_variants_name_is_a_model_of_random_weights():
     assert measuring._live("mu/8", (16, 24)).image_size == (16, 24)
     model = measuring._live("mu/32", None)
     assert (model.image_size, model.num_classes) == ((224, 224), 1000)
+    assert measuring._live("mu/8", (16, 24), 4).patch_size == (4, 4)
 
 
 def test_only_the_given_formats_are_exported(model, tmp_path):

@@ -11,7 +11,7 @@ from keras_vit import from_pretrained, save_weights
 from keras_vit.cli.parser import parser
 from keras_vit.cli.source import open_dataset, open_live, seed_of, task_of
 from keras_vit.data.datasets import Dataset, load_dataset
-from keras_vit.evaluation.predicting import check_classes
+from keras_vit.evaluation.predicting import check_classes, evaluate
 from keras_vit.weights.class_names import class_names
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -58,6 +58,13 @@ def test_json_has_all_scores_of_the_split_and_of_each_class_and_the_confusion_is
     assert sum(row["right"] for row in found["classes"]) == pytest.approx(14 * found["accuracy"])
     assert found["confusion"] == str(confusion) and confusion.read_bytes().startswith(b"\x89PNG")
     assert {*tmp_path.iterdir()} == {output, confusion}
+
+
+def test_a_model_is_evaluated_at_another_patch_size(evaluated, weights, images):
+    found = json.loads(evaluated("--patch_size", 4, "--json").stdout)
+    model = from_pretrained(weights, patch_size=4)
+    expected = evaluate(model, load_dataset(f"folder:{images}").split("test"))
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
 def test_scores_are_printed_and_old_files_stay_where_new_ones_cannot_be_written(evaluated, tmp_path):

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from made.folders import write_table
 from made.servers import Server, serving
+from reference.comparing import assert_close
 
+from keras_vit import from_pretrained
 from keras_vit.cli.export import _facts, _name
 from keras_vit.cli.parser import parser
-from keras_vit.export import description
+from keras_vit.export import description, open_exported
 
 FAST = ["saved_model", "tflite"], ["float32"]
 ALL = ["saved_model", "tflite", "onnx", "hub"], ["float32", "int8"]
@@ -86,6 +88,18 @@ def test_a_runs_task_goes_with_it(task, score, file, keras_vit, json_of, tmp_pat
             assert scores == pytest.approx({c["name"]: c["probability"] for c in expected["classes"]})
     scores = [json_of("evaluate", "--model", model, *data)[score] for model in (run, out / file)]
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_another_patch_size_is_exported(model, keras_vit, json_of, tmp_path):
+    given = ("--output", tmp_path / "out", "--patch_size", 4, "--formats", "saved_model", "--json")
+    found = json_of("export", "--model", model, *given[:-1])
+    assert found["formats"]["saved_model"]["max_logit_difference"] < 1e-5
+    exported = open_exported(tmp_path / "out" / "saved_model" / "1")
+    resized = from_pretrained(model, patch_size=4)
+    images = np.random.default_rng(0).uniform(-1, 1, (2, *resized.image_size, 3)).astype("float32")
+    colors = images * 0.5 + 0.5
+    assert_close(exported.predict_on_batch(colors), resized.predict_on_batch(images), 1e-5)
 
 
 @pytest.mark.slow

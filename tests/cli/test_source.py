@@ -49,6 +49,13 @@ def saved(tmp_path_factory):
     return export_saved_model(small(num_layers=1), tmp_path_factory.mktemp("export") / "1", warmup=())
 
 
+def test_a_model_is_opened_at_another_patch_size(saved, tmp_path):
+    small(num_layers=1).save(tmp_path / "model.keras")
+    assert open_model(tmp_path / "model.keras", patch_size=4).patch_size == (4, 4)
+    with pytest.raises(ValueError, match="is an exported model; expected the run"):
+        open_model(saved, patch_size=4)
+
+
 def test_a_tgz_is_opened(saved, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     path = tar_archive.make_archive(saved, tmp_path / "vit.tar.gz").rename(tmp_path / "vit.tgz")
