@@ -19,6 +19,7 @@ TABLES = {
     "pretrain_imagenet": ("adamw", 3e-3, "cosine", 92_897, 10_000, 4096, 0.3, 1, 0.1, "softmax", 224),
     "augreg": ("adamw", 1e-3, "cosine", 92_897, 10_000, 4096, 0.1, 1, 0, "sigmoid", 224),
     "augreg_imagenet21k": ("adamw", 1e-3, "cosine", 908_203, 10_000, 4096, 0.1, 1, 0, "sigmoid", 224),
+    "flexi": ("adamw", 1e-3, "cosine", 272_460, 10_000, 4096, 0.1, 1, 0, "sigmoid", 240),
     "plain_s16": ("adamw", 1e-3, "cosine", 111_476, 10_000, 1024, 0.1, 1, 0, "softmax", 224),
     "plain_s16_150": ("adamw", 1e-3, "cosine", 185_794, 10_000, 1024, 0.1, 1, 0, "softmax", 224),
     "plain_s16_300": ("adamw", 1e-3, "cosine", 371_588, 10_000, 1024, 0.1, 1, 0, "softmax", 224),
@@ -29,7 +30,7 @@ TABLES = {
 # RandAugment, MixUp, bias of the head
 AUGMENTED = {
     "augreg": ((2, 0.15), 0.5, -6.9),
-    "augreg_imagenet21k": ((2, 0.1), 0.2, -10),
+    **dict.fromkeys(("augreg_imagenet21k", "flexi"), ((2, 0.1), 0.2, -10)),
     **dict.fromkeys(("plain_s16", "plain_s16_150", "plain_s16_300"), ((2, 0.1), 0.2, 0)),
     **dict.fromkeys(("pretrain_imagenet21k", "pretrain_jft"), (None, 0, -10)),
 }
