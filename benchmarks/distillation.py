@@ -45,7 +45,7 @@ STUDENT = sizes(4, 48, 3)
 TAUGHT = f"{DATA} --set label_smoothing=0 {STUDENT}"
 METHODS = {
     "the teacher, 1,302 labels": [f"finetune {DATA} {sizes(2, 96, 6)} --workdir {{run}}/teacher"],
-    "100 labels": [f"{TUNE} {STUDENT} --workdir {{run}}/few"],
+    "100 labels": [f"finetune {DATA} {STUDENT} --set train_samples=100 --workdir {{run}}/few"],
     "1,302 labels": [f"finetune {DATA} {STUDENT} --workdir {{run}}/all"],
     "teacher, 100 images": [
         f"finetune {TAUGHT} --set train_samples=100 --teacher {{run}}/teacher --workdir {{run}}/taught_100"
