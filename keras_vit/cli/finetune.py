@@ -26,7 +26,7 @@ def add_run(add, recipe, recipe_help, weights=""):
     known = "hyperparameters, such as digits or augreg; an unknown name lists all"
     add("--recipe", default=recipe, help=f"{known} (default: {recipe_help})")
     add("--workdir", required=True, help="folder of the run; an unfinished one is continued")
-    teacher = "run, .keras file or checkpoint whose outputs the model learns; several for their ensemble"
+    teacher = "run, .keras file, checkpoint or embeddings:DIR whose outputs the model learns; or several"
     add("--teacher", action="append", default=[], metavar="SOURCE", help=teacher)
     add("--image_size", type=options.image_size, help=options.SIZE)
     add("--total_steps", type=options.positive_int, help="steps of the run")

@@ -11,6 +11,7 @@ from keras_vit.cli.source import trained_file
 from keras_vit.data.datasets import absolute_name
 from keras_vit.engine.strategy import is_chief
 from keras_vit.messages import printable
+from keras_vit.models.distillation.stored_outputs import PREFIX, is_stored
 from keras_vit.reports.run_report import REPORT, summary, write_run_report
 from keras_vit.training.named_recipes import RECIPES, find_recipe
 from keras_vit.training.recipes import SIZES
@@ -47,7 +48,7 @@ def train_and_report(args, **options):
         on_bad_image=args.on_bad_image,
         fields=tuple(args.field),
         classes=args.classes and _absolute(args.classes),
-        teachers=tuple(map(absolute_weights, args.teacher)),
+        teachers=tuple(map(_absolute_teacher, args.teacher)),
         tokenizer=args.tokenizer and _absolute_tokenizer(args.tokenizer),
         **options,
     )
@@ -93,6 +94,15 @@ def _sized(config, changes, workdir, load):
 def absolute_weights(weights):
     """Return the absolute path, from which a run continues in any folder; a URL or name unchanged."""
     return weights if "://" in resolve(weights) else _absolute(trained_file(weights))
+
+
+def _absolute_teacher(source):
+    """As `absolute_weights`; or embeddings:DIR with an absolute path, which can then be opened."""
+    if not is_stored(source):
+        return absolute_weights(source)
+    import keras_vit.embeddings  # noqa: F401 - It opens such teachers.
+
+    return PREFIX + _absolute(source.removeprefix(PREFIX))
 
 
 def _absolute_tokenizer(tokenizer):

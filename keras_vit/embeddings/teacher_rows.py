@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from keras_vit.embeddings.computing import data_digest
 from keras_vit.embeddings.encoder import CAPTIONS
 from keras_vit.embeddings.parts import COLUMN, OK, metadata_of, part_paths, part_tables
 from keras_vit.embeddings.plan import read_plan
+from keras_vit.models.distillation.stored_outputs import PREFIX, READERS, StoredOutputs
 from keras_vit.types import Path
 from keras_vit.writing import atomic_path
 
@@ -57,12 +59,7 @@ def teacher_rows(
         (1302, 10)
     """
     plan, paths = read_plan(folder), part_paths(folder)
-    outputs = [name for name in plan.outputs if name != CAPTIONS]
-    if output not in outputs:
-        raise ValueError(
-            f"{os.fspath(folder)!r} has the outputs {', '.join(outputs)}; got {output!r}: compute it with "
-            f"keras-vit embed --outputs {output}"
-        )
+    _check_output(folder, plan, output)
     shape = (len(samples), *metadata_of(paths[0])["outputs"][output])
     numbers = _numbers(folder, plan, samples)
     if file is None:
@@ -74,6 +71,36 @@ def teacher_rows(
         _fill(rows, folder, plan, numbers, samples, output)
         rows.flush()
     return np.load(file, mmap_mode="r")
+
+
+def teacher_in(folder: Path) -> StoredOutputs:
+    """The logits of embeddings, as a teacher of a run.
+
+    Args:
+        folder: That of `keras-vit embed`.
+
+    Raises:
+        ValueError: if the folder lacks logits or parts.
+    """
+    plan = read_plan(folder)
+    _check_output(folder, plan, "logits")
+    metadata = metadata_of(part_paths(folder)[0])
+    [count] = metadata["outputs"]["logits"]
+    read = functools.partial(teacher_rows, folder)
+    return StoredOutputs(count, metadata["model_classes"], plan.model_digest, read)
+
+
+READERS[PREFIX] = teacher_in
+
+
+def _check_output(folder, plan, output):
+    """Raise ValueError unless embeddings have an output of images."""
+    outputs = [name for name in plan.outputs if name != CAPTIONS]
+    if output not in outputs:
+        raise ValueError(
+            f"{os.fspath(folder)!r} has the outputs {', '.join(outputs)}; got {output!r}: compute it with "
+            f"keras-vit embed --outputs {output}"
+        )
 
 
 def _numbers(folder, plan, samples):

@@ -5,6 +5,7 @@ from PIL import Image
 
 from keras_vit.inspection.class_map_pictures import png_bytes
 from keras_vit.messages import spelled
+from keras_vit.models.distillation.stored_outputs import StoredOutputs
 from keras_vit.reports.evaluation_summary import MAX_IMAGES, MAX_PICTURES, draw_samples
 from keras_vit.reports.page import gallery, picture
 from keras_vit.reports.pictures.images import THUMBNAIL, read_samples
@@ -28,16 +29,17 @@ def add_differences(report, task, model, samples, split, batch_size=64):
     name, values = next(iter(differences.items()))
     order = np.argsort(-values, kind="stable")[:MAX_PICTURES]
     names = model.class_names or [str(number) for number in range(model.num_classes)]
-    shown = [read_samples(one, subset, order) for one in (model, *teachers)]
+    images = [image for image, _ in read_samples(model, subset, order)]
+    outputs = []
+    if len(model.output_shape) == 2:
+        outputs = [_outputs(one, subset, order) for one in (model, *teachers)]
     pictures = []
     for place, index in enumerate(order):
         words = [f"{spelled(name)} {values[index]:.3f}"]
-        if len(model.output_shape) == 2:
-            for title, one, read in zip(_titles(teachers), (model, *teachers), shown):
-                [output] = one.predict_on_batch(read[place][0][np.newaxis])
-                decision = task.label.format(task.label.decide(output), names)
-                words.append(f"{title}: {decision}{task.confidence(output)}")
-        colors = model.preprocessing.colors(shown[0][place][0])
+        for title, of_model in zip(_titles(teachers), outputs):
+            decision = task.label.format(task.label.decide(of_model[place]), names)
+            words.append(f"{title}: {decision}{task.confidence(of_model[place])}")
+        colors = model.preprocessing.colors(images[place])
         thumbnail = Image.fromarray(np.round(colors * 255).astype("uint8"))
         thumbnail.thumbnail(THUMBNAIL)
         pictures.append(picture(png_bytes(thumbnail), f"An image of {split}", "; ".join(words)))
@@ -45,6 +47,15 @@ def add_differences(report, task, model, samples, split, batch_size=64):
         f"{split}: the largest differences between the student and its teachers first, by {spelled(name)}."
     )
     report.add("Differences from the teachers", words, gallery(pictures))
+
+
+def _outputs(model, samples, indices):
+    """The outputs of a model, or of `StoredOutputs`, for some samples."""
+    if isinstance(model, StoredOutputs):
+        return model.rows(samples)[indices].astype("float32")
+    return [
+        model.predict_on_batch(image[np.newaxis])[0] for image, _ in read_samples(model, samples, indices)
+    ]
 
 
 def _titles(teachers):

@@ -9,8 +9,9 @@ import tensorflow as tf
 from keras import ops
 
 from keras_vit.data.batches import evaluation_batches
-from keras_vit.data.samples import IndexedSamples, not_converted, positions, shuffled
+from keras_vit.data.samples import IndexedSamples, not_converted
 from keras_vit.engine.distributed_model import DistributedModel
+from keras_vit.training.batch_rows import batch_indices, rows_at
 
 LIMIT = 2**32  # bytes of the features of a run, which are in memory
 
@@ -37,24 +38,11 @@ class FeatureSamples:
         Returns:
             tf.data.Dataset of (tuple of features, labels).
         """
-        count, arrays = len(self.labels), (*self.features, self.labels)
-        if first_step is None:
-            indices = tf.data.Dataset.range(count).batch(batch_size)
-        else:
-            own = positions(first_step, steps, batch_size)
-            indices = own.map(not_converted(lambda position: shuffled(position, count, seed)))
-            indices = indices.batch(batch_size, drop_remainder=True)
+        indices = batch_indices(len(self.labels), batch_size, seed, steps, first_step)
 
         @not_converted
         def take(indices):
-            taken = tf.numpy_function(
-                lambda indices: [array[indices] for array in arrays],
-                [indices],
-                [array.dtype for array in arrays],
-                stateful=False,
-            )
-            shapes = [(*indices.shape, *array.shape[1:]) for array in arrays]
-            *features, labels = map(tf.ensure_shape, taken, shapes)
+            *features, labels = rows_at(indices, [*self.features, self.labels])
             return tuple(features), labels
 
         return indices.map(take, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)

@@ -15,6 +15,7 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import as_head, never_trained
 from keras_vit.models.backbones import backbone
 from keras_vit.models.configured import ConfiguredModel
+from keras_vit.models.distillation.stored_outputs import StoredOutputs
 from keras_vit.models.features import patch_grid
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.models.vit.pooling import token
@@ -29,7 +30,8 @@ class DistillationModel(ConfiguredModel):
     Args:
         student: A model of images of one size: a `VisionTransformer` with or without a head, or one with a
             head of its own such as an `ImageSegmenter`.
-        teachers: A list of one model or several; without `features` of the student's kind and classes.
+        teachers: A list of one model or several; without `features` of the student's kind and classes, where
+            a `StoredOutputs` may take the place of a model.
         features: Whether the outputs are the encoders' features: a vector of the image (the class token, the
             output of pooling "map", or the mean of the patches) and those of its patches. Two dense layers
             project the student's to the size of the teacher's, whose patches are resized to the student's
@@ -37,14 +39,15 @@ class DistillationModel(ConfiguredModel):
         name, trainable: As of any Keras model.
 
     Input: the student's images; or, if a teacher reads images of another size or another way to resize them,
-    a dict of `images` and of `teacher_1_images` and so on: the same pictures, prepared for this teacher.
+    a dict of `images` and of `teacher_1_images` and so on: the same pictures, prepared for this teacher; or
+    `teacher_1_outputs`, (batch, classes), of a `StoredOutputs`.
     Output: float32 (batch, students + teachers, …): the student's outputs, of which a model with a
     distillation token has one for each of its two heads; then those of the teachers. Maps of another size
     than the student's are resized to it.
 
     Raises:
-        ValueError: for no teachers, several with `features`, outputs that cannot be compared, or a student
-            that packs patches, reads any image size or has queries.
+        ValueError: for no teachers, several or `StoredOutputs` with `features`, outputs that cannot be
+            compared, or a student that packs patches, reads any image size or has queries.
 
     Example:
         >>> teacher = keras_vit.VisionTransformer(32, 8, 48, 3, 96, 3, num_classes=5)
@@ -66,7 +69,7 @@ class DistillationModel(ConfiguredModel):
     def __init__(
         self,
         student: keras.Model,
-        teachers: Sequence[keras.Model],
+        teachers: Sequence[keras.Model | StoredOutputs],
         features: bool = False,
         name: str = "distillation",
         trainable: bool = True,
@@ -77,6 +80,11 @@ class DistillationModel(ConfiguredModel):
         own = _features(student).output if features else student.output
         size = (own["grid"] if features else own).shape[1:3]
         for number, teacher in enumerate(teachers, 1):
+            if isinstance(teacher, StoredOutputs):
+                key = f"teacher_{number}_outputs"
+                inputs[key] = keras.Input((teacher.num_classes,), name=key, dtype="float32")
+                targets.append(inputs[key])
+                continue
             key, wants = f"teacher_{number}_images", backbone(teacher).preprocessing
             x, scale, offset = images, *_conversion(reads, wants)
             if not _shows_the_same(reads, wants):
@@ -94,8 +102,10 @@ class DistillationModel(ConfiguredModel):
         self.students = num_students
         # Keras would take them for layers of this model, which has theirs already.
         vars(self).update(student=student, text_preprocessing=student.text_preprocessing)
-        vars(self).update(head_inputs=[images, *keras.tree.flatten(targets)])
-        vars(self).update(preprocessing=preprocessing if several else reads)
+        # Nothing is computed once for all steps if some of it comes with each batch.
+        is_stored = any(isinstance(teacher, StoredOutputs) for teacher in teachers)
+        vars(self).update(head_inputs=[] if is_stored else [images, *keras.tree.flatten(targets)])
+        vars(self).update(preprocessing=preprocessing if len(preprocessing) > 1 else reads)
         for layer in self.layers:
             if isinstance(layer, Teacher):
                 for weight in layer.weights:
@@ -147,7 +157,10 @@ def _check(student, teachers, features):
     """Raise ValueError for models that cannot be the student and the teachers of a `DistillationModel`."""
     if not teachers or features and len(teachers) > 1:
         raise ValueError(f"expected {'one teacher' if features else 'teachers'}; got {len(teachers)}")
-    for model in (student, *teachers):
+    models = [teacher for teacher in teachers if not isinstance(teacher, StoredOutputs)]
+    if features and not models:
+        raise ValueError("expected a teacher with features; got stored outputs")
+    for model in (student, *models):
         backbone(model).check_one_size("distillation")
         if backbone(model).image_size == DYNAMIC_SIZE:
             raise ValueError(f"expected models for one image size; {model.name} reads any")

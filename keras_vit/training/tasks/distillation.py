@@ -20,7 +20,8 @@ from keras_vit.models.distillation.distillation_loss import (
     student_output,
 )
 from keras_vit.models.distillation.distillation_model import DistillationModel
-from keras_vit.tasks.task import Task, names_or_indices
+from keras_vit.models.distillation.stored_outputs import StoredOutputs, is_stored, open_outputs
+from keras_vit.tasks.task import Task, concatenate, names_or_indices
 from keras_vit.training.tasks.wrapped_task import WrappedTask
 from keras_vit.weights.load import from_pretrained
 from keras_vit.weights.model_digest import model_digest
@@ -46,6 +47,7 @@ METRICS = {
 # The metrics for data without labels, of which the first one that a task has selects the best checkpoint.
 SELECTING = {"agreement": True, "squared_difference": False, "loss": False}  # whether higher is better
 WITHOUT_LABEL_WEIGHT = ("segmentation",)  # Its loss has a number for each pixel.
+STORED_TASKS = ("single_label", "multi_label", "regression")  # with a vector for each image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,7 @@ class DistillationOptions:
         label_weight: Of the loss of the labels, in [0, 1); the other part is that of the teachers.
         teacher_size: (height, width) of the teachers' images in pixels, or one int; None: their own.
         teacher_dtype: "float32", "mixed_bfloat16" or "mixed_float16", in which the teachers compute.
+            Neither changes stored outputs.
 
     Raises:
         ValueError: for a value that is not allowed.
@@ -122,14 +125,22 @@ class _Taught:
             **options: Arguments of `from_pretrained`.
         """
         size, dtype = self.options_of_teachers.teacher_size, self.options_of_teachers.teacher_dtype
-        size = {} if size is None else {"image_size": size}
-        return [from_pretrained(source, dtype=dtype, **size, **options) for source in self.config.teachers]
+        options |= {"dtype": dtype} | ({} if size is None else {"image_size": size})
+        return [
+            open_outputs(source) if is_stored(source) else from_pretrained(source, **options)
+            for source in self.config.teachers
+        ]
 
     def preprocessing(self, model):
         return model.preprocessing
 
     def identity(self):
-        return {"teachers": [model_digest(teacher) for teacher in self.teachers]}
+        return {
+            "teachers": [
+                teacher.digest if isinstance(teacher, StoredOutputs) else model_digest(teacher)
+                for teacher in self.teachers
+            ]
+        }
 
 
 class LogitDistillation(_Taught, WrappedTask):
@@ -164,6 +175,8 @@ class LogitDistillation(_Taught, WrappedTask):
         unused = [name for name in ("label_smoothing", "class_weights") if getattr(recipe, name)]
         if unused and not options.label_weight:
             raise ValueError(f"{unused[0]} changes the loss of the labels: expected a label_weight above 0")
+        if sources := [*filter(is_stored, config.teachers)]:
+            _check_stored(sources[0], recipe)
         self.distance = known[options.method]
         if self.distance is KL and recipe.loss == "sigmoid":
             self.distance = SIGMOID_KL
@@ -194,6 +207,7 @@ class LogitDistillation(_Taught, WrappedTask):
         return self.inner.loading(options, recipe, self.labels_of(dataset))
 
     def around(self, model, config, dataset):
+        self.dataset = dataset
         student = self.inner.around(model, config, self.labels_of(dataset))
         names = names_or_indices(student.class_names, student.num_classes)
         self.has_labels = self.needs_labels or [*map(str, dataset.class_names)] == [*map(str, names)]
@@ -214,6 +228,16 @@ class LogitDistillation(_Taught, WrappedTask):
 
     def prepare(self, model, samples, recipe):
         self.inner.prepare(model.trained(), samples, recipe)
+        for source, teacher in zip(self.config.teachers, self.teachers):
+            if not isinstance(teacher, StoredOutputs):
+                continue
+            if samples.order != "index":
+                raise ValueError(
+                    f"expected samples that are accessed by index, as in a folder or in tar files, for the "
+                    f"teacher {source}; got the order {samples.order!r}"
+                )
+            for part in (samples, self.dataset.split("validation"), self.dataset.split("test")):
+                teacher.rows(part)  # It refuses other data, before the first step.
 
     def note(self, model):
         return self.inner.note(model.trained())
@@ -222,9 +246,23 @@ class LogitDistillation(_Taught, WrappedTask):
         return self.inner.label_shape(model.trained(), recipe)
 
     def batches(self, batches, model, source, **place):
-        if not self.options_of_teachers.label_weight:
+        if self.options_of_teachers.label_weight:
+            batches = self.inner.batches(batches, model.trained(), source, **place)
+        arrays = {
+            f"teacher_{number}_outputs": teacher.rows(source.samples)
+            for number, teacher in enumerate(self.teachers, 1)
+            if isinstance(teacher, StoredOutputs)
+        }
+        if not arrays:
             return batches
-        return self.inner.batches(batches, model.trained(), source, **place)
+        from keras_vit.training.batch_rows import batch_indices, with_inputs  # needs TensorFlow
+
+        recipe = source.recipe
+        if source.split != "train":
+            place["first_step"] = None
+        place |= {"seed": recipe.seed, "steps": recipe.total_steps}
+        indices = batch_indices(len(source.samples), recipe.batch_size, **place)
+        return with_inputs(batches, indices, arrays)
 
     def loss(self, recipe, model):
         options = self.options_of_teachers
@@ -255,7 +293,11 @@ class LogitDistillation(_Taught, WrappedTask):
         if self.has_labels:
             scores = self.inner.test(model, finished, dataset, recipe)
             for prefix, teacher in zip(self._prefixes(), teachers):
-                of_teacher = self.inner.scores(self.inner.checked_predictions(teacher, samples, batch_size))
+                if isinstance(teacher, StoredOutputs):
+                    predictions = self._predictions(teacher, samples, finished.preprocessing, batch_size)
+                else:
+                    predictions = self.inner.checked_predictions(teacher, samples, batch_size)
+                of_teacher = self.inner.scores(predictions)
                 scores[prefix + self.inner.primary_metric] = of_teacher[self.inner.primary_metric]
         differences = self.differences(finished, teachers, samples, batch_size)
         return scores | {name: float(values.mean()) for name, values in differences.items()}
@@ -273,7 +315,10 @@ class LogitDistillation(_Taught, WrappedTask):
         if not functions:
             return {}
         streams = [
-            computed(m.predict_on_batch, samples, m.preprocessing, batch_size) for m in (student, *teachers)
+            _batches_of_rows(one.rows(samples), batch_size)
+            if isinstance(one, StoredOutputs)
+            else computed(one.predict_on_batch, samples, one.preprocessing, batch_size)
+            for one in (student, *teachers)
         ]
         for outputs in zip(*streams):
             own, *others = (output for output, _ in outputs)
@@ -281,6 +326,15 @@ class LogitDistillation(_Taught, WrappedTask):
             for name, function in functions.items():
                 rows[name].append(np.mean([np.asarray(function(other, own)) for other in others], axis=0))
         return {name: np.concatenate(values) for name, values in rows.items()}
+
+    def _predictions(self, teacher, samples, preprocessing, batch_size):
+        """The predictions of `StoredOutputs` for a split; some data have labels only beside the images."""
+        from keras_vit.data.batches import evaluation_batches  # needs TensorFlow
+
+        rows = _batches_of_rows(teacher.rows(samples), batch_size)
+        batches = evaluation_batches(samples, preprocessing, batch_size).as_numpy_iterator()
+        parts = [self.inner.predictions(outputs, labels) for (outputs, _), (_, labels) in zip(rows, batches)]
+        return concatenate(parts)
 
     def _metrics(self, classes):
         """The functions of `METRICS` for this number of classes."""
@@ -306,6 +360,11 @@ class FeatureDistillation(_Taught, Task):
 
     needs_labels = False
     ends_with_tokens = True
+
+    def __init__(self, config):
+        super().__init__(config)
+        if sources := [*filter(is_stored, config.teachers)]:
+            raise ValueError(f"expected a model as teacher of features; got {sources[0]}")
 
     @staticmethod
     def applies(config):
@@ -346,6 +405,26 @@ def without_labels(config):
 def has_teachers(config):
     """Whether a RunConfig has teachers, or a recipe for them."""
     return bool(config.teachers) or config.recipe.distillation is not None
+
+
+def _check_stored(source, recipe):
+    """Raise ValueError for a recipe that cannot use outputs that were computed before."""
+    if recipe.task not in STORED_TASKS:
+        raise ValueError(
+            f"expected a model as teacher of task {recipe.task!r}; got {source}, which has a vector for each "
+            "image"
+        )
+    if recipe.mixes:
+        raise ValueError(
+            f"{source} has no outputs of mixed images: expected mixup=0 and cutmix=0; got mixup="
+            f"{recipe.mixup} and cutmix={recipe.cutmix}"
+        )
+
+
+def _batches_of_rows(rows, batch_size):
+    """Yield rows as `computed` does outputs, without labels."""
+    for first in range(0, len(rows), batch_size):
+        yield rows[first : first + batch_size].astype("float32"), None
 
 
 def _method(config):

@@ -10,6 +10,7 @@ import keras_vit
 from keras_vit import evaluation, export
 from keras_vit.layers.dense import Dense
 from keras_vit.models.distillation.distillation_model import DistillationModel
+from keras_vit.models.distillation.stored_outputs import StoredOutputs
 from keras_vit.training import DistillationLoss
 
 BARE = {**SMALL, "num_classes": None, "num_layers": 1}
@@ -65,6 +66,20 @@ def test_both_heads_of_a_student_with_a_distillation_token_are_outputs():
     assert np.abs(outputs[:, 0] - outputs[:, 1]).max() > 1e-3
 
 
+def test_stored_outputs_are_an_input_beside_those_of_models():
+    student, larger = classifier(1), classifier(2, image_size=32)
+    model = DistillationModel(student, [StoredOutputs(SMALL["num_classes"]), larger])
+    assert [*model.input] == ["images", "teacher_1_outputs", "teacher_2_images"]
+    assert [*model.preprocessing] == ["images", "teacher_2_images"] and not model.head_inputs
+    inputs = {name: prepare(IMAGES) for name, prepare in model.preprocessing.items()}
+    stored = np.random.default_rng(0).normal(size=(3, SMALL["num_classes"])).astype("float32")
+    outputs = numpy(model(inputs | {"teacher_1_outputs": stored}))
+    np.testing.assert_array_equal(outputs[:, 1], stored)
+    assert_close(outputs[:, 2], numpy(larger(inputs["teacher_2_images"])))
+    alone = DistillationModel(student, [StoredOutputs(SMALL["num_classes"])])
+    assert alone.preprocessing == student.preprocessing
+
+
 def test_maps_of_a_teacher_are_resized_to_the_students():
     student, teacher = segmenter(1), segmenter(2, image_size=32)
     model = DistillationModel(student, [teacher])
@@ -116,6 +131,14 @@ REFUSED = {
     "classes": (
         lambda: DistillationModel(classifier(), [classifier(num_classes=7)]),
         r"outputs of the shape \(5,\), as the student's; got \(7,\)",
+    ),
+    "stored classes": (
+        lambda: DistillationModel(classifier(), [StoredOutputs(7)]),
+        r"outputs of the shape \(5,\), as the student's; got \(7,\)",
+    ),
+    "stored features": (
+        lambda: DistillationModel(classifier(num_classes=None), [StoredOutputs(7)], features=True),
+        "expected a teacher with features; got stored outputs",
     ),
     "several features": (
         lambda: DistillationModel(classifier(num_classes=None), [classifier()] * 2, features=True),
