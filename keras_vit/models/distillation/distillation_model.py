@@ -30,8 +30,8 @@ class DistillationModel(ConfiguredModel):
     Args:
         student: A model of images of one size: a `VisionTransformer` with or without a head, or one with a
             head of its own such as an `ImageSegmenter`.
-        teachers: A list of one model or several; without `features` of the student's kind and classes, where
-            a `StoredOutputs` may take the place of a model.
+        teachers: A list of one model or several; without `features` of the student's kind and classes, or
+            a `keras_vit.models.distillation.stored_outputs.StoredOutputs` of these classes.
         features: Whether the outputs are the encoders' features: a vector of the image (the class token, the
             output of pooling "map", or the mean of the patches) and those of its patches. Two dense layers
             project the student's to the size of the teacher's, whose patches are resized to the student's

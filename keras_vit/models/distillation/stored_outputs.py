@@ -20,7 +20,7 @@ class StoredOutputs:
         class_names: Names of these classes, or None.
         digest: `model_digest` of the model that computed them.
         read: A function from a split of a `Dataset`, or a part of one, to an array (samples, num_classes);
-            None for a model that is not trained by a run.
+            None if the outputs are passed to the model, as in the example.
 
     Example:
         >>> student = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3, num_classes=5)

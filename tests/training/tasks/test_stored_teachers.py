@@ -27,7 +27,8 @@ STILL = {"crop_area": None, "flip": False, "mixup": 0.0, "accumulation_steps": 1
 def live(labeled):
     """A run with a teacher, without augmentation; the batches end amid an epoch of its 18 images."""
     config = labeled("taught", **SHORT, **STILL)
-    return dataclasses.replace(config, recipe=config.recipe.with_changes(batch_size=7))
+    changes = {"batch_size": 7, "distillation": {"label_weight": 0.3}, "class_weights": (1.0, 2.0)}
+    return dataclasses.replace(config, recipe=config.recipe.with_changes(**changes))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,10 @@ REFUSED = {
         {"distillation": {"method": "features"}},
         "expected a model as teacher of features; got",
     ),
-    "maps": ({"task": "segmentation"}, "expected a model as teacher of task 'segmentation'; got embeddings:"),
+    "maps": (
+        {"task": "segmentation", "class_weights": None, "distillation": None},
+        "expected a model as teacher of task 'segmentation'; got embeddings:",
+    ),
     "mixup": ({"mixup": 0.2}, "expected mixup=0 and cutmix=0; got mixup=0.2 and cutmix=0.0"),
 }
 
