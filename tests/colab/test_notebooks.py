@@ -266,6 +266,18 @@ def test_detect_starts_from_a_folder_and_writes_a_page(tmp_path):
     assert "page" in (done.folder / "exported/web/index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
+def test_distill_compares_a_student_with_and_without_a_teacher(tmp_path):
+    done = run("09_distill", tmp_path, again={"STEPS": 8, "LABELED": 20})
+    alone, taught = done.fraction("alone"), done.fraction("distill", "with the teacher")
+    assert done.fraction("teacher") > 0.95 and taught > max(alone, 0.95)
+    assert done.fraction("export-folder", "tflite_dynamic_int8") > 0.95
+    rows = re.findall(
+        r"^(teacher|student\S*(?: \S+)?) +(live|tflite) ", done.printed("benchmark"), re.MULTILINE
+    )
+    assert [format for _, format in rows] == ["live", "live", "tflite", "tflite"]
+
+
 @each
 def test_it_is_a_notebook_without_outputs(path):
     stored = json.loads(path.read_text())
