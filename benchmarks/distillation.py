@@ -21,7 +21,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 from harness import measure
 from machine import circumstances
-from pretraining import TUNE, run
+from pretraining import run
 from report import machine_text, table, update
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -57,7 +57,7 @@ METHODS = {
         "pretrain --objective mae --recipe digits_mae --dataset digits --workdir {run}/mae",
         f"pretrain --objective distill {TAUGHT} --teacher {{run}}/mae --workdir {{run}}/features "
         "--set \"distillation={{'method': 'features'}}\"",
-        f"{TUNE} --weights {{run}}/features --workdir {{run}}/tuned",
+        f"finetune {DATA} --set train_samples=100 --weights {{run}}/features --workdir {{run}}/tuned",
     ],
 }
 
