@@ -145,7 +145,7 @@ def text_of(found):
         "`python benchmarks/distillation.py`",
         "## Digits",
         "Accuracy on 355 test digits of a small student, with the 95 % interval of the mean over the seeds.\n"
-        "Seconds of processor time of each command. `mae` has seen the 1,302 images without labels.",
+        "Seconds of processor time of each command. MAE has seen the 1,302 images without labels.",
         table(("learns from", "seconds", "accuracy, %", "of each seed"), rows),
         "The commands of seed 0:",
         "```bash\n" + "\n".join(commands) + "\n```",
