@@ -42,13 +42,14 @@ def write_run_report(config, workdir, record, load=None):
         The paths of the figures.
     """
     load = load or functools.partial(load_data, config)
+    open_data = functools.cache(functools.partial(_open_data, config, workdir, load))
     model, report = read_model(workdir.model), Report()
     images, names, pictures = [], [], []
     if config.task.needs_labels:
-        images, names = _add_test_split(report, config, workdir, model, record, load)
+        images, names = _add_test_split(report, config, model, record, open_data)
     elif config.task.figures is not None and workdir.pretrainer.is_file():
-        pictures = _add_pictures(report, config, workdir, load)
-    if config.task.differences and (dataset := _open_data(config, workdir, load)) is not None:
+        pictures = _add_pictures(report, config, workdir, open_data)
+    if config.task.differences and (dataset := open_data()) is not None:
         split = f"{title_of(config.dataset)}, test"
         add_differences(report, config.task, model, dataset.split("test"), split, config.recipe.batch_size)
     add_curves(report, workdir)
@@ -150,11 +151,11 @@ def name_of(source):
     return (path.parent.name if path.name == "model.keras" else path.name) or source
 
 
-def _add_test_split(report, config, workdir, model, record, load):
+def _add_test_split(report, config, model, record, open_data):
     """Add the evaluation; return images and labels of the worst predictions."""
     scores = {name.removeprefix("test_"): v for name, v in record.items() if name.startswith("test_")}
     recipe, split = config.recipe, f"{title_of(config.dataset)}, test"
-    dataset = _open_data(config, workdir, load)
+    dataset = open_data()
     if dataset is None:
         words = "The images cannot be read any more or have changed, so none is shown."
         report.add("Scores", words, score_table(scores, split))
@@ -170,9 +171,9 @@ def _add_test_split(report, config, workdir, model, record, load):
     return worst
 
 
-def _add_pictures(report, config, workdir, load):
+def _add_pictures(report, config, workdir, open_data):
     """Add what the model that was trained without labels predicts of test images; return these inputs."""
-    dataset = _open_data(config, workdir, load)
+    dataset = open_data()
     if dataset is None:
         return []
     model = read_model(workdir.pretrainer, "pretrainer")

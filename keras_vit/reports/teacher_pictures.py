@@ -1,14 +1,13 @@
 """The pictures on which a finished model and its teachers differ most."""
 
 import numpy as np
-from PIL import Image
 
-from keras_vit.inspection.class_map_pictures import png_bytes
 from keras_vit.messages import spelled
 from keras_vit.models.distillation.stored_outputs import StoredOutputs
 from keras_vit.reports.evaluation_summary import MAX_IMAGES, MAX_PICTURES, draw_samples
 from keras_vit.reports.page import gallery, picture
-from keras_vit.reports.pictures.images import THUMBNAIL, read_samples
+from keras_vit.reports.pictures.images import read_samples, thumbnail
+from keras_vit.tasks.task import names_or_indices
 
 
 def add_differences(report, task, model, samples, split, batch_size=64):
@@ -28,7 +27,7 @@ def add_differences(report, task, model, samples, split, batch_size=64):
         return
     name, values = next(iter(differences.items()))
     order = np.argsort(-values, kind="stable")[:MAX_PICTURES]
-    names = model.class_names or [str(number) for number in range(model.num_classes)]
+    names = names_or_indices(model.class_names, model.num_classes)
     images = [image for image, _ in read_samples(model, subset, order)]
     outputs = []
     if len(model.output_shape) == 2:
@@ -39,10 +38,8 @@ def add_differences(report, task, model, samples, split, batch_size=64):
         for title, of_model in zip(_titles(teachers), outputs):
             decision = task.label.format(task.label.decide(of_model[place]), names)
             words.append(f"{title}: {decision}{task.confidence(of_model[place])}")
-        colors = model.preprocessing.colors(images[place])
-        thumbnail = Image.fromarray(np.round(colors * 255).astype("uint8"))
-        thumbnail.thumbnail(THUMBNAIL)
-        pictures.append(picture(png_bytes(thumbnail), f"An image of {split}", "; ".join(words)))
+        png = thumbnail(model.preprocessing.colors(images[place]))
+        pictures.append(picture(png, f"An image of {split}", "; ".join(words)))
     words = (
         f"{split}: the largest differences between the student and its teachers first, by {spelled(name)}."
     )

@@ -144,13 +144,20 @@ class Teacher(keras.layers.Layer):
 
     def call(self, images):
         outputs = self.network(images * self.scale + self.offset, training=False)
-        return keras.tree.map_structure(self._resized, outputs)
+        return keras.tree.map_structure(
+            lambda x: resized_maps(ops.cast(ops.stop_gradient(x), "float32"), self.size), outputs
+        )
 
-    def _resized(self, output):
-        output = ops.cast(ops.stop_gradient(output), "float32")
-        if len(output.shape) < 4 or output.shape[1:3] == self.size:
-            return output
-        return ops.image.resize(output, self.size, antialias=True, data_format="channels_last")
+
+def resized_maps(outputs, size):
+    """Maps (batch, height, width, channels), resized to (height, width); other outputs are not changed.
+
+    >>> resized_maps(np.zeros((1, 4, 4, 3)), (2, 2)).shape, resized_maps(np.zeros((1, 3)), (2, 2)).shape
+    (TensorShape([1, 2, 2, 3]), (1, 3))
+    """
+    if len(outputs.shape) < 4 or outputs.shape[1:3] == size:
+        return outputs
+    return ops.image.resize(outputs, size, antialias=True, data_format="channels_last")
 
 
 def _check(student, teachers, features):

@@ -61,9 +61,15 @@ class ImagePictures:
         caption = kind.format(predicted, self.names) + self.task.confidence(output)
         if not np.array_equal(predicted, label):
             caption += f"; is {true}"
-        thumbnail = Image.fromarray(np.round(self.model.preprocessing.colors(image) * 255).astype("uint8"))
-        thumbnail.thumbnail(THUMBNAIL)
-        return picture(png_bytes(thumbnail), f"An image of {true}", caption, self.files[index])
+        png = thumbnail(self.model.preprocessing.colors(image))
+        return picture(png, f"An image of {true}", caption, self.files[index])
+
+
+def thumbnail(colors):
+    """Return a small PNG of an image, (height, width, 3) in [0, 1]."""
+    small = Image.fromarray(np.round(colors * 255).astype("uint8"))
+    small.thumbnail(THUMBNAIL)
+    return png_bytes(small)
 
 
 def read_samples(model, samples, indices):

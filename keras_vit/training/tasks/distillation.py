@@ -19,8 +19,9 @@ from keras_vit.models.distillation.distillation_loss import (
     TeacherMetric,
     student_output,
 )
-from keras_vit.models.distillation.distillation_model import DistillationModel
+from keras_vit.models.distillation.distillation_model import DistillationModel, resized_maps
 from keras_vit.models.distillation.stored_outputs import StoredOutputs, is_stored, open_outputs
+from keras_vit.names import COMPUTE_DTYPES
 from keras_vit.tasks.task import Task, concatenate, names_or_indices
 from keras_vit.training.tasks.wrapped_task import WrappedTask
 from keras_vit.weights.load import from_pretrained
@@ -75,9 +76,7 @@ class DistillationOptions:
     temperature: float = rules.field(rules.number(above=0), default=1.0)
     label_weight: float = rules.field(rules.number(0, below=1), default=0.0)
     teacher_size: tuple[int, int] | int | None = rules.field(rules.optional(rules.SIZE), default=None)
-    teacher_dtype: str = rules.field(
-        rules.one_of(("float32", "mixed_bfloat16", "mixed_float16")), default="float32"
-    )
+    teacher_dtype: str = rules.field(rules.one_of(COMPUTE_DTYPES), default="float32")
 
     def __post_init__(self):
         rules.check_fields(self)
@@ -322,7 +321,7 @@ class LogitDistillation(_Taught, WrappedTask):
         ]
         for outputs in zip(*streams):
             own, *others = (output for output, _ in outputs)
-            others = [_as_large(other, own.shape) for other in others]
+            others = [np.asarray(resized_maps(other, own.shape[1:3])) for other in others]
             for name, function in functions.items():
                 rows[name].append(np.mean([np.asarray(function(other, own)) for other in others], axis=0))
         return {name: np.concatenate(values) for name, values in rows.items()}
@@ -429,10 +428,3 @@ def _batches_of_rows(rows, batch_size):
 
 def _method(config):
     return (config.recipe.distillation or {}).get("method", SOFT)
-
-
-def _as_large(output, shape):
-    """Maps of another size than `shape`, resized to it."""
-    if output.ndim < 4 or output.shape == shape:
-        return output
-    return np.asarray(ops.image.resize(output, shape[1:3], antialias=True, data_format="channels_last"))
