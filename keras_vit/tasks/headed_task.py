@@ -35,7 +35,7 @@ class HeadedTask(LabelTask):
         options = recipe.head_options or {}
         check_arguments("head_options", options, self.head_class)
         classes = {"num_classes": len(dataset.class_names), "class_names": dataset.class_names}
-        return {**classes, "split_seed": recipe.seed, **options}
+        return {**classes, "split_seed": recipe.held_out_seed, **options}
 
     def check_model(self, model):
         if getattr(model, "task", None) != self.name or model.is_classifier:

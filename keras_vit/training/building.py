@@ -27,7 +27,7 @@ def build_model(config, dataset):
         "patch_dropout_rate": recipe.patch_dropout_rate,
         "dtype": recipe.dtype,
         "task": recipe.task,
-        "split_seed": recipe.seed,
+        "split_seed": recipe.held_out_seed,
     }
     if config.image_size or recipe.image_size:
         options["image_size"] = config.image_size or recipe.image_size

@@ -58,7 +58,8 @@ class Recipe(Augmentation):
         total_steps, warmup_steps, decay: See `WarmupDecay`.
         batch_size: Images per step, on all devices together.
         task: "single_label", "multi_label" (several classes or none), "regression" (numbers),
-            "segmentation" (a class for each pixel) or "detection" (objects with boxes).
+            "segmentation" (a class for each pixel), "depth" (a number for each pixel) or "detection"
+            (objects with boxes).
         loss: Of single labels: "softmax", or "sigmoid" (binary cross-entropy, summed over the classes).
             Multi-label tasks use "sigmoid", regression the squared error, segmentation "softmax".
         momentum: Of "sgd".
@@ -100,7 +101,9 @@ class Recipe(Augmentation):
             all.
         eval_every: Steps between evaluations on the validation split.
         checkpoint_every: Steps between checkpoints, a divisor of `eval_every`; None: the same.
-        seed: Of the split, the order, the augmentation, dropout and initial weights.
+        seed: Of the order, the augmentation, dropout and initial weights.
+        split_seed: Of the images that are held out if the data set has no validation or test split of its
+            own; None: `seed`.
         source, cost, result: Where the values come from, and the cost and result of a run.
 
     Raises:
@@ -149,6 +152,7 @@ class Recipe(Augmentation):
     eval_every: int = field(_POSITIVE_INT, default=100)
     checkpoint_every: int | None = field(rules.optional(_POSITIVE_INT), default=None)
     seed: int = field(_NATURAL, default=0)
+    split_seed: int | None = field(rules.optional(_NATURAL), default=None, kw_only=True)
     source: str = ""
     cost: str = ""
     result: str = ""
@@ -170,6 +174,11 @@ class Recipe(Augmentation):
     def has_sizes(self) -> bool:
         """Whether `model` has all sizes of a model, so that a run needs no other."""
         return all(name in self.model for name in (*SIZES_OF_MODEL, "patch_size"))
+
+    @property
+    def held_out_seed(self) -> int:
+        """The seed of the split of the data set."""
+        return self.seed if self.split_seed is None else self.split_seed
 
     @property
     def checkpoint_steps(self) -> int:

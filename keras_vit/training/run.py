@@ -197,7 +197,7 @@ def load_data(config, data_dir=None):
     needed = {"texts": config.task.reads_texts, "labels": config.task.needs_labels}
     needed |= {"fields": config.fields, "classes": config.classes}
     dataset = load_dataset(
-        config.dataset, recipe.seed, config.on_bad_image, task=task, data_dir=data_dir, **needed
+        config.dataset, recipe.held_out_seed, config.on_bad_image, task=task, data_dir=data_dir, **needed
     )
     refuse_sorted(dataset)
     return dataset

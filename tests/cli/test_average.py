@@ -149,12 +149,14 @@ def test_classes_do_not_score_pairs(files, keras_vit, tmp_path):
 @pytest.mark.usefixtures("undrawn")
 def test_runs_from_one_start_are_averaged(json_of, keras_vit, tmp_path):
     digits = ("--dataset", "digits", "--recipe", "digits", "--set", "warmup_steps=20")
+    digits += ("--set", "split_seed=0")
     start = ("--model", "mu/8", "--image_size", 16, "--total_steps", 100)
     keras_vit("finetune", *digits, *start, "--workdir", tmp_path / "start")
     runs = [tmp_path / f"run-{number}" for number in range(3)]
-    for run, rate in zip(runs, (0.0005, 0.001, 0.002)):
+    for seed, (run, rate) in enumerate(zip(runs, (0.0005, 0.001, 0.002))):
         tuning = ("--weights", tmp_path / "start/model.keras", "--total_steps", 30)
-        keras_vit("finetune", *digits, *tuning, "--set", f"base_lr={rate}", "--workdir", run)
+        own = ("--set", f"base_lr={rate}", "--set", f"seed={seed}")
+        keras_vit("finetune", *digits, *tuning, *own, "--workdir", run)
     for method in ("uniform", "greedy"):
         output = tmp_path / f"{method}.keras"
         found = json_of("average", *runs, "--output", output, "--method", method, "--dataset", "digits")

@@ -5,12 +5,14 @@ import pytest
 from reference.comparing import arrays
 from reference.small import NEWER, SMALL, images_for, small
 
+from keras_vit.data import load_dataset
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
 from keras_vit.models import MaskedPatchPredictor
 from keras_vit.models.backbones import backbone
 from keras_vit.training import RECIPES, Recipe, building
 from keras_vit.training.building import build_model, finished_model, subset, whole_model
+from keras_vit.training.run import load_data
 from keras_vit.training.run_config import RunConfig
 from keras_vit.training.tasks import PRETRAINING
 from keras_vit.variants import parse_variant
@@ -63,6 +65,15 @@ def test_new_heads_have_the_recipes_bias():
     for name in ("head", "head_distillation"):
         np.testing.assert_array_equal(model.get_layer(name).bias.numpy(), np.float32(-6.9))
         np.testing.assert_array_equal(model.get_layer(name).kernel.numpy(), 0)
+
+
+@pytest.mark.parametrize("split_seed, expected", [(None, 7), (0, 0)])
+def test_the_seed_of_the_split_is_the_runs_unless_it_has_its_own(split_seed, expected):
+    of_run = config(RECIPE.with_changes(seed=7, split_seed=split_seed))
+    assert build_model(of_run, DATASET).split_seed == expected
+    found, split = load_data(of_run).split("test"), load_dataset("digits", expected).split("test")
+    other = load_dataset("digits", 7 - expected).split("test")
+    assert [*found.labels] == [*split.labels] != [*other.labels]
 
 
 def test_weights_are_loaded_except_for_pre_logits_and_the_head(stored):

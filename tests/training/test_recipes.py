@@ -48,6 +48,7 @@ WRONG = {
     "mixup": [1.5],
     "train_samples": [0],
     "eval_every": [0],
+    "split_seed": [-1, 0.5],
     "checkpoint_every": [0],
     "seed": [-1],
 }

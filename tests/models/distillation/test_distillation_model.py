@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from made.devices import devices
 from reference.comparing import BOUND, assert_close, numpy, randomize
 from reference.small import SMALL
 
@@ -11,7 +12,7 @@ from keras_vit import evaluation, export
 from keras_vit.layers.dense import Dense
 from keras_vit.models.distillation.distillation_model import DistillationModel
 from keras_vit.models.distillation.stored_outputs import StoredOutputs
-from keras_vit.training import DistillationLoss
+from keras_vit.training import SGD, DistillationLoss
 
 BARE = {**SMALL, "num_classes": None, "num_layers": 1}
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), "uint8")
@@ -54,6 +55,45 @@ def test_only_the_student_is_trained_and_the_teachers_are_not_in_checkpoints():
         np.testing.assert_array_equal(numpy(weight), value)
     stored = {id(weight) for weight in model.weights if getattr(weight, "in_checkpoints", True)}
     assert stored == {id(weight) for weight in student.weights}
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("features", [False, True])
+def test_a_student_in_16_bits_has_the_outputs_of_one_in_32(features, dtype):
+    options = {"num_classes": None, "pooling": "gap"} if features else {}
+    teacher, outputs = classifier(2, **options), []
+    for policy in ("float32", dtype):
+        model = DistillationModel(classifier(1, dtype=policy, **options), [teacher], features)
+        randomize(model, scale=0.1)
+        outputs.append(model(model.preprocessing(IMAGES)))
+        assert keras.backend.standardize_dtype(outputs[-1].dtype) == "float32"
+    assert_close(numpy(outputs[1]), numpy(outputs[0]), 0.02)
+    assert np.abs(numpy(outputs[1] - outputs[0])).max() > 0
+    np.testing.assert_array_equal(*(numpy(one[:, 1]) for one in outputs))  # the teacher's own dtype
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only("JAX has one program, whose devices tests/training divides")
+@pytest.mark.parametrize("features", [False, True])
+@pytest.mark.parametrize("replicas, accumulation_steps", [(0, 2), (2, 1), (2, 2)])
+def test_steps_of_parts_are_those_of_the_batch(replicas, accumulation_steps, features):
+    """Of five images, so that the parts differ in size."""
+    pictures = np.random.default_rng(1).integers(0, 256, (5, 16, 16, 3), "uint8")
+    options = {"num_classes": None, "pooling": "gap"} if features else {}
+    histories, students = [], []
+    for count, steps in ((0, 1), (replicas, accumulation_steps)):
+        with devices(count).scope():
+            students.append(classifier(1, **options))
+            model = DistillationModel(students[-1], [classifier(2, image_size=32, **options)], features)
+            randomize(model)
+            model.compile(SGD(0.1), DistillationLoss(), accumulation_steps=steps)
+        inputs = {name: prepare(pictures) for name, prepare in model.preprocessing.items()}
+        fitted = model.fit(inputs, np.zeros(5), batch_size=5, epochs=3, shuffle=False, verbose=0)
+        histories.append(fitted.history["loss"])
+    np.testing.assert_allclose(*histories, rtol=1e-5)
+    assert histories[0][-1] != histories[0][0]
+    for expected, found in zip(students[0].weights, students[1].weights):
+        assert_close(numpy(found), numpy(expected), 1e-4)
 
 
 def test_both_heads_of_a_student_with_a_distillation_token_are_outputs():
