@@ -55,6 +55,7 @@ def test_the_images_are_small_and_used():
     assert {*IMAGES} == {*re.findall(r"(?:\]\(|docs/)images/(\w+)\.png", shown)}
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow_only("the drawing is of a call there")
 def test_the_drawing_of_the_packages_is_that_of_the_code():
     rooms = script("docs/rooms.py")

@@ -44,8 +44,8 @@ def refusals(content):
             continue
         variable = [shapes[index] for index in (*inputs, *operation.outputs) if not constant[index]]
         kernel = shapes[inputs[1]] if name == "CONV_2D" else None
-        found = _reasons(name, operation.builtinOptions, variable, kernel, constant[inputs[0]], batch)
-        reasons |= dict.fromkeys(found)
+        own = _reasons(name, operation.builtinOptions, variable, kernel, constant[inputs[0]], batch)
+        reasons |= dict.fromkeys(own)
     return [*reasons]
 
 

@@ -88,11 +88,11 @@ class RowOutputs:
             `representation` of a model without a head; and `rollout` if it was computed.
         """
         outputs, name = stages(images), self.description.output
-        found = {name: outputs["representation" if name == "representation" else "logits"]}
+        served = {name: outputs["representation" if name == "representation" else "logits"]}
         if name == "logits":
             activation = getattr(tf.nn, label_kind(self.description.task).activation)
-            found["probabilities"] = activation(outputs["logits"])
-        return found | ({"rollout": outputs["rollout"]} if "rollout" in outputs else {})
+            served["probabilities"] = activation(outputs["logits"])
+        return served | ({"rollout": outputs["rollout"]} if "rollout" in outputs else {})
 
     def of_litert(self, images, stages):
         """The outputs of a LiteRT file, from the same images."""

@@ -72,24 +72,24 @@ def _show(args):
     check_output(args)
     check_png("--sheet", args.sheet)
     dataset = _open(args)
-    found = describe(dataset, args.images)
-    text = "\n".join([printable(dataset.summary()), "", _table(found), "", *_remarks(found)])
-    report(args, found, text.rstrip())
+    statistics = describe(dataset, args.images)
+    text = "\n".join([printable(dataset.summary()), "", _table(statistics), "", *_remarks(statistics)])
+    report(args, statistics, text.rstrip())
     if args.sheet:
         _draw_sheet(args, dataset)
 
 
-def _table(found):
+def _table(statistics):
     rows = []
-    for split, of in found["splits"].items():
+    for split, of in statistics["splits"].items():
         sides = [f"{of[name][0]:,}–{of[name][2]:,}" if of["read"] else "" for name in SIZES]
         rows.append((split, of["images"], of["read"], listed([*of["formats"]]), *sides))
     return text_table(rows, ("split", "images", "read", "formats", *SIZES))
 
 
-def _remarks(found):
+def _remarks(statistics):
     """Yield lines about the classes, and about what may be wrong."""
-    for split, of in found["splits"].items():
+    for split, of in statistics["splits"].items():
         counts = {name: count for name, count in of.get("by_class", {}).items() if count}
         if counts:
             ends = [
@@ -100,12 +100,12 @@ def _remarks(found):
             if of["order"] == "lanes" and changes < FEW * expected:
                 order = f"{changes:,} follow one of another class, {expected:,.0f} in a random order"
                 yield f"{split}: the images are sorted by class: {order}"
-    if found["damaged"]:
-        places = printable(listed([f"{place} ({reason})" for place, reason in found["damaged"]]))
-        yield f"{len(found['damaged'])} damaged: {places}"
-    if found["doubled"]:
-        first = printable(" = ".join(found["doubled"][0]))
-        yield f"{len(found['doubled'])} images are stored more than once, the first: {first}"
+    if statistics["damaged"]:
+        places = printable(listed([f"{place} ({reason})" for place, reason in statistics["damaged"]]))
+        yield f"{len(statistics['damaged'])} damaged: {places}"
+    if statistics["doubled"]:
+        first = printable(" = ".join(statistics["doubled"][0]))
+        yield f"{len(statistics['doubled'])} images are stored more than once, the first: {first}"
 
 
 def _ends(counts):
@@ -139,15 +139,15 @@ def _check(args):
 
     check_output(args)
     dataset = _open(args, "skip")
-    found = [[path, "it cannot be decoded"] for path in dataset.bad_images]
+    broken = [[path, "it cannot be decoded"] for path in dataset.bad_images]
     # Those of a folder have been decoded to be skipped.
     for samples in () if folder_of(args.dataset) else dataset.splits.values():
-        found += map(list, damaged(samples))
+        broken += map(list, damaged(samples))
     count = sum(map(len, dataset.splits.values())) + len(dataset.bad_images)
-    lines = [printable(f"{place}: {reason}") for place, reason in found]
-    lines.append(f"{count:,} images decoded, {len(found):,} images or masks damaged")
-    report(args, {"images": count, "damaged": found}, "\n".join(lines))
-    return 1 if found else 0
+    lines = [printable(f"{place}: {reason}") for place, reason in broken]
+    lines.append(f"{count:,} images decoded, {len(broken):,} images or masks damaged")
+    report(args, {"images": count, "damaged": broken}, "\n".join(lines))
+    return 1 if broken else 0
 
 
 def _write(args):

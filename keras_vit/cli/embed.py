@@ -60,5 +60,5 @@ def run(args):
         format=args.format,
     )
     introduce(args, embedder.dataset)
-    found = {"output": args.output, **embed(embedder, args.shard, args.claim)}
-    print_now(json.dumps(found, indent=2) if args.json else text_table([*found.items()]))
+    counts = {"output": args.output, **embed(embedder, args.shard, args.claim)}
+    print_now(json.dumps(counts, indent=2) if args.json else text_table([*counts.items()]))

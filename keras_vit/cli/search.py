@@ -73,15 +73,15 @@ def _index_embeddings(args):
 
     with locked(args.index):
         index = open_for_embeddings(args.index, args.embeddings)
-        found = update_index(index, args.embeddings)
+        counts = update_index(index, args.embeddings)
         index.build(args.engine)
-    _report_index(args, index, found)
+    _report_index(args, index, counts)
 
 
-def _report_index(args, index, found, skipped=()):
+def _report_index(args, index, counts, skipped=()):
     recall = {} if index.recall is None else {"recall_at_10": index.recall}
     value = {"index": args.index, "model": index.model, "images": len(index), "engine": index.engine}
-    value |= {**recall, **found}
+    value |= {**recall, **counts}
     rows = [*value.items(), *(("unreadable image", path) for path in skipped)]
     report(args, {**value, "bad_images": skipped} if "unreadable" not in value else value, text_table(rows))
 

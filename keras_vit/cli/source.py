@@ -225,8 +225,8 @@ def features_source(args):
     if args.embeddings and not named:
         return {"embeddings": args.embeddings}
     if args.embeddings or len(named) < 2:
-        given = ", ".join(f"--{name}" for name in (*named, *(["embeddings"] * bool(args.embeddings))))
-        raise ValueError(f"expected --model and --dataset, or --embeddings alone; got {given or 'none'}")
+        received = ", ".join(f"--{name}" for name in (*named, *(["embeddings"] * bool(args.embeddings))))
+        raise ValueError(f"expected --model and --dataset, or --embeddings alone; got {received or 'none'}")
     return named
 
 

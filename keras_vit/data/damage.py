@@ -95,10 +95,10 @@ def damage_named(splits):
     except UNREADABLE as error:
         if shard := re.search(r"^(?:OS|FileNotFound|Permission)Error: (.+)$", error.message, re.MULTILINE):
             raise OSError(f"{shard[1]}; run the same command again when it can be read") from error
-        found = [*itertools.chain.from_iterable(map(damaged, splits))]
-        if not found:
+        broken = [*itertools.chain.from_iterable(map(damaged, splits))]
+        if not broken:
             raise
-        places = listed([f"{place} ({reason})" for place, reason in found])
+        places = listed([f"{place} ({reason})" for place, reason in broken])
         raise ValueError(
-            f"{len(found)} image(s) cannot be read: {places}; restore them and run the same command again"
+            f"{len(broken)} image(s) cannot be read: {places}; restore them and run the same command again"
         ) from error

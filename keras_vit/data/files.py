@@ -31,12 +31,12 @@ def visible_files(root):
         >>> visible_files(tmp)
         {PurePosixPath('.'): ['a.jpg']}
     """
-    found = {}
+    files_of = {}
     for folder, folders, files in os.walk(root, followlinks=True):
         folders[:] = sorted(name for name in folders if not _is_hidden(name) and not _is_cycle(folder, name))
         relative = pathlib.PurePath(folder).relative_to(root)
-        found[relative] = [name for name in sorted(files) if not _is_hidden(name)]
-    return found
+        files_of[relative] = [name for name in sorted(files) if not _is_hidden(name)]
+    return files_of
 
 
 def paths_of(root, files):
@@ -95,15 +95,15 @@ def file_orientations(paths, decode=False):
     """
     from keras_vit.data.decoding.model_input import file_orientation  # needs TensorFlow
 
-    found = [None] * len(paths) if decode else mapped(header_orientation, paths, "reading headers")
-    unknown = [number for number, turn in enumerate(found) if turn is None]
+    orientations = [None] * len(paths) if decode else mapped(header_orientation, paths, "reading headers")
+    unknown = [number for number, turn in enumerate(orientations) if turn is None]
     # The first call compiles the function, which several threads would otherwise do at the same time.
     for number in unknown[:1]:
-        found[number] = file_orientation(paths[number])
+        orientations[number] = file_orientation(paths[number])
     rest = mapped(file_orientation, [paths[number] for number in unknown[1:]], "decoding images")
     for number, turn in zip(unknown[1:], rest):
-        found[number] = turn
-    return found
+        orientations[number] = turn
+    return orientations
 
 
 def mapped(function, paths, words):

@@ -75,13 +75,13 @@ class MixedSamples:
     @functools.cached_property
     def labels(self):
         """The label of each sample; None where a source does not know them before reading."""
-        found = []
+        labels = []
         for part in self.parts:
             if part.samples.labels is None:
                 return None
             own = part.samples.labels
-            found += own if part.labels is None else [part.labels[label] for label in own]
-        return tuple(found)
+            labels += own if part.labels is None else [part.labels[label] for label in own]
+        return tuple(labels)
 
     def shares(self, batch_size):
         """The number of samples of each source in a batch, by the method of largest remainders.

@@ -59,11 +59,11 @@ def read_rows(shard, columns, places):
 
 def _contents(column, place):
     is_struct = pyarrow.types.is_struct(column.type)
-    found = (column.field("bytes") if is_struct else column).to_pylist()
-    if None in found:
-        paths = column.field("path").to_pylist() if is_struct else found
+    contents = (column.field("bytes") if is_struct else column).to_pylist()
+    if None in contents:
+        paths = column.field("path").to_pylist() if is_struct else contents
         raise OSError(
             f"{place}: expected the bytes of images in each row; got only the path "
-            f"{paths[found.index(None)]!r} in one"
+            f"{paths[contents.index(None)]!r} in one"
         )
-    return found
+    return contents

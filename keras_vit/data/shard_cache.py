@@ -144,17 +144,17 @@ def read_shards(shards, key, read):
         place = shard.url if is_remote(shard) else os.path.abspath(shard)
         path = _path([FORMAT, place, identity(shard), key], ".index")
         with contextlib.suppress(OSError, EOFError, ValueError, TypeError, zlib.error):  # damaged or foreign
-            name, found = json.loads(gzip.decompress(path.read_bytes()))
+            name, stored = json.loads(gzip.decompress(path.read_bytes()))
             if name == path.name:
-                return found
+                return stored
         content = json.dumps([path.name, read(shard)])
         with contextlib.suppress(OSError, ValueError):  # Data are also read where there can be no cache.
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(path, gzip.compress(content.encode(), 1))
         return json.loads(content)[1]
 
-    found = _in_threads(value, shards, THREADS if any(map(is_remote, shards)) else 1)
-    yield from tqdm(found, "reading shards", len(shards), unit="shard", delay=2, disable=None)
+    values = _in_threads(value, shards, THREADS if any(map(is_remote, shards)) else 1)
+    yield from tqdm(values, "reading shards", len(shards), unit="shard", delay=2, disable=None)
 
 
 def _path(key, suffix):

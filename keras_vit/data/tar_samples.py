@@ -79,8 +79,8 @@ class TarSamples(IndexedSamples):
         @not_converted
         def read_batch(positions, indices):
             types = [tf.string] * len(self.columns)
-            found = tf.numpy_function(contents, [indices], types, stateful=False)
-            image, *maps = (tf.ensure_shape(part, positions.shape) for part in found)
+            encoded = tf.numpy_function(contents, [indices], types, stateful=False)
+            image, *maps = (tf.ensure_shape(part, positions.shape) for part in encoded)
             return positions, image, *(maps or [indices])
 
         if self.labels is None:

@@ -266,24 +266,24 @@ def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = Fal
         >>> embed(embedder)["written"]
         0
     """
-    plan, found = embedder.plan, {"parts": 0, "written": 0, "elsewhere": 0, "images": 0, "errors": 0}
+    plan, totals = embedder.plan, {"parts": 0, "written": 0, "elsewhere": 0, "images": 0, "errors": 0}
     own = range(shard[0], plan.partitions, shard[1])
     missing = [part for part in own if not parts.is_written(embedder.folder, plan, part)]
     total = sum(stop - first for part in missing for _, first, stop in plan.ranges(part))
-    found["parts"] = len(own)
+    totals["parts"] = len(own)
     with tqdm(total=total, desc="embedding", unit="image", delay=2, disable=None) as bar:
         for part in missing:
             with _claimed(embedder, part) if claim else contextlib.nullcontext(True) as is_own:
                 if not is_own:
-                    found["elsewhere"] += 1
+                    totals["elsewhere"] += 1
                     continue
-                if embedder.plan.export_format and "cosine" not in found:
-                    found["cosine"] = embedder.cosine(part)
+                if embedder.plan.export_format and "cosine" not in totals:
+                    totals["cosine"] = embedder.cosine(part)
                 if counts := embedder.write(part, bar):
-                    found["written"] += 1
-                    found["images"] += counts[0]
-                    found["errors"] += counts[1]
-    return found
+                    totals["written"] += 1
+                    totals["images"] += counts[0]
+                    totals["errors"] += counts[1]
+    return totals
 
 
 def embed_part(folder: Path, part: int) -> str:
@@ -333,13 +333,12 @@ def _opened(folder, digest):
 
 def _embedder(folder, plan, dataset, model):
     outputs = tuple(name for name in plan.outputs if name != CAPTIONS)
-    options = model, outputs, plan.batch_size, getattr(model, "task", None) or "single_label"
+    options = model, outputs, plan.batch_size, model.task or "single_label"
     encoder = Encoder(*options)
     if plan.export_format is not None:
         encoder = ExportedEncoder(encoder, *options, folder, plan.export_format)
     captions = caption_encoder(model, plan.batch_size) if CAPTIONS in plan.outputs else None
-    class_names = getattr(model, "class_names", None)
-    return Embedder(os.fspath(folder), plan, dataset, encoder, class_names, captions)
+    return Embedder(os.fspath(folder), plan, dataset, encoder, model.class_names, captions)
 
 
 def _on_bad_image(options):
@@ -350,9 +349,9 @@ def _on_bad_image(options):
 
 def data_digest(dataset):
     """A digest of a `Dataset`, which a plan has: of its classes, sizes and files, not of their times."""
-    found = fingerprint(dataset)
-    found["files"] = files_summary(found["files"].drop_columns(["time"]))
-    return hashlib.sha256(json.dumps(found, default=str).encode()).hexdigest()
+    facts = fingerprint(dataset)
+    facts["files"] = files_summary(facts["files"].drop_columns(["time"]))
+    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
 
 
 @contextlib.contextmanager

@@ -52,8 +52,8 @@ class Encoder:
             ValueError: if the model computes NaN or infinity.
         """
         count = len(keras.tree.flatten(inputs)[0])
-        found = self._model.predict_on_batch(filled(inputs, self._batch_size))
-        return {name: check_finite(np.asarray(x[:count], "float32")) for name, x in found.items()}
+        outputs = self._model.predict_on_batch(filled(inputs, self._batch_size))
+        return {name: check_finite(np.asarray(x[:count], "float32")) for name, x in outputs.items()}
 
 
 def filled(inputs, batch_size):
@@ -84,7 +84,7 @@ def caption_encoder(model, batch_size):
     Raises:
         ValueError: for another model, or one without `text_preprocessing`.
     """
-    if getattr(model, "text_preprocessing", None) is None:
+    if model.text_preprocessing is None:
         raise ValueError(f"expected an ImageTextModel with text_preprocessing for the output {CAPTIONS}")
 
     def encode(texts):
@@ -118,7 +118,7 @@ def _logits(model, task):
 
 def _classes(model, task):
     """Probabilities, or the fractions of the pixels of a class map at the model's size."""
-    of_pixels = not model.is_classifier and label_kind(getattr(model, "task", None) or task)
+    of_pixels = not model.is_classifier and label_kind(model.task or task)
     if of_pixels and of_pixels.is_map and of_pixels.has_classes:
         logits = model.output
         classes = ops.argmax(logits, axis=-1)

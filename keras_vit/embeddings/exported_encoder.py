@@ -91,12 +91,12 @@ class ExportedEncoder:
     def __call__(self, inputs):
         """As of `Encoder`."""
         images = filled(inputs, self._batch_size)
-        found = check_finite(np.asarray(self._exported.main_output(images), "float32"))[: len(inputs)]
+        output = check_finite(np.asarray(self._exported.main_output(images), "float32"))[: len(inputs)]
         if self._is_pooled:
-            return {"pooled": found}
-        values = {"logits": found}
+            return {"pooled": output}
+        values = {"logits": output}
         if "classes" in self.shapes:
-            values["classes"] = label_kind(self._task).probabilities(found).astype("float32")
+            values["classes"] = label_kind(self._task).probabilities(output).astype("float32")
         return {name: values[name] for name in self.shapes}
 
     def cosines(self, inputs):

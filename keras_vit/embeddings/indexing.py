@@ -65,12 +65,12 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
         {'added': 1797, 'removed': 0, 'unreadable': 0}
         >>> index.build()
     """
-    found, seen = {"added": 0, "removed": 0, "unreadable": 0}, set()
+    counts, seen = {"added": 0, "removed": 0, "unreadable": 0}, set()
     with tqdm(desc="indexing", unit="image", delay=2, disable=None) as bar:
         for folder in folders:
             for table in part_tables(folder):
                 is_read = pyarrow.compute.equal(table["status"], OK)
-                found["unreadable"] += table.num_rows - pyarrow.compute.sum(is_read).as_py()
+                counts["unreadable"] += table.num_rows - pyarrow.compute.sum(is_read).as_py()
                 table = table.filter(is_read).drop_columns(["status"])
                 paths = table["path"].to_pylist()
                 if len(twice := seen.intersection(paths)) or len({*paths}) < len(paths):
@@ -89,11 +89,11 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
                 index.add(
                     {paths[position]: (None, None) for position in positions}, vectors[positions], columns
                 )
-                found["added"] += len(positions)
+                counts["added"] += len(positions)
                 bar.update(len(paths))
     gone = [path for path in index.files if path not in seen]
     index.remove(gone)
-    return {**found, "removed": len(gone)}
+    return {**counts, "removed": len(gone)}
 
 
 def vectors_of(table):

@@ -124,8 +124,8 @@ def metadata_of(path):
         ValueError: if the file is damaged, or no part.
     """
     try:
-        found = pyarrow.parquet.read_schema(path).metadata or {}
-        return json.loads(found[METADATA])
+        metadata = pyarrow.parquet.read_schema(path).metadata or {}
+        return json.loads(metadata[METADATA])
     except (OSError, KeyError, ValueError, pyarrow.ArrowException) as error:
         raise ValueError(
             f"{os.fspath(path)!r} is no part of embeddings, or is damaged: {one_line(error)}"

@@ -69,13 +69,13 @@ class Plan:
     def ranges(self, part):
         """The images of a part: (split, first, stop) in order."""
         start, stop = (n * self.images // self.partitions for n in (part, part + 1))
-        found, before = [], 0
+        ranges, before = [], 0
         for split, count in self.splits.items():
             first, last = max(start - before, 0), min(stop - before, count)
             if first < last:
-                found.append((split, first, last))
+                ranges.append((split, first, last))
             before += count
-        return found
+        return ranges
 
 
 def begin(folder, plan):
@@ -128,9 +128,9 @@ def read_plan(folder):
     if not path.is_file():
         raise ValueError(f"{os.fspath(folder)!r} holds no {FILE}; make it with keras-vit embed")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found.pop("format") != FORMAT:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if fields.pop("format") != FORMAT:
             raise ValueError(f"expected the format {FORMAT!r}")
-        return Plan(**{**found, "outputs": tuple(found["outputs"])})
+        return Plan(**{**fields, "outputs": tuple(fields["outputs"])})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{os.fspath(path)!r} is damaged: {one_line(error)}") from None

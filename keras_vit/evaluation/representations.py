@@ -34,8 +34,8 @@ def representations(
         >>> features.shape
         (355, 24)
     """
-    (found,) = representations_of_splits(model, [samples], batch_size)
-    return found
+    (own,) = representations_of_splits(model, [samples], batch_size)
+    return own
 
 
 def representations_of_splits(model, splits, batch_size):

@@ -42,11 +42,11 @@ def rotary_options(value):
         >>> rotary_options("dinov3")["base"], rotary_options({"kind": "axial", "order": "xy"})["order"]
         (100.0, 'xy')
     """
-    given = {"kind": value} if isinstance(value, str) else dict(value)
-    if unknown := sorted(given.keys() - RULES.keys()):
+    arguments = {"kind": value} if isinstance(value, str) else dict(value)
+    if unknown := sorted(arguments.keys() - RULES.keys()):
         raise ValueError(f"rotary has no argument {', '.join(unknown)}; its arguments are {', '.join(RULES)}")
     options = {"kind": None, "base": None, "reference_grid": None, "order": "yx", "offset": 0.0}
-    options |= {"rotate_registers": False, **given}
+    options |= {"rotate_registers": False, **arguments}
     for name, rule in RULES.items():
         rule.check(f"rotary: {name}", options[name])
     options["base"] = float(options["base"] or KINDS[options["kind"]])

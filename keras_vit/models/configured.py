@@ -24,6 +24,7 @@ class ConfiguredModel(DistributedModel):
 
     initial_weights = None  # the paths of the weights that a checkpoint did not hold, if there was one
     text = text_preprocessing = image_encoder = None  # of a model of images and texts
+    task = class_names = split_seed = None  # of a model that was trained on a data set
     exported_stages = None  # of its exports, beside the logits; None for a class that is not exported
     needs_texts = False  # whether it has no classes before it gets texts for them
     head_inputs = ()  # the tensors that the head reads; empty without a head on frozen features

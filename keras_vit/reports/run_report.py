@@ -128,9 +128,9 @@ def summary(record):
     """
     metrics = [*(task.primary_metric for task in TASKS.values()), *RETRIEVAL]
     metrics += [f"teacher_{metric}" for metric in metrics]
-    given = [name for name in record if name.startswith("test_") and name != "test_samples"]
+    tests = [name for name in record if name.startswith("test_") and name != "test_samples"]
     # Objectives without labels have their own scores, all of which are shown.
-    names = [f"test_{metric}" for metric in metrics if f"test_{metric}" in given] or given
+    names = [f"test_{metric}" for metric in metrics if f"test_{metric}" in tests] or tests
     scores = [f"{spelled(name)} {record[name]:.4f}" for name in names]
     tested = f"{', '.join(scores)} on {record['test_samples']} images" if scores else "finished"
     return f"{tested} after {record['steps']} steps in {record['train_seconds']:.0f} s"

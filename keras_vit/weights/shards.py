@@ -45,10 +45,10 @@ def read_shards(path, read):
     """
     arrays = {}
     for shard, expected in shards_of(path).items():
-        found = read(shard)
-        if wrong := found.keys() ^ expected:
+        own = read(shard)
+        if wrong := own.keys() ^ expected:
             raise ValueError(f"{shard.name} and the index differ in {listed(sorted(wrong))}")
-        arrays |= found
+        arrays |= own
     return arrays
 
 

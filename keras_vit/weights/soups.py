@@ -206,8 +206,8 @@ class ModelFiles:
     def _split_seed(self):
         names = {}  # of a model by the seed that it was trained with
         for name, model in zip(self.names, self._models):
-            seed = getattr(model, "split_seed", None)
-            names.setdefault(backbone(model).split_seed if seed is None else seed, name)
+            own, of_backbone = model.split_seed, backbone(model).split_seed
+            names.setdefault(of_backbone if own is None else own, name)
         names.pop(None, None)
         if len(names) > 1:
             words = [f"seed {seed} of {name!r}" for seed, name in names.items()]

@@ -28,6 +28,7 @@ def files_in(folder):
     }
 
 
+@pytest.mark.slow
 def test_images_are_completed_below_their_first_rows(run, images, keras_vit, tmp_path):
     folder, model = run
     options = ("--rows", 2, "--seed", 3, "--temperature", 0.5, "--top_k", 4)

@@ -32,6 +32,7 @@ def test_the_command_writes_parts_and_says_what_it_wrote(model, images, keras_vi
     assert table.num_rows == 20 and table["label"].to_pylist().count(0) == 10
 
 
+@pytest.mark.slow
 def test_functions_continue_what_the_command_began(model, images, keras_vit, tmp_path, monkeypatch):
     monkeypatch.chdir(model.parent)
     words = ("embed", "--model", model.name, "--data", f"folder:{images}", "--output", tmp_path / "out")

@@ -34,7 +34,9 @@ def test_a_row_per_number_of_shots_is_printed_and_all_is_written(
     }
 
 
-@pytest.mark.parametrize("options", [(), ("--k", 3)], ids=["linear", "nearest"])
+@pytest.mark.parametrize(
+    "options", [pytest.param((), marks=pytest.mark.slow), ("--k", 3)], ids=["linear", "nearest"]
+)
 def test_embeddings_stand_for_the_model_and_its_images(options, weights, images, keras_vit, tmp_path):
     source = ("--model", weights, "--dataset", f"folder:{images}")
     keras_vit("embed", *source, "--output", tmp_path / "vectors", "--dtype", "float32")

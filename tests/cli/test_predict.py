@@ -101,6 +101,7 @@ def test_unreadable_images_are_left_out_or_end_the_command(option, keras_vit, re
     refused(("predict", "--model", model, bad[0], "--on_bad_image", "keep"), "must be one of 'fail', 'skip'")
 
 
+@pytest.mark.slow
 def test_an_interrupted_command_continues_and_writes_the_same(
     keras_vit, refused, model, many, tmp_path, monkeypatch
 ):

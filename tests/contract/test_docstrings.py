@@ -33,10 +33,10 @@ EXAMPLES = {
 
 
 SLOW = re.compile(
-    r"keras_vit\.(training|export|engine|inspection|reports|cli\.(?!export)|losses"
-    r"|models\.(pretraining\.masked|segmentation\.(mask_loss|panoptic|instances\.instances)|image_text\.pair_loss|windows)"
+    r"keras_vit\.(training|export|engine|inspection|reports|embeddings|cli\.(?!export)|losses"
+    r"|models\.(pretraining\.masked|distillation|pixels|segmentation\.(mask_loss|panoptic|instances\.instances)|image_text\.pair_loss|windows)"
     r"|evaluation\.(few_shot|predicting|real_labels)|tasks\.segmentation_scores"
-    r"|data\.(augmentation\.masking|batches|files))\."
+    r"|data\.(augmentation\.masking|batches|files|remote_files|shard_writing))\."
 )
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * bool(SLOW.match(name))) for name in EXAMPLES]
 

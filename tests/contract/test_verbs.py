@@ -508,6 +508,7 @@ with without_initial_values():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow_only("the files are written on it")
 def test_a_fresh_process_on_another_backend_reads_the_files_of_all_kinds(files):
     environment = {

@@ -73,6 +73,7 @@ def test_boxes_move_with_the_pixels(name, resize, samples):
     assert compared > 40
 
 
+@pytest.mark.slow
 def test_a_batch_is_a_function_of_seed_and_step(samples):
     options = {"seed": 1, "augmentation": Augmentation(**CHANGES["all"])}
     whole = [*training_batches(samples, Preprocessing(32), 4, steps=6, **options).as_numpy_iterator()]
@@ -170,6 +171,7 @@ def test_a_mosaic_has_the_boxes_of_its_images(grid, samples):
         np.testing.assert_allclose(after[:, :3, :4], first, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_mosaics_are_drawn_by_their_probabilities(samples):
     augmentation = Augmentation(mosaic=(0.5, 0.25, 0.25))
     batches = training_batches(samples, Preprocessing(30), 8, seed=0, steps=40, augmentation=augmentation)

@@ -46,7 +46,9 @@ def of_lanes(found, batch_size, lanes):
     return [rows[lane] for lane in range(lanes)]
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4, 12])
+@pytest.mark.parametrize(
+    "workers", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 4, 12))]
+)
 def test_the_global_batches_do_not_depend_on_the_number_of_workers(workers):
     parts = [stream(samples(), worker=worker, workers=workers) for worker in range(workers)]
     assert sorted(record for part in parts for record in part) == stream(samples())
@@ -66,7 +68,7 @@ def test_any_slots_of_a_batch_are_read():
     assert found == [record for record in whole if 5 <= record[0] % 12 < 11]
 
 
-@pytest.mark.parametrize("step", [1, 4, 7, 11])
+@pytest.mark.parametrize("step", [7, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 4, 11))])
 def test_a_resumed_stream_is_the_rest_also_with_another_number_of_workers(step):
     whole = stream(samples())
     assert stream(samples(), first_step=step) == whole[step * 12 :]
@@ -108,6 +110,7 @@ def test_the_order_is_a_function_of_the_seed_and_differs_between_epochs_and_lane
     assert len(orders) == 16
 
 
+@pytest.mark.slow
 def test_chunks_are_in_another_order_in_each_epoch():
     of = samples((1,) * 40)
     first, second = (stream(of, first_step=step, steps=step + 1, batch_size=1) for step in (0, 40))

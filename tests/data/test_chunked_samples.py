@@ -10,7 +10,7 @@ from keras_vit.training.run import train
 SUFFIXES = {"webdataset": ".tar", "parquet": ".parquet"}
 
 
-@pytest.fixture(params=SUFFIXES)
+@pytest.fixture(params=["webdataset", pytest.param("parquet", marks=pytest.mark.slow)])
 def source(request):
     return request.param
 

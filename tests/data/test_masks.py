@@ -160,6 +160,7 @@ def test_photometric_changes_leave_the_mask():
     assert others.numpy().min() >= 0 and others.numpy().max() <= 255
 
 
+@pytest.mark.slow
 def test_photometric_changes_have_their_probability_and_gray_images_have_two():
     pixels = tf.fill((4, 4, 3), 128.0) * [1.0, 0.5, 0.75]
     apply = tf.function(lambda seed: random_photometric(pixels, [7, seed], 0.5))

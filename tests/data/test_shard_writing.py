@@ -38,7 +38,9 @@ def files_of(folder):
 
 
 @FORMATS
-@pytest.mark.parametrize("source", ["folder", "parquet", "tfrecord"])
+@pytest.mark.parametrize(
+    "source", ["folder", *(pytest.param(name, marks=pytest.mark.slow) for name in ("parquet", "tfrecord"))]
+)
 def test_shards_have_the_images_and_labels_of_any_source_in_each_split(source, file_format, tmp_path):
     folder = tmp_path / "in"
     name = f"folder:{write_classes(folder)}" if source == "folder" else stored(folder, source)

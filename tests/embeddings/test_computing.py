@@ -83,6 +83,7 @@ def test_parts_have_the_same_bytes_in_any_process_and_order(model, folder, tmp_p
     assert bytes_of(tmp_path / "shards") == bytes_of(tmp_path / "engine") == whole and len({*plans}) == 1
 
 
+@pytest.mark.slow
 def test_threads_share_one_open_model(model, folder, tmp_path, monkeypatch):
     begun(model, folder, tmp_path / "out", partitions=4)
     computing._opened.cache_clear()
@@ -128,6 +129,7 @@ def test_a_part_that_another_process_computes_is_left_to_it(model, folder, tmp_p
     assert sorted(os.listdir(tmp_path / "out")) == [*sorted(bytes_of(tmp_path / "out")), "plan.json"]
 
 
+@pytest.mark.slow
 def test_changes_are_refused_and_nothing_is_lost(model, folder, tmp_path):
     out = tmp_path / "out"
     embed(begun(model, folder, out))
@@ -179,6 +181,7 @@ def test_numbers_too_large_for_float16_are_refused(folder, tmp_path):
     assert os.listdir(tmp_path / "out") == ["plan.json"]
 
 
+@pytest.mark.slow
 def test_a_shard_that_vanishes_stops_and_the_rest_follows(model, tmp_path):
     for shard in (0, 1):
         members = [(f"{n}.png", encoded(n + 10 * shard)) for n in range(10)]

@@ -57,6 +57,7 @@ def test_a_file_of_each_format_computes_what_the_model_does(name, expected, fold
         begun(model, folder, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_file_is_exported_once_and_kept_with_the_parts(expected, folder, tmp_path):
     model, _ = expected
     out = tmp_path / "out"
@@ -68,6 +69,7 @@ def test_the_file_is_exported_once_and_kept_with_the_parts(expected, folder, tmp
     assert os.stat(file).st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_logits_and_probabilities_are_those_of_the_model(expected, folder, tmp_path):
     model, _ = expected
     for out, options in (("live", {}), ("file", {"format": "tflite_float32"})):
@@ -77,6 +79,7 @@ def test_logits_and_probabilities_are_those_of_the_model(expected, folder, tmp_p
         np.testing.assert_allclose(here, live, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_image_tower_of_a_pair_has_the_vectors_that_are_compared_with_texts(folder, tmp_path):
     prepare = word_tokenizer(["a photo of a cat or a dog"])
     text = {"vocabulary_size": prepare.vocabulary_size, "length": prepare.length, "hidden_size": 12}

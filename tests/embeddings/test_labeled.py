@@ -44,6 +44,7 @@ def test_the_splits_are_those_of_the_data_set_and_so_are_all_accuracies(model, f
     assert knn_accuracy(*arrays, k=5) == knn(model, images.split("train"), images.split("test"), k=5)
 
 
+@pytest.mark.slow
 def test_splits_of_the_folder_stay_as_they_are(model, tmp_path):
     for split, count in (("train", 4), ("test", 3)):
         write_classes(tmp_path / "images" / split, count=count)
@@ -52,6 +53,7 @@ def test_splits_of_the_folder_stay_as_they_are(model, tmp_path):
     assert sizes == {"train": 6, "validation": 2, "test": 6}
 
 
+@pytest.mark.slow
 def test_what_has_no_vectors_or_class_ids_is_refused(model, folder, tmp_path):
     with pytest.raises(ValueError, match="no column 'embedding'; compute it with --outputs pooled"):
         read(model, folder, tmp_path / "tokens", outputs=("tokens",))

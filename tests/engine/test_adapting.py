@@ -282,6 +282,7 @@ def test_a_model_without_trainable_weights_is_refused():
         model.fit(images_for(model), LABELS, verbose=0)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow_only("strategies are of TensorFlow")
 def test_float8_on_several_replicas_is_refused():
     with devices(2).scope():

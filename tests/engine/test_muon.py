@@ -64,6 +64,7 @@ def test_kernels_of_attention_are_matrices():
         assert shapes[path] is None
 
 
+@pytest.mark.slow
 def test_a_recipe_trains_with_it_and_a_file_keeps_it(tmp_path):
     recipe = Recipe("muon", 0.1, 10, 0, 4, weight_decay=0.1, beta_2=0.9)
     assert type(make_optimizer(recipe)) is Muon and make_optimizer(recipe).beta_2 == 0.9

@@ -120,6 +120,7 @@ def test_each_block_is_probed_by_its_mean_token():
     assert first == pytest.approx(expected, abs=0.01) and second != [first]
 
 
+@pytest.mark.slow
 def test_a_probe_of_a_few_images_has_an_accuracy_for_each_seed(dataset):
     model = small(num_layers=2, num_classes=None)
     found = probe_blocks(model, dataset, shots=2, seeds=(0, 5))

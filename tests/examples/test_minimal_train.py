@@ -14,6 +14,7 @@ def example():
     return script("examples/minimal_train.py")
 
 
+@pytest.mark.slow
 def test_the_example_learns_and_its_saved_model_computes_the_same(example, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(example, "EPOCHS", 1)
     accuracy = example.main(str(tmp_path / "exported"))

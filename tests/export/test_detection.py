@@ -126,7 +126,9 @@ def test_an_opened_export_is_evaluated_like_the_live_model(model, saved):
     assert found == {name: pytest.approx(score, abs=1e-4) for name, score in expected.items()}
 
 
-@pytest.mark.parametrize("resize", ["squash", "crop", "pad"])
+@pytest.mark.parametrize(
+    "resize", ["pad", *(pytest.param(name, marks=pytest.mark.slow) for name in ("squash", "crop"))]
+)
 def test_serving_decodes_images_to_boxes_in_their_pixels(resize, tmp_path, eager):
     model = detector(preprocessing={"resize": resize, "crop_fraction": 0.9})
     loaded = tf.saved_model.load(export_saved_model(model, tmp_path / "1", warmup=()))

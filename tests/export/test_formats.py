@@ -84,7 +84,7 @@ def written(tmp_path_factory):
     return write
 
 
-FAST = ("several-tflite_float32", "several-onnx")
+FAST = ("several-onnx",)
 FEW = {  # kinds of models for formats that read the same graph as ONNX, in their own kernels
     "openvino": (
         *("gap", "map", "token_gap", "registers", "hybrid", "no head", "relative", "grouped queries"),

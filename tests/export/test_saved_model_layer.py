@@ -185,6 +185,7 @@ def test_tables_and_unlisted_variables_keep_their_values(moved):
     np.testing.assert_array_equal(moved(outer)(np.ones((1, 2))), [[13.0, 18.0]])
 
 
+@pytest.mark.slow
 def test_its_config_is_its_arguments(saved_model):
     options = {"signature": "serving_default", "output": "logits", "name": "vit", "dtype": "mixed_float16"}
     layer = SavedModelLayer(saved_model, **options)

@@ -32,7 +32,7 @@ def vectors():
     return clustered(COUNT)
 
 
-@pytest.fixture(scope="module", params=["hnsw", "ivf_pq"])
+@pytest.fixture(scope="module", params=["hnsw", pytest.param("ivf_pq", marks=pytest.mark.slow)])
 def folder(request, vectors, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "index"
     index = ImageIndex(folder, "model", "digest", SIZE)

@@ -49,6 +49,7 @@ def test_an_estimator_that_knows_all_depths_has_no_error(quantity, samples):
     assert scores["abs_rel"] == pytest.approx(0, abs=1e-6) and scores["rmse"] == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_scores_do_not_depend_on_the_batch_size(estimator, samples):
     one, all_at_once = (TASK.scores(TASK.predict(estimator, samples, size)) for size in (1, 6))
     for name, score in one.items():

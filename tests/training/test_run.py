@@ -120,6 +120,7 @@ def test_bad_input_is_refused_and_creates_no_folder(reason, finished, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "weights, chosen", [((0, 1), {1}), pytest.param([1, 0], {0}, marks=pytest.mark.slow)], ids=str
 )

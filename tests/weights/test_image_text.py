@@ -156,6 +156,7 @@ def test_auto_reads_a_file_without_text_tower_once(suffix, written, tmp_path, mo
         from_pretrained("tests/golden/token.npz", text_tower="yes")
 
 
+@pytest.mark.slow
 def test_a_keras_file_is_loaded_with_both_towers(written, tmp_path):
     _, model = written("big_vision")
     model.save(tmp_path / "model.keras")

@@ -111,6 +111,7 @@ def test_what_has_no_effect_on_inference_may_differ_and_is_not_in_the_soup(tmp_p
     assert soup.dtype_policy.name == "float32" and len(soup.trainable_weights) == len(soup.weights)
 
 
+@pytest.mark.slow
 def test_models_of_one_class_may_have_other_names(tmp_path):
     """Some paths of weights begin with the name of the model."""
     models = []

@@ -192,8 +192,8 @@ def batch_augmentation(augmentation):
 
         def mix(layer, part):
             mixed = apply_layer(layer, {"images": part, "labels": labels}, layer_seed)
-            given = (("images", part), ("labels", labels))
-            return tuple(tf.ensure_shape(mixed[name], x.shape) for name, x in given)
+            parts = (("images", part), ("labels", labels))
+            return tuple(tf.ensure_shape(mixed[name], x.shape) for name, x in parts)
 
         def by(layer):
             if not isinstance(images, dict):

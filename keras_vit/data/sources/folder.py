@@ -160,12 +160,12 @@ def _index_classes(root, by_split, hint=""):
     names = tuple(sorted({name for classes in by_split.values() for name in classes}))
     if len(names) < 2:
         raise ValueError(f"{os.fspath(root)!r} has images of one class only: {names[0]!r}{hint}")
-    found = {split: ([], []) for split in by_split}
+    samples = {split: ([], []) for split in by_split}
     for (split, classes), (index, name) in itertools.product(by_split.items(), enumerate(names)):
-        paths, labels = found[split]
+        paths, labels = samples[split]
         paths += sorted(classes.get(name, ()))
         labels += [index] * (len(paths) - len(labels))
-    return names, found
+    return names, samples
 
 
 def _split_folders(root, folders):

@@ -140,10 +140,9 @@ def _listed_splits(configs, names, config):
 def _found_splits(names, config):
     """The split of each Parquet or tar file in the folder of a configuration, or in `data`, or anywhere."""
     for folder in (f"./{config}",) if config else ("./data", "."):
-        found = [name for name in names if f"./{name}".startswith(f"{folder}/")]
-        found = [name for name in found if pathlib.PurePath(name).suffix in LOADERS]
-        if found:
-            return {name: split_of(f"./{name}", folder) for name in sorted(found)}
+        inside = [name for name in names if f"./{name}".startswith(f"{folder}/")]
+        if shards := sorted(name for name in inside if pathlib.PurePath(name).suffix in LOADERS):
+            return {name: split_of(f"./{name}", folder) for name in shards}
     return {}
 
 

@@ -62,8 +62,8 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     by_file = any(map(is_remote, paths))  # A file is then a chunk, not a row group: it is fetched once.
     columns, chunks, rows = None, [], {}
     key = ["parquet", storage.purpose, chosen]
-    found = read_shards(paths, key, lambda path: _read(path, storage, chosen))
-    for path, (own_columns, groups) in zip(paths, found):
+    contents = read_shards(paths, key, lambda path: _read(path, storage, chosen))
+    for path, (own_columns, groups) in zip(paths, contents):
         own = Columns(*own_columns)
         columns = columns or own
         if own != columns:
@@ -90,13 +90,13 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
         )
         for split, (own, values) in rows.items()
     }
-    found, splits = {}, hold_out_missing(splits, seed)
+    others, splits = {}, hold_out_missing(splits, seed)
     if texts:
         captions = {
             tuple(row): text for own, values in rows.values() for row, text in zip(own.tolist(), values)
         }
-        splits, found["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
-    return {"class_names": names, "splits": splits, "version": version_of(paths), **found}
+        splits, others["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
+    return {"class_names": names, "splits": splits, "version": version_of(paths), **others}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,8 +64,8 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     shards, storage, key = split_shards(argument, ".tar"), storage_of(task, texts, labels), _json_key(fields)
     paths, purpose = tuple(shards), [task, texts, labels, key]
     read = functools.partial(storage.sample_value, key=key)
-    found, rows, skipped = _read_samples(paths, purpose, read), {}, []
-    for number, (path, (places, values, names)) in enumerate(zip(paths, found)):
+    contents, rows, skipped = _read_samples(paths, purpose, read), {}, []
+    for number, (path, (places, values, names)) in enumerate(zip(paths, contents)):
         of_split = rows.setdefault(shards[path], ([], []))
         of_split[0].extend((number, *place) for place in places)
         of_split[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
@@ -85,12 +85,12 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
         places = np.column_stack([places, values]) if reader else np.array(places)
         own = None if reader else tuple(map(label_of, values))
         splits[split] = make(paths, places, columns, own, reader)
-    found, splits = {}, hold_out_missing(splits, seed)
+    others, splits = {}, hold_out_missing(splits, seed)
     if texts:
         captions = dict(itertools.chain.from_iterable(zip(*of_split) for of_split in rows.values()))
-        splits, found["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
-    found |= {"version": version_of(paths), "ignored_files": tuple(skipped)}
-    return {"class_names": names, "splits": splits, **found}
+        splits, others["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
+    others |= {"version": version_of(paths), "ignored_files": tuple(skipped)}
+    return {"class_names": names, "splits": splits, **others}
 
 
 def _read_samples(paths, purpose, read):

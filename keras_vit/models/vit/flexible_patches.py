@@ -92,8 +92,8 @@ def _check(encoder, patch_sizes):
         "causal": False,
     }
     for name, value in expected.items():
-        if (found := getattr(encoder, name, value)) != value:
-            raise ValueError(f"training at several patch sizes needs {name}={value!r}; got {found!r}")
+        if (actual := getattr(encoder, name, value)) != value:
+            raise ValueError(f"training at several patch sizes needs {name}={value!r}; got {actual!r}")
     if encoder.position_embedding == "sincos2d":
         raise ValueError(
             "training at several patch sizes needs learned positions, which are resized, or none; got "

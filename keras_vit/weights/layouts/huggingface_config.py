@@ -164,7 +164,7 @@ def _class_names(id2label):
     return [str(id2label[number]) for number in numbers]
 
 
-def _image_processor(found, kind, options):
+def _image_processor(stored, kind, options):
     """The options of `Preprocessing` in preprocessor_config.json.
 
     A square `size` before a crop is read as the shortest edge, to which DeiT's authors resize; transformers
@@ -173,23 +173,23 @@ def _image_processor(found, kind, options):
     of patches for each image, and squashes it to that; a model of one size squashes all images to its own.
 
     Args:
-        found: The file's values; missing ones have the defaults of transformers' class.
+        stored: The file's values; missing ones have the defaults of transformers' class.
         kind: `ModelType` of the model.
         options: dict of the model's options in their normal forms; `image_size`, `patch_size` and
             `in_channels` are read, if they are known.
 
     Source: `_preprocess` of transformers' `image_processing_backends.py`.
     """
-    processor = found.get("image_processor_type") or found.get("feature_extractor_type") or kind.processor
+    processor = stored.get("image_processor_type") or stored.get("feature_extractor_type") or kind.processor
     begins = next((begin for begin in PROCESSORS if processor.lower().startswith(begin)), None)
     if begins == _NAFLEX:
         if kind.processor.lower().startswith(_NAFLEX):
-            found = {name: value for name, value in found.items() if name != "size"}
+            stored = {name: value for name, value in stored.items() if name != "size"}
         else:
             raise ValueError(f"{PREPROCESSOR}: a {processor} makes images of varying sizes (NaFlex)")
     if kind.segments:  # which cuts or pads images to the model's size
-        found = {name: value for name, value in found.items() if name in _COLORS}
-    values = {**PROCESSORS.get(begins, VIT_PROCESSOR), **found}
+        stored = {name: value for name, value in stored.items() if name in _COLORS}
+    values = {**PROCESSORS.get(begins, VIT_PROCESSOR), **stored}
     image_size = None if kind.any_size else options.get("image_size")
     patch_size, channels = options.get("patch_size"), options.get("in_channels", 3)
 

@@ -244,6 +244,7 @@ def config(tmp_path):
     return RunConfig(stored(tmp_path, "mixture"), RECIPE, MODEL)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_a_run_resumes_bit_for_bit(config, tmp_path):
     workdir, record = train(config, tmp_path / "run", verbose=0)

@@ -171,6 +171,7 @@ def test_the_most_probable_colors_follow_each_other():
     np.testing.assert_array_equal(cold, completed)
 
 
+@pytest.mark.slow
 def test_batches_of_any_size_and_one_channel_are_sampled():
     model = random_model(in_channels=1)
     assert model.sample(0).shape == (0, HEIGHT, WIDTH, 3)

@@ -145,7 +145,16 @@ def test_without_labels_the_student_has_the_teachers_classes(config, tmp_path):
     assert scores == {"test_samples", "test_kl", "test_agreement"}
 
 
-@pytest.mark.parametrize("task", ["multi_label", "regression", "segmentation", "detection"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "detection",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("multi_label", "regression", "segmentation")
+        ),
+    ],
+)
 @pytest.mark.usefixtures("eager")
 def test_teachers_of_other_tasks(task, tmp_path):
     """A student that starts as its teacher is at no distance from it."""

@@ -49,6 +49,7 @@ def finished(stored, tmp_path_factory):
     return train(stored, tmp_path_factory.mktemp("stored") / "run", 0)
 
 
+@pytest.mark.slow
 def test_a_run_is_that_with_the_model(live, finished, tmp_path):
     (workdir, record), (expected, of_model) = finished, train(live, tmp_path / "run", 0)
     for row, other in zip(workdir.metrics(), expected.metrics(), strict=True):
