@@ -18,6 +18,7 @@ from keras_vit.export.exported_model import open_exported
 from keras_vit.export.hub import Facts
 from keras_vit.export.hub_card import model_card
 from keras_vit.export.onnx import export_onnx
+from keras_vit.export.openvino import export_openvino
 from keras_vit.export.outputs.depth import DepthOutputs
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
@@ -155,6 +156,26 @@ def test_the_last_layer_is_in_float_in_int8(saved, tmp_path):
     images = pixels(24, SIZE)
     path = export_tflite(saved, tmp_path / "m.tflite", precision="int8", calibration=images)
     assert len(np.unique(open_exported(path).main_output(images))) > 1000  # more than 8 bits can be
+
+
+@SLOW
+def test_openvino_computes_the_first_and_the_last_matmul_in_float_in_int8(model, saved, tmp_path):
+    for package in ("openvino", "nncf"):
+        pytest.importorskip(package, reason=f"{package} is not installed; see requirements-peers.txt")
+    import openvino
+
+    path = export_openvino(saved, tmp_path / "m.xml", precision="int8", calibration=pixels(24, SIZE))
+    products = [
+        node
+        for node in openvino.Core().read_model(path).get_ordered_ops()
+        if node.get_type_name() in ("MatMul", "Convolution")
+    ]
+    in_float = [
+        all(value.get_source_output().get_node().get_type_name() != "FakeQuantize" for value in node.inputs())
+        for node in products
+    ]
+    assert in_float[0] and in_float[-1] and not all(in_float)
+    assert_close(open_exported(path).main_output(pixels(2, SIZE)), run_live(model, pixels(2, SIZE)), 0.2)
 
 
 def test_the_description_builds_the_estimator(model):
