@@ -12,7 +12,7 @@ OURS = ("keras_vit", "keras_vit graph", "keras_vit XLA")
 PEERS = ("transformers", "transformers compiled")
 
 
-def measure_cases(module, description, cases, results):
+def measure_cases(module, description, cases, results, exports=()):
     """Measure the cases that the command line names, and put what is found into a JSON file.
 
     Args:
@@ -22,6 +22,7 @@ def measure_cases(module, description, cases, results):
         description: The module's docstring, for --help.
         cases: dict by title.
         results: pathlib.Path of the JSON file.
+        exports: Names of further systems, of exported models.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=cases, choices=cases)
@@ -36,7 +37,8 @@ def measure_cases(module, description, cases, results):
             difference = measure(f"{module}.compare", title=title, folder=folder)
             options = {"title": title, "folder": folder, "threads": args.threads}
             commands = {
-                name: command(f"{module}.measure_system", name=name, **options) for name in (*OURS, *PEERS)
+                name: command(f"{module}.measure_system", name=name, **options)
+                for name in (*OURS, *exports, *PEERS)
             }
             found = circumstances(args.threads) | {"systems": interleaved(commands, args.rounds)}
             update(results, "cases", {title: found | {"difference": difference}})

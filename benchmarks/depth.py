@@ -23,19 +23,21 @@ CASES = {  # title → (variant, channels of the fused maps, channels of the nec
     "Depth Anything V2 B/14": ("B/14", 128, (96, 192, 384, 768)),
 }
 BOUND = 3e-6
+EXPORTED = "keras_vit OpenVINO"
 RESULTS = HERE / "DEPTH.json"
 INTRODUCTION = f"""\
 `benchmarks/depth.py` measures and writes this page. One image of {SIZE} pixels at a time, random weights,
 float32. `keras_vit` is `predict_on_batch` of the model that `from_pretrained` reads from transformers' file;
-`graph` and `XLA` are `tf.function` without and with `jit_compile`, `compiled` is `torch.compile`. The largest
-differences of the outputs are relative to the largest output; the bound is {BOUND}.
+`graph` and `XLA` are `tf.function` without and with `jit_compile`, `OpenVINO` is the exported model in
+float32, `compiled` is `torch.compile`. The largest differences of the outputs are relative to the largest
+output; the bound is {BOUND}.
 
 Speed ratio: the time of the faster form of transformers ÷ the system's, medians of interleaved rounds;
 above 1 is faster."""
 
 
 def main():
-    measure_cases("depth", __doc__, CASES, RESULTS)
+    measure_cases("depth", __doc__, CASES, RESULTS, exports=[EXPORTED])
     write_report()
 
 
@@ -58,6 +60,8 @@ def measure_system(name, title, folder, threads=None):
     """Build a system; the function that times it."""
     use_cores(threads)
     case, folder = _case(title), pathlib.Path(folder)
+    if name == EXPORTED:
+        return timed(_exported(_ours(folder), case.data()[0]))
     if name in OURS:
         model, images = _ours(folder), case.data()[0]
         if name == OURS[0]:
@@ -75,6 +79,23 @@ def _ours(folder):
     import keras_vit
 
     return keras_vit.from_pretrained(folder)
+
+
+def _exported(model, images):
+    """A function that computes an image of the shape of `images` in OpenVINO."""
+    import tempfile
+
+    import numpy as np
+
+    from keras_vit import export
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder)
+        saved = export.export_saved_model(model, path / "saved_model")
+        opened = export.open_exported(export.export_openvino(saved, path / "model.xml"))
+        pixels = np.random.default_rng(0).random(np.shape(images), "float32")
+        opened.predict_on_batch(pixels)
+    return lambda: opened.predict_on_batch(pixels)
 
 
 def _random_peer(title):
