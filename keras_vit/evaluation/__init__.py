@@ -6,6 +6,7 @@ from keras_vit.evaluation.few_shot import probe_blocks as probe_blocks
 from keras_vit.evaluation.few_shot import probe_vectors as probe_vectors
 from keras_vit.evaluation.nearest import knn as knn
 from keras_vit.evaluation.nearest import knn_accuracy as knn_accuracy
+from keras_vit.evaluation.nearest import neighbor_difference as neighbor_difference
 from keras_vit.evaluation.panoptic import panoptic_counts as panoptic_counts
 from keras_vit.evaluation.panoptic import panoptic_quality as panoptic_quality
 from keras_vit.evaluation.predicting import evaluate as evaluate

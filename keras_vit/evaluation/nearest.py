@@ -98,10 +98,7 @@ def knn_accuracy(
         )
     if labels.min() < 0:
         raise ValueError(f"expected labels of 0 or more; got {labels.min()}")
-    features, test_features = (
-        each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), 1e-12)
-        for each in (features, test_features)
-    )
+    features, test_features = _normalized(features), _normalized(test_features)
     classes, right = labels.max() + 1, 0
     rows = max(_AT_ONCE // samples, 1)
     for first in range(0, tests, rows):
@@ -114,3 +111,54 @@ def knn_accuracy(
         np.add.at(scores, (np.arange(len(nearest))[:, np.newaxis], labels[nearest]), weights)
         right += int((scores.argmax(axis=1) == test_labels[first : first + rows]).sum())
     return right / tests
+
+
+def neighbor_difference(features: np.ndarray, other_features: np.ndarray, k: int = 10) -> np.ndarray:
+    """The fraction of each sample's nearest samples that differ between two representations.
+
+    It compares representations of any widths without a projection. The nearest samples have the largest
+    cosine similarities; a sample is none of its own.
+
+    Args:
+        features, other_features: Of the same samples, (samples, width), of which the widths may differ.
+        k: Number of nearest samples; with k samples or fewer, all others.
+
+    Returns:
+        float64 (samples,) in [0, 1], 0 for the same nearest samples.
+
+    Raises:
+        ValueError: for fewer than two samples, or different numbers of them.
+
+    Example:
+        >>> features = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+        >>> neighbor_difference(features, features[:, ::-1], k=1).tolist()
+        [0.0, 0.0, 0.0, 0.0]
+        >>> neighbor_difference(features, features[[0, 2, 1, 3]], k=1).tolist()
+        [1.0, 1.0, 1.0, 1.0]
+
+    Source: Huh et al. 2024, "The Platonic Representation Hypothesis" (arXiv 2405.07987), section 3, whose
+    alignment is 1 minus the mean.
+    """
+    samples = len(features)
+    if samples < 2 or len(other_features) != samples:
+        raise ValueError(
+            f"expected two or more samples in both representations; got {samples} and {len(other_features)}"
+        )
+    k, rows = min(integer(at_least=1).check("k", k), samples - 1), max(_AT_ONCE // samples, 1)
+    both = [_normalized(np.asarray(x, "float32")) for x in (features, other_features)]
+    fractions = []
+    for first in range(0, samples, rows):
+        is_near = []
+        for x in both:
+            similarity = x[first : first + rows] @ x.T
+            own = np.arange(len(similarity))
+            similarity[own, first + own] = -np.inf
+            near = np.zeros(similarity.shape, bool)
+            np.put_along_axis(near, np.argpartition(-similarity, k - 1, axis=1)[:, :k], True, axis=1)
+            is_near.append(near)
+        fractions.append(1 - (is_near[0] & is_near[1]).sum(axis=1) / k)
+    return np.concatenate(fractions)
+
+
+def _normalized(features):
+    return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)

@@ -27,10 +27,10 @@ def add_differences(report, task, model, samples, split, batch_size=64):
         return
     name, values = next(iter(differences.items()))
     order = np.argsort(-values, kind="stable")[:MAX_PICTURES]
-    names = names_or_indices(model.class_names, model.num_classes)
     images = [image for image, _ in read_samples(model, subset, order)]
     outputs = []
-    if len(model.output_shape) == 2:
+    if len(model.output_shape) == 2 and model.num_classes is not None:
+        names = names_or_indices(model.class_names, model.num_classes)
         outputs = [_outputs(one, subset, order) for one in (model, *teachers)]
     pictures = []
     for place, index in enumerate(order):

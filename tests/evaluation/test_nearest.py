@@ -1,14 +1,16 @@
 """Weighted votes of nearest neighbors, against scikit-learn."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.small import small
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
 from keras_vit.data import load_dataset
-from keras_vit.evaluation import knn, knn_accuracy, nearest, representations
+from keras_vit.evaluation import knn, knn_accuracy, nearest, neighbor_difference, representations
 
 
 def scikit_learn(features, labels, tests, test_labels, k, temperature):
@@ -39,6 +41,26 @@ def test_the_scale_of_features_has_no_effect_and_parts_are_put_together(rng, mon
     factors = rng.uniform(0.1, 9.0, (50, 1))
     monkeypatch.setattr(nearest, "_AT_ONCE", 150)  # three rows
     assert knn_accuracy(features * factors, labels, tests * 7, test_labels) == expected
+
+
+@given(st.integers(0, 2**20), st.integers(2, 20), st.integers(1, 30))
+def test_neighbors_that_differ_are_those_of_scikit_learn(seed, samples, k):
+    rng = np.random.default_rng(seed)
+    both = rng.normal(size=(samples, 4)), rng.normal(size=(samples, 7))
+    k_of = min(k, samples - 1)
+    near = []
+    for features in both:
+        of = NearestNeighbors(n_neighbors=k_of, metric="cosine", algorithm="brute").fit(features)
+        near.append([{*row} for row in of.kneighbors(return_distance=False)])
+    expected = [1 - len(one & other) / k_of for one, other in zip(*near)]
+    with mock.patch.object(nearest, "_AT_ONCE", 3 * samples):  # three rows
+        np.testing.assert_allclose(neighbor_difference(*both, k), expected)
+
+
+def test_representations_of_one_sample_or_of_others_have_no_neighbors_to_compare():
+    for shapes in (((1, 3), (1, 3)), ((4, 3), (5, 3))):
+        with pytest.raises(ValueError, match=f"expected two or more samples in both .*; got {shapes[0][0]}"):
+            neighbor_difference(*map(np.ones, shapes))
 
 
 @pytest.mark.slow

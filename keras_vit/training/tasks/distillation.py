@@ -48,6 +48,7 @@ METRICS = {
 # The metrics for data without labels, of which the first one that a task has selects the best checkpoint.
 SELECTING = {"agreement": True, "squared_difference": False, "loss": False}  # whether higher is better
 WITHOUT_LABEL_WEIGHT = ("segmentation",)  # Its loss has a number for each pixel.
+NEIGHBORS = 10  # that are compared of each sample
 STORED_TASKS = ("single_label", "multi_label", "regression")  # with a vector for each image
 
 
@@ -388,12 +389,28 @@ class FeatureDistillation(_Taught, Task):
         ]
 
     def test(self, model, finished, dataset, recipe):
-        if not dataset.class_names or recipe.task != "single_label":
-            return {}
         from keras_vit import evaluation  # needs TensorFlow
 
-        train, test = dataset.split("train"), dataset.split("test")
-        return {"knn_accuracy": evaluation.knn(finished, train, test), "samples": len(test)}
+        train, test, scores = dataset.split("train"), dataset.split("test"), {}
+        if dataset.class_names and recipe.task == "single_label":
+            scores["knn_accuracy"] = evaluation.knn(finished, train, test)
+        differences = self.differences(finished, self.loaded(), test, recipe.batch_size)
+        scores |= {name: float(values.mean()) for name, values in differences.items()}
+        return {**scores, "samples": len(test)}
+
+    def differences(self, student, teachers, samples, batch_size):
+        """The `neighbor_difference` of the student's and the teacher's representations, for each sample.
+
+        Returns:
+            dict from "neighbor_difference" to a float array (samples,); empty for a single sample.
+        """
+        from keras_vit import evaluation  # needs TensorFlow
+
+        if len(samples) < 2:
+            return {}
+        features = [evaluation.representations(one, samples, batch_size)[0] for one in (student, *teachers)]
+        k = max(1, min(NEIGHBORS, len(samples) // 10))  # All others would be the same for any features.
+        return {"neighbor_difference": evaluation.neighbor_difference(*features, k)}
 
 
 def without_labels(config):

@@ -90,6 +90,18 @@ def test_the_report_shows_the_pictures_on_which_they_differ_most(config, finishe
     assert np.mean(values) == pytest.approx(record["test_kl"], abs=1e-3)
 
 
+@slow
+def test_the_report_shows_the_pictures_whose_features_differ_most(labeled, tmp_path):
+    config = labeled("features", accumulation_steps=1, **SHORT)
+    workdir, record = train(config, tmp_path / "run", 0)
+    write_run_report(config, workdir, record)
+    page = (workdir.path / "report.html").read_text()
+    section = page[page.index("Differences from the teachers") :]
+    values = [float(value) for value in re.findall(r"neighbor difference (\d\.\d{3})", section)]
+    assert len(values) == record["test_samples"] and values == sorted(values, reverse=True)
+    assert np.mean(values) == pytest.approx(record["test_neighbor_difference"], abs=1e-3)
+
+
 def test_a_trajectory_is_that_of_the_labels_of_the_teachers_probabilities():
     """20 steps of function matching; KL of labels and their cross-entropy have the same gradient."""
     rng = np.random.default_rng(0)
@@ -126,6 +138,13 @@ def test_features_are_learned_without_labels(labeled, tmp_path):
     student = keras_vit.from_pretrained(workdir.path)
     assert (student.num_classes, student.pooling) == (None, "gap")
     assert 0 <= record["test_knn_accuracy"] <= 1 and record["best_step"] == 2
+    samples, teacher = (
+        load_dataset(config.dataset).split("test"),
+        keras_vit.from_pretrained(config.teachers[0]),
+    )
+    features = [keras_vit.evaluation.representations(one, samples)[0] for one in (student, teacher)]
+    expected = keras_vit.evaluation.neighbor_difference(*features, k=1).mean()
+    assert record["test_neighbor_difference"] == pytest.approx(expected)
     assert workdir.metrics()[-1].keys() >= {"val_loss", "val_image_cosine", "val_patch_cosine"}
 
 
