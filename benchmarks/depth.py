@@ -15,7 +15,7 @@ from cases import OURS, PEERS, measure_cases
 from harness import HERE
 from machine import use_cores
 from report import page_of_cases
-from systems import Case, declare_torchvision, keras_inference, timed, torch_step
+from systems import Case, declare_torchvision, keras_inference, runtime_step, timed, torch_step
 
 SIZE = 518  # pixels
 CASES = {  # title → (variant, channels of the fused maps, channels of the neck)
@@ -61,7 +61,7 @@ def measure_system(name, title, folder, threads=None):
     use_cores(threads)
     case, folder = _case(title), pathlib.Path(folder)
     if name == EXPORTED:
-        return timed(_exported(_ours(folder), case.data()[0]))
+        return timed(_exported(case, folder))
     if name in OURS:
         model, images = _ours(folder), case.data()[0]
         if name == OURS[0]:
@@ -81,21 +81,15 @@ def _ours(folder):
     return keras_vit.from_pretrained(folder)
 
 
-def _exported(model, images):
-    """A function that computes an image of the shape of `images` in OpenVINO."""
-    import tempfile
-
-    import numpy as np
-
+def _exported(case, folder):
+    """The step of the model in OpenVINO, which is written into the folder."""
     from keras_vit import export
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder)
-        saved = export.export_saved_model(model, path / "saved_model")
-        opened = export.open_exported(export.export_openvino(saved, path / "model.xml"))
-        pixels = np.random.default_rng(0).random(np.shape(images), "float32")
-        opened.predict_on_batch(pixels)
-    return lambda: opened.predict_on_batch(pixels)
+    path = folder / "export"
+    path.mkdir()
+    saved = export.export_saved_model(_ours(folder), path / "saved_model")
+    export.export_openvino(saved, path / "model.xml")
+    return runtime_step(case, path, "model.xml")
 
 
 def _random_peer(title):

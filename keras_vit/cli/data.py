@@ -92,9 +92,7 @@ def _remarks(statistics):
     for split, of in statistics["splits"].items():
         counts = {name: count for name, count in of.get("by_class", {}).items() if count}
         if counts:
-            ends = [
-                printable(f"{counts[n]:,} ({n})") for n in (f(counts, key=counts.get) for f in (min, max))
-            ]
+            ends = [printable(f"{counts[name]:,} ({name})") for name in _ends(counts)]
             yield f"{split}: {ends[0]} to {ends[1]} images per class"
             changes, expected = of["class_changes"]
             if of["order"] == "lanes" and changes < FEW * expected:

@@ -52,7 +52,7 @@ def _finish(config, workdir, record):
     print("Exporting to SavedModel, LiteRT and a web page, and loading them again")
     folder = workdir.path / "export"
     if not folder.exists():
-        digits = keras_vit.data.load_dataset("digits", config.recipe.seed)
+        digits = keras_vit.data.load_dataset("digits", config.recipe.held_out_seed)
         images = len(digits.split("test"))
         export_options = {"precisions": PRECISIONS, "dataset": digits, "images": images}
         page = {"name": "digits", "single_file": True, "drawing": SCAN, "attention": True}

@@ -116,8 +116,8 @@ def knn_accuracy(
 def neighbor_difference(features: np.ndarray, other_features: np.ndarray, k: int = 10) -> np.ndarray:
     """The fraction of each sample's nearest samples that differ between two representations.
 
-    It compares representations of any widths without a projection. The nearest samples have the largest
-    cosine similarities; a sample is none of its own.
+    It compares representations of any widths without a projection. The nearest samples are the others with
+    the largest cosine similarities.
 
     Args:
         features, other_features: Of the same samples, (samples, width), of which the widths may differ.

@@ -34,8 +34,7 @@ def representations(
         >>> features.shape
         (355, 24)
     """
-    (own,) = representations_of_splits(model, [samples], batch_size)
-    return own
+    return representations_of_splits(model, [samples], batch_size)[0]
 
 
 def representations_of_splits(model, splits, batch_size):

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from made.sampling import some
 
 from keras_vit.data import chunked_records
 from keras_vit.data.chunked_records import ChunkedRecords, lane_count
@@ -46,9 +47,7 @@ def of_lanes(found, batch_size, lanes):
     return [rows[lane] for lane in range(lanes)]
 
 
-@pytest.mark.parametrize(
-    "workers", [3, *(pytest.param(count, marks=pytest.mark.slow) for count in (2, 4, 12))]
-)
+@pytest.mark.parametrize("workers", some([3, 2, 4, 12], 4))
 def test_the_global_batches_do_not_depend_on_the_number_of_workers(workers):
     parts = [stream(samples(), worker=worker, workers=workers) for worker in range(workers)]
     assert sorted(record for part in parts for record in part) == stream(samples())
@@ -68,7 +67,7 @@ def test_any_slots_of_a_batch_are_read():
     assert found == [record for record in whole if 5 <= record[0] % 12 < 11]
 
 
-@pytest.mark.parametrize("step", [7, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 4, 11))])
+@pytest.mark.parametrize("step", some([7, 1, 4, 11], 4))
 def test_a_resumed_stream_is_the_rest_also_with_another_number_of_workers(step):
     whole = stream(samples())
     assert stream(samples(), first_step=step) == whole[step * 12 :]

@@ -1,4 +1,5 @@
 import pytest
+from made.sampling import some
 from made.servers import serving_files
 from made.shards import encoded, encoded_mask, read, read_splits, stored, structs, write_parquet, write_tar
 
@@ -10,7 +11,7 @@ from keras_vit.training.run import train
 SUFFIXES = {"webdataset": ".tar", "parquet": ".parquet"}
 
 
-@pytest.fixture(params=["webdataset", pytest.param("parquet", marks=pytest.mark.slow)])
+@pytest.fixture(params=some(SUFFIXES, 2))
 def source(request):
     return request.param
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
+from made.sampling import some
 from made.scenes import few_scenes
 from PIL import Image
 from reference.comparing import assert_close, randomize
@@ -126,9 +127,7 @@ def test_an_opened_export_is_evaluated_like_the_live_model(model, saved):
     assert found == {name: pytest.approx(score, abs=1e-4) for name, score in expected.items()}
 
 
-@pytest.mark.parametrize(
-    "resize", ["pad", *(pytest.param(name, marks=pytest.mark.slow) for name in ("squash", "crop"))]
-)
+@pytest.mark.parametrize("resize", some(["pad", "squash", "crop"], 3))
 def test_serving_decodes_images_to_boxes_in_their_pixels(resize, tmp_path, eager):
     model = detector(preprocessing={"resize": resize, "crop_fraction": 0.9})
     loaded = tf.saved_model.load(export_saved_model(model, tmp_path / "1", warmup=()))

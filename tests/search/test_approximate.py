@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pyarrow
 import pytest
+from made.sampling import some
 
 pytest.importorskip("usearch")  # requirements-dev.txt
 pytest.importorskip("faiss")
@@ -32,7 +33,7 @@ def vectors():
     return clustered(COUNT)
 
 
-@pytest.fixture(scope="module", params=["hnsw", pytest.param("ivf_pq", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=some(["hnsw", "ivf_pq"], 2))
 def folder(request, vectors, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "index"
     index = ImageIndex(folder, "model", "digest", SIZE)

@@ -179,7 +179,7 @@ WAYS = {
     },
 }
 # bfloat16 and float16 round the backends' sums to different numbers.
-TOLERANCES = {"bfloat16": 0.02, "float16": 0.005}
+TOLERANCES = {"mixed_bfloat16": 0.02, "mixed_float16": 0.005}
 
 
 @slow
@@ -198,8 +198,7 @@ def test_other_ways_to_compute_give_the_same_losses_on_both_backends(way, config
         losses.append([row[name] for row in rows for name in ("loss", "val_loss")])
     if way == "masked patches":  # Random weights differ, but the first predictions are 0.
         losses = [values[:1] for values in losses]
-    rounding = next((bound for name, bound in TOLERANCES.items() if name in config.recipe.dtype), 1e-5)
-    np.testing.assert_allclose(*losses, rtol=rounding)
+    np.testing.assert_allclose(*losses, rtol=TOLERANCES.get(config.recipe.dtype, 1e-5))
 
 
 @ON_JAX

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from made.devices import devices
+from made.sampling import some
 from reference.comparing import BOUND, assert_close, numpy, randomize
 from reference.small import SMALL
 
@@ -57,7 +58,7 @@ def test_only_the_student_is_trained_and_the_teachers_are_not_in_checkpoints():
     assert stored == {id(weight) for weight in student.weights}
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", some(["mixed_bfloat16", "mixed_float16"], 2))
 @pytest.mark.parametrize("features", [False, True])
 def test_a_student_in_16_bits_has_the_outputs_of_one_in_32(features, dtype):
     options = {"num_classes": None, "pooling": "gap"} if features else {}
