@@ -20,7 +20,7 @@ from machine import peak_memory, processor, versions
 from PIL import Image
 from report import table
 
-PHOTOGRAPHS, COPIES, SHARDS = 256, 8, 8
+PHOTOGRAPHS, SHARDS = 2048, 8
 WINDOW = 4096  # records of a shuffle window, of which the order `lanes` reads three ahead
 MEASURED = WINDOW // BATCH_SIZE, 3 * WINDOW // BATCH_SIZE  # batches, and those of the warm-up
 SMALL = 200_000  # images of 32×32 pixels, of the measurement of memory
@@ -46,7 +46,7 @@ def throughput(folder):
     contents = [
         pathlib.Path(path).read_bytes() for path in write_photographs(folder / "jpeg", PHOTOGRAPHS, 92)
     ]
-    names = write(folder, [(content, n % 2) for n, content in enumerate(contents * COPIES)])
+    names = write(folder, [(content, n % 2) for n, content in enumerate(contents)])
     pipelines = {source: _ours(name) for source, name in names.items()}
     generated = _Generated(folder / "webdataset")
     pipelines["webdataset by from_generator"] = lambda: batches_of(generated, BATCH_SIZE)
@@ -70,7 +70,7 @@ def speed_of_timm(folder):
     import torch
     from timm.data import create_dataset, create_loader
 
-    files = f"train-{{0..{SHARDS - 1}}}.tar|{1000 * PHOTOGRAPHS * COPIES}"
+    files = f"train-{{0..{SHARDS - 1}}}.tar|{1000 * PHOTOGRAPHS}"
     dataset = create_dataset("wds/", root=folder, split=files, is_training=True, batch_size=BATCH_SIZE)
     loader = create_loader(
         dataset,
@@ -205,7 +205,7 @@ class _Generated:
         self.paths = sorted(map(str, folder.glob("train-*.tar")))
 
     def __len__(self):
-        return PHOTOGRAPHS * COPIES
+        return PHOTOGRAPHS
 
     def training_records(self, seed, first_step, steps, batch_size, slots=None):
         import webdataset
@@ -237,7 +237,7 @@ def _page(rows, peaks, starts):
                 "# Kinds of storage",
                 f"`python benchmarks/storage.py`, {datetime.date.today()}: {software}, {processor()}, "
                 f"{os.cpu_count()} cores.",
-                f"{PHOTOGRAPHS * COPIES} JPEGs of {WIDTH}×{HEIGHT} in files, {SHARDS} tar files or "
+                f"{PHOTOGRAPHS} JPEGs of {WIDTH}×{HEIGHT} in files, {SHARDS} tar files or "
                 f"{SHARDS} Parquet files → random crop of 5 to 100 % → 224×224, flip, scale; batches of "
                 f"{BATCH_SIZE}. Medians of {ROUNDS} interleaved rounds of {WINDOW:,} images in one process, "
                 f"each after a warm-up of {3 * WINDOW:,}, since shuffle windows are read ahead.",

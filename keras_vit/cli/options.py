@@ -46,7 +46,7 @@ def dataset(add, *aliases, required=True):
     add(*aliases, "--dataset", dest="dataset", required=required, help=either(names.DATA_SETS) + several)
     add("--data_dir", metavar="DIR", help="data folder of tfds: and vtab:")
     text = "place of labels or captions: label=json:KEY of tar files, label=COLUMN or image=COLUMN of Parquet"
-    add("--field", action="append", default=[], metavar="FIELD", help=text)
+    add("--field", action="append", default=[], metavar="FIELD", help=f"{text}; 2:label=KEY of source 2")
     text = "text file with a class on each line, perhaps with a tab and other names that stand for it"
     add("--classes", metavar="FILE", help=text)
 

@@ -131,7 +131,8 @@ def load_dataset(
             without class names, in any subfolders, split by chance unless the folders at its top are train
             and perhaps val and test.
         fields: For "webdataset:", ("label=json:KEY",) for labels in a value of each sample's JSON object; for
-            "parquet:" and the Hub's, ("image=COLUMN", "label=COLUMN"). In a mixture, for all of these.
+            "parquet:" and the Hub's, ("image=COLUMN", "label=COLUMN"). In a mixture, for all of these, or as
+            "2:label=COLUMN" for the second source.
         classes: For "single_label", a text file with a class on each line, its name and perhaps, separated by
             tabs, other names that stand for it; these classes take the place of those of each source.
 

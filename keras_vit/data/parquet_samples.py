@@ -1,10 +1,12 @@
 """Images in Parquet files, read by row groups."""
 
+import os
+
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from keras_vit.data.shard_cache import opened
+from keras_vit.data.shard_cache import is_remote, opened
 
 READ_ROWS = 64
 READ_BYTES = 1 << 20  # of each column of a row group at a time
@@ -38,7 +40,7 @@ def read_rows(shard, columns, places):
     """
     shown, done, options = repr(str(shard)), 0, {"buffer_size": READ_BYTES, "pre_buffer": False}
     try:
-        with opened(shard) as opened_file, pyarrow.parquet.ParquetFile(opened_file, **options) as file:
+        with _readable(shard) as source, pyarrow.parquet.ParquetFile(source, **options) as file:
             for group in np.unique(places[:, 0]).tolist():
                 before, end = 0, np.searchsorted(places[:, 0], group, "right")
                 for batch in file.iter_batches(READ_ROWS, row_groups=[group], columns=list(columns)):
@@ -55,6 +57,11 @@ def read_rows(shard, columns, places):
                     raise OSError(f"{shown} has lost rows of row group {group}: it has changed")
     except (pyarrow.ArrowException, IndexError) as error:
         raise OSError(f"{shown} is damaged, or has changed: {error}") from None
+
+
+def _readable(shard):
+    """What Arrow reads of a shard: a file of its own, which needs no lock of Python, or one of the cache."""
+    return opened(shard) if is_remote(shard) else pyarrow.OSFile(os.fspath(shard))
 
 
 def _contents(column, place):

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import pathlib
+import re
 
 from keras_vit.data.datasets import SOURCES, load_dataset, sources_of
 from keras_vit.data.files import read_text
@@ -27,15 +28,17 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
     Args:
         name: NAME*WEIGHT + NAME*WEIGHT, with names as of `load_dataset` and positive numbers, 1 where none is
             given; or the name of one data set.
-        classes, task, texts, labels, fields: As of `load_dataset`.
+        classes, task, texts, labels: As of `load_dataset`.
+        fields: As of `load_dataset`, for all tar and Parquet files; or one as "2:label=COLUMN" for the second
+            source alone.
         options: Others of `load_dataset`.
 
     Returns:
         dict of the fields of a `Dataset` but name and task.
 
     Raises:
-        ValueError: if a weight is 0, a source cannot be loaded, the sources have different classes, or
-            one has a class that is not among `classes`.
+        ValueError: if a weight is 0, a source cannot be loaded, the sources have different classes, one has a
+            class that is not among `classes`, or a field is of a source that there is not.
 
     Example:
         >>> mixture = load_dataset("digits*3 + digits*1")
@@ -52,11 +55,9 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
     weights = [fractions.Fraction(weight[1:] or 1) for _, weight in sources]
     if not all(weights):
         raise ValueError(f"expected positive weights of sources; got {name!r}")
-    kinds = [SOURCES.get(own.partition(":")[0]) for own, _ in sources]
-    has_fields = [bool(kind and kind.has_fields) for kind in kinds]
     parts = [
-        load_dataset(own, fields=fields if has or not any(has_fields) else (), **options)
-        for (own, _), has in zip(sources, has_fields)
+        load_dataset(own, fields=of_source, **options)
+        for (own, _), of_source in zip(sources, _fields_of(sources, fields))
     ]
     if classes is not None:
         names, of_classes = read_class_list(classes)
@@ -87,6 +88,21 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
             for field in ("bad_images", "ignored_files", "empty_folders")
         },
     }
+
+
+def _fields_of(sources, fields):
+    """The fields of each source: those with its number, and those without one if it has fields at all."""
+    kinds = [SOURCES.get(own.partition(":")[0]) for own, _ in sources]
+    has_fields = [bool(kind and kind.has_fields) for kind in kinds]
+    found = [[] for _ in sources]
+    for field in fields:
+        number, name = re.fullmatch(r"(?:(\d+):)?(.*)", field, re.DOTALL).groups()
+        if number is not None and not 1 <= int(number) <= len(sources):
+            raise ValueError(f"expected the number of a source, from 1 to {len(sources)}; got {field!r}")
+        for source, (of_source, has) in enumerate(zip(found, has_fields), 1):
+            if int(number) == source if number is not None else has or not any(has_fields):
+                of_source.append(name)
+    return found
 
 
 def read_class_list(path):

@@ -13,6 +13,7 @@ from keras_vit.data.chunked_samples import ChunkedSamples
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import split_shards, version_of
+from keras_vit.data.stated_counts import check_counts
 from keras_vit.data.stored import storage_of
 from keras_vit.data.stored_labels import with_captions
 from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
@@ -45,8 +46,9 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
         dict of `class_names`, `splits`, `version`, `ignored_files` and `texts`, as of `Dataset`.
 
     Raises:
-        ValueError: if a tar file is missing, compressed or cut off, members of a sample do not follow each
-            other, a sample has no image, or no label, or labels do not fit the task.
+        ValueError: if a tar file is missing, compressed or cut off, or has another count of samples than
+            `_info.json`, `sizes.json` or `NAME_stats.json` beside it states; if members of a sample do not
+            follow each other, a sample has no image, or no label, or labels do not fit the task.
 
     Example:
         >>> import tarfile
@@ -64,12 +66,14 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     shards, storage, key = split_shards(argument, ".tar"), storage_of(task, texts, labels), _json_key(fields)
     paths, purpose = tuple(shards), [task, texts, labels, key]
     read = functools.partial(storage.sample_value, key=key)
-    contents, rows, skipped = _read_samples(paths, purpose, read), {}, []
+    contents, rows, skipped, counts = _read_samples(paths, purpose, read), {}, [], {}
     for number, (path, (places, values, names)) in enumerate(zip(paths, contents)):
         of_split = rows.setdefault(shards[path], ([], []))
         of_split[0].extend((number, *place) for place in places)
         of_split[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
         skipped.extend(f"{path}/{name}" for name in names)
+        counts[path] = len(places) + len(names)
+    check_counts(counts)
     rows = {split: of_split for split, of_split in rows.items() if of_split[1]}
     if not rows or seed is not None and "train" not in rows:
         raise ValueError(f"no samples to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")

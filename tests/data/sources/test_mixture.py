@@ -146,6 +146,20 @@ def test_fields_are_for_all_sources_that_have_them(tmp_path):
         load_dataset("digits + digits", fields=("label=kind",))
 
 
+def test_a_field_may_be_for_one_source(tmp_path):
+    numbers = range(30)
+    kinds = [number % 2 for number in numbers]
+    table = write_parquet(tmp_path / "a.parquet", {"image": structs(numbers), "kind": kinds})
+    pairs = (((f"{n}.png", encoded(n)), (f"{n}.json", {"class": n % 3 % 2})) for n in numbers)
+    tar = write_tar(tmp_path / "a.tar", (member for pair in pairs for member in pair))
+    name = f"parquet:{table} + webdataset:{tar}"
+    mixture = load_dataset(name, fields=("1:label=kind", "2:label=json:class"))
+    of_table, of_tar = (read_splits(part, "train", "validation", "test") for part in mixture.parts)
+    assert of_table == [(n, n % 2) for n in numbers] and of_tar == [(n, n % 3 % 2) for n in numbers]
+    with pytest.raises(ValueError, match="expected the number of a source, from 1 to 2; got '3:label=kind'"):
+        load_dataset(name, fields=("3:label=kind",))
+
+
 def test_captions_belong_to_their_images(tmp_path):
     write_captions(tmp_path / "images", count=10)
     table = {"image": structs(range(20)), "caption": [[f"photo {n}", f"the photo {n}"] for n in range(20)]}

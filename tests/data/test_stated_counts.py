@@ -1,0 +1,47 @@
+import json
+
+import pytest
+from made.shards import encoded, write_tar
+
+from keras_vit.data.datasets import load_dataset
+from keras_vit.data.shard_writing import write_shards
+from keras_vit.data.stated_counts import check_counts
+
+STATEMENTS = {
+    "_info.json": {"splits": {"train": {"filenames": ["a.tar", "b.tar"], "shard_lengths": [20, 3]}}},
+    "sizes.json": {"a.tar": 20, "b.tar": 3},
+    "a_stats.json": {"count": 21, "successes": 20, "failed_to_download": 1},
+}
+
+
+@pytest.fixture
+def tar(tmp_path):
+    """A tar file of 20 images of two classes, the first of which is left out."""
+    pairs = (((f"{n}.png", encoded(n)), (f"{n}.cls", b"%d" % (n % 2 if n else -1))) for n in range(20))
+    return write_tar(tmp_path / "a.tar", (member for pair in pairs for member in pair))
+
+
+@pytest.mark.parametrize("file", STATEMENTS)
+def test_counts_beside_tar_files_are_compared_with_them(tar, file):
+    (tar.parent / file).write_text(json.dumps(STATEMENTS[file]))
+    data = load_dataset(f"webdataset:{tar}")
+    assert sum(map(len, data.splits.values())) == 19
+    (tar.parent / file).write_text(json.dumps(STATEMENTS[file]).replace("20", "25"))
+    with pytest.raises(ValueError, match=f"a.tar' has 20 samples, and {file} beside it states 25"):
+        load_dataset(f"webdataset:{tar}")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"splits": {"train": {}}}', '{"splits": {"train": 1}}'])
+def test_a_damaged_statement_is_named(tar, text):
+    (tar.parent / "_info.json").write_text(text)
+    with pytest.raises(ValueError, match="_info.json' is damaged: it has no counts of tar files"):
+        load_dataset(f"webdataset:{tar}")
+
+
+def test_the_counts_of_written_shards_are_compared(tar):
+    folder = tar.parent / "written"
+    files = write_shards(load_dataset(f"webdataset:{tar}"), folder, images_per_shard=7)
+    counts = [json.loads((folder / "sizes.json").read_text())[file.rpartition("/")[2]] for file in files]
+    check_counts(dict(zip(files, counts)))
+    with pytest.raises(ValueError, match=f"has {counts[0] + 1} samples, and _info.json beside it"):
+        check_counts({files[0]: counts[0] + 1})
