@@ -9,10 +9,11 @@ from machine import circumstances, installed
 from report import update
 
 OURS = ("keras_vit", "keras_vit graph", "keras_vit XLA")
+EXPORTED = "keras_vit OpenVINO"
 PEERS = ("transformers", "transformers compiled")
 
 
-def measure_cases(module, description, cases, results, exports=()):
+def measure_cases(module, description, cases, results):
     """Measure the cases that the command line names, and put what is found into a JSON file.
 
     Args:
@@ -22,7 +23,6 @@ def measure_cases(module, description, cases, results, exports=()):
         description: The module's docstring, for --help.
         cases: dict by title.
         results: pathlib.Path of the JSON file.
-        exports: Names of further systems, of exported models.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=cases, choices=cases)
@@ -38,7 +38,7 @@ def measure_cases(module, description, cases, results, exports=()):
             options = {"title": title, "folder": folder, "threads": args.threads}
             commands = {
                 name: command(f"{module}.measure_system", name=name, **options)
-                for name in (*OURS, *exports, *PEERS)
+                for name in (*OURS, EXPORTED, *PEERS)
             }
             found = circumstances(args.threads) | {"systems": interleaved(commands, args.rounds)}
             update(results, "cases", {title: found | {"difference": difference}})

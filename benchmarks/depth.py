@@ -11,11 +11,11 @@ import functools
 import json
 import pathlib
 
-from cases import OURS, PEERS, measure_cases
+from cases import EXPORTED, OURS, PEERS, measure_cases
 from harness import HERE
 from machine import use_cores
 from report import page_of_cases
-from systems import Case, declare_torchvision, keras_inference, runtime_step, timed, torch_step
+from systems import Case, declare_torchvision, keras_inference, openvino_step, timed, torch_step
 
 SIZE = 518  # pixels
 CASES = {  # title → (variant, channels of the fused maps, channels of the neck)
@@ -23,7 +23,6 @@ CASES = {  # title → (variant, channels of the fused maps, channels of the nec
     "Depth Anything V2 B/14": ("B/14", 128, (96, 192, 384, 768)),
 }
 BOUND = 3e-6
-EXPORTED = "keras_vit OpenVINO"
 RESULTS = HERE / "DEPTH.json"
 INTRODUCTION = f"""\
 `benchmarks/depth.py` measures and writes this page. One image of {SIZE} pixels at a time, random weights,
@@ -37,7 +36,7 @@ above 1 is faster."""
 
 
 def main():
-    measure_cases("depth", __doc__, CASES, RESULTS, exports=[EXPORTED])
+    measure_cases("depth", __doc__, CASES, RESULTS)
     write_report()
 
 
@@ -61,7 +60,7 @@ def measure_system(name, title, folder, threads=None):
     use_cores(threads)
     case, folder = _case(title), pathlib.Path(folder)
     if name == EXPORTED:
-        return timed(_exported(case, folder))
+        return timed(openvino_step(_ours(folder), case, folder))
     if name in OURS:
         model, images = _ours(folder), case.data()[0]
         if name == OURS[0]:
@@ -79,17 +78,6 @@ def _ours(folder):
     import keras_vit
 
     return keras_vit.from_pretrained(folder)
-
-
-def _exported(case, folder):
-    """The step of the model in OpenVINO, which is written into the folder."""
-    from keras_vit import export
-
-    path = folder / "export"
-    path.mkdir()
-    saved = export.export_saved_model(_ours(folder), path / "saved_model")
-    export.export_openvino(saved, path / "model.xml")
-    return runtime_step(case, path, "model.xml")
 
 
 def _random_peer(title):

@@ -11,11 +11,11 @@ import functools
 import json
 import pathlib
 
-from cases import OURS, PEERS, measure_cases
+from cases import EXPORTED, OURS, PEERS, measure_cases
 from harness import HERE
 from machine import use_cores
 from report import page_of_cases
-from systems import Case, declare_torchvision, keras_inference, timed, torch_step
+from systems import Case, declare_torchvision, keras_inference, openvino_step, timed, torch_step
 
 CASES = {  # title → (transformers' class, variant, image size)
     "OWL-ViT B/32, 768 px": ("OwlViT", "B/32", 768),
@@ -27,7 +27,7 @@ RESULTS = HERE / "DETECTION.json"
 INTRODUCTION = f"""\
 `benchmarks/detection.py` measures and writes this page. One image at a time, random weights, float32.
 `keras_vit` is `predict_on_batch`; `graph` and `XLA` are `tf.function` without and with `jit_compile`,
-`compiled` is `torch.compile`.
+`OpenVINO` is the exported model in float32, `compiled` is `torch.compile`.
 
 OWL-ViT and OWLv2 have {QUERIES} classes, whose texts neither package computes with the image: transformers'
 `image_embedder`, `class_predictor` and `box_predictor` are compared with `ObjectDetector.with_queries`. The
@@ -67,6 +67,8 @@ def measure_system(name, title, folder, threads=None):
     """Build a system; the function that times it."""
     use_cores(threads)
     case, folder = _case(title), pathlib.Path(folder)
+    if name == EXPORTED:
+        return timed(openvino_step(_ours(title, folder), case, folder))
     if name in OURS:
         model, images = _ours(title, folder), case.data()[0]
         if name == OURS[0]:

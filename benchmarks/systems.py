@@ -205,6 +205,17 @@ def runtime_step(case, folder, file):
     return lambda: run(images)
 
 
+def openvino_step(model, case, folder):
+    """The step of a keras_vit model in OpenVINO, which is written into a folder."""
+    from keras_vit import export
+
+    path = folder / "export"
+    path.mkdir()
+    saved = export.export_saved_model(model, path / "saved_model")
+    export.export_openvino(saved, path / "model.xml")
+    return runtime_step(case, path, "model.xml")
+
+
 # torch ------------------------------------------------------------------------------------------
 
 

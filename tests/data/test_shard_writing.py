@@ -8,6 +8,7 @@ import sys
 import time
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from made.folders import write_captions, write_classes, write_masks, write_table
 from made.sampling import some
@@ -179,3 +180,15 @@ def test_a_folder_with_files_and_names_of_several_lines_are_refused(tmp_path):
     with pytest.raises(ValueError, match="class names must each fit on a line of classes.txt; got a"):
         write_shards(load_dataset(f"parquet:{file}"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_images_in_parquet_have_no_dictionary(tmp_path):
+    [*_, file] = write_shards(load_dataset("digits"), tmp_path / "out", "parquet")
+    with pyarrow.parquet.ParquetFile(file) as written:
+        group = written.metadata.row_group(0)
+        columns = {column.path_in_schema: column for column in map(group.column, range(group.num_columns))}
+    assert {name: column.has_dictionary_page for name, column in columns.items()} == {
+        "image.bytes": False,
+        "image.path": False,
+        "label": True,
+    }
