@@ -10,10 +10,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from keras_vit.data.chunked_samples import ChunkedSamples
+from keras_vit.data.sample_counts import check_counts
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import split_shards, version_of
-from keras_vit.data.stated_counts import check_counts
 from keras_vit.data.stored import storage_of
 from keras_vit.data.stored_labels import with_captions
 from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
@@ -46,9 +46,9 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
         dict of `class_names`, `splits`, `version`, `ignored_files` and `texts`, as of `Dataset`.
 
     Raises:
-        ValueError: if a tar file is missing, compressed or cut off, or has another count of samples than
-            `_info.json`, `sizes.json` or `NAME_stats.json` beside it states; if members of a sample do not
-            follow each other, a sample has no image, or no label, or labels do not fit the task.
+        ValueError: if a tar file is missing, compressed or cut off, or its sample count is not that of the
+            metadata beside it (`check_counts`); if members of a sample do not follow each other, a sample has
+            no image, or no label, or labels do not fit the task.
 
     Example:
         >>> import tarfile

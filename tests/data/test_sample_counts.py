@@ -1,13 +1,15 @@
 import json
 
 import pytest
+from made.servers import serving_files
 from made.shards import encoded, write_tar
 
+from keras_vit.data import remote_files
 from keras_vit.data.datasets import load_dataset
+from keras_vit.data.sample_counts import check_counts
 from keras_vit.data.shard_writing import write_shards
-from keras_vit.data.stated_counts import check_counts
 
-STATEMENTS = {
+METADATA = {
     "_info.json": {"splits": {"train": {"filenames": ["a.tar", "b.tar"], "shard_lengths": [20, 3]}}},
     "sizes.json": {"a.tar": 20, "b.tar": 3},
     "a_stats.json": {"count": 21, "successes": 20, "failed_to_download": 1},
@@ -21,20 +23,28 @@ def tar(tmp_path):
     return write_tar(tmp_path / "a.tar", (member for pair in pairs for member in pair))
 
 
-@pytest.mark.parametrize("file", STATEMENTS)
-def test_counts_beside_tar_files_are_compared_with_them(tar, file):
-    (tar.parent / file).write_text(json.dumps(STATEMENTS[file]))
+@pytest.mark.parametrize("file", METADATA)
+def test_tar_files_have_the_counts_of_the_metadata_beside_them(tar, file):
+    (tar.parent / file).write_text(json.dumps(METADATA[file]))
     data = load_dataset(f"webdataset:{tar}")
     assert sum(map(len, data.splits.values())) == 19
-    (tar.parent / file).write_text(json.dumps(STATEMENTS[file]).replace("20", "25"))
-    with pytest.raises(ValueError, match=f"a.tar' has 20 samples, and {file} beside it states 25"):
+    (tar.parent / file).write_text(json.dumps(METADATA[file]).replace("20", "25"))
+    with pytest.raises(ValueError, match=f"a.tar' has 20 samples; expected 25, as {file} beside it says"):
         load_dataset(f"webdataset:{tar}")
 
 
+def test_remote_metadata_are_compared(tar, monkeypatch):
+    monkeypatch.setattr(remote_files, "WAITS", (0, 0, 0))
+    (tar.parent / "sizes.json").write_text('{"a.tar": 25}')
+    message = "a.tar' has 20 samples; expected 25, as sizes.json beside it says"
+    with serving_files(tar.parent) as server, pytest.raises(ValueError, match=message):
+        load_dataset(f"webdataset:{server.url}/a.tar")
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", '{"splits": {"train": {}}}', '{"splits": {"train": 1}}'])
-def test_a_damaged_statement_is_named(tar, text):
+def test_damaged_metadata_are_named(tar, text):
     (tar.parent / "_info.json").write_text(text)
-    with pytest.raises(ValueError, match="_info.json' is damaged: it has no counts of tar files"):
+    with pytest.raises(ValueError, match="_info.json' is damaged: expected the sample counts"):
         load_dataset(f"webdataset:{tar}")
 
 
@@ -43,5 +53,5 @@ def test_the_counts_of_written_shards_are_compared(tar):
     files = write_shards(load_dataset(f"webdataset:{tar}"), folder, images_per_shard=7)
     counts = [json.loads((folder / "sizes.json").read_text())[file.rpartition("/")[2]] for file in files]
     check_counts(dict(zip(files, counts)))
-    with pytest.raises(ValueError, match=f"has {counts[0] + 1} samples, and _info.json beside it"):
+    with pytest.raises(ValueError, match=f"has {counts[0] + 1} samples; expected {counts[0]}, as _info"):
         check_counts({files[0]: counts[0] + 1})

@@ -1,0 +1,67 @@
+"""Sample counts in the metadata beside tar files."""
+
+import contextlib
+import functools
+import json
+import os
+
+from keras_vit.data.shard_cache import folder_beside, is_remote
+
+
+def check_counts(counts):
+    """Compare the sample counts of tar files with those in the metadata beside them.
+
+    The metadata of a folder are timm's `_info.json` and open_clip's `sizes.json`. Those of one tar file are
+    img2dataset's `NAME_stats.json`; they are not fetched for remote files.
+
+    Args:
+        counts: dict from each tar file, a path or a `RemoteShard`, to its sample count.
+
+    Raises:
+        ValueError: if a count differs, or the metadata are damaged.
+
+    Example:
+        >>> _ = (tmp / "sizes.json").write_text('{"a.tar": 5}')
+        >>> check_counts({str(tmp / "a.tar"): 5})
+
+    Source: timm's `data/readers/reader_wds.py`, open_clip's `data.py`, img2dataset's `writer.py`.
+    """
+    known = {}
+    for shard, count in counts.items():
+        folder, _, name = (shard.url if is_remote(shard) else os.path.abspath(shard)).rpartition("/")
+        own = {f"{os.path.splitext(name)[0]}_stats.json": functools.partial(_of_download, name)}
+        for file, read in (OF_FOLDER if is_remote(shard) else OF_FOLDER | own).items():
+            if (folder, file) not in known:
+                known[folder, file] = _counts(folder_beside(shard, file) / file, read)
+            expected = known[folder, file].get(name, count)
+            if expected != count:
+                raise ValueError(
+                    f"{str(shard)!r} has {count} samples; expected {expected}, as {file} beside it says. One "
+                    "of the two files is incomplete, or of another version"
+                )
+
+
+def _of_splits(value):
+    """The sample counts in timm's metadata, by file name."""
+    found = {}
+    for split in value["splits"].values():
+        found |= zip(split["filenames"], split["shard_lengths"], strict=True)
+    return found
+
+
+def _of_download(name, value):
+    """The sample count in img2dataset's metadata of a tar file."""
+    return {name: value["successes"]}
+
+
+OF_FOLDER = {"_info.json": _of_splits, "sizes.json": dict}  # file name → function from JSON value to counts
+
+
+def _counts(path, read):
+    """The sample counts in a file of metadata, by file name; none if it is missing."""
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            return read(json.loads(path.read_bytes()))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise ValueError(f"{str(path)!r} is damaged: expected the sample counts of tar files") from None
+    return {}
