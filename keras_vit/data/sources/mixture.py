@@ -38,7 +38,7 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
 
     Raises:
         ValueError: if a weight is 0, a source cannot be loaded, the sources have different classes, one has a
-            class that is not among `classes`, or a field is of a source that there is not.
+            class that is not among `classes`, or a field names a source that does not exist.
 
     Example:
         >>> mixture = load_dataset("digits*3 + digits*1")
