@@ -1,5 +1,7 @@
 """Class logits from the cosine similarity of patches and classes."""
 
+import math
+
 import keras
 import numpy as np
 from keras import ops
@@ -9,6 +11,7 @@ from keras_vit.layers.hints import Sharding
 from keras_vit.rules import integer
 
 _SMALLEST = 1e-6  # added to the lengths of vectors
+_TINY = 1e-20  # added to mean squares
 _PADDING_LOGIT = -1e6
 
 
@@ -55,7 +58,7 @@ class ClassQueries(Configurable):
             ops.cast(x, "float32") for x in (vectors, self.vectors_of_classes(), shift, scale)
         )
         similarity = ops.matmul(_normalized(vectors), ops.transpose(_normalized(queries)))
-        return (similarity + shift) * (ops.elu(scale) + 1)
+        return (similarity + shift) * _positive(scale)
 
     def compute_output_spec(self, vectors, shift, scale):
         return keras.KerasTensor((*vectors.shape[:2], self.num_classes), "float32")
@@ -86,5 +89,15 @@ class WordQueries(ClassQueries):
         return ops.where(self.ids[:, 0] > 0, logits, _PADDING_LOGIT)
 
 
+# The GPUs of phones and browsers have the operations below, but no ELU, sum or square root.
+
+
 def _normalized(x):
-    return x / (ops.norm(x, axis=-1, keepdims=True) + _SMALLEST)
+    square = ops.mean(ops.square(x), axis=-1, keepdims=True)
+    root = square * ops.rsqrt(square + _TINY)  # of the mean square; 0 without an infinite gradient at 0
+    return x / (math.sqrt(x.shape[-1]) * root + _SMALLEST)
+
+
+def _positive(x):
+    """elu(x) + 1."""
+    return ops.exp(-1.0 * ops.relu(-1.0 * x)) + ops.relu(x)

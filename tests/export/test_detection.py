@@ -34,10 +34,12 @@ from keras_vit.inspection.box_pictures import box_colors
 DIGITS = tuple(map(str, range(10)))
 
 
-def detector(**options):
+def detector(query_size=None, **options):
     encoder = one_block(num_classes=None, **{"image_size": (16, 24), "mlp_dim": 24, **options})
-    model = randomize(keras_vit.ObjectDetector(encoder, 10, merge_class_token=True, class_names=DIGITS))
-    model.get_layer("head").bias.assign(np.linspace(-2, 0, 10))
+    own = {"merge_class_token": True, "query_size": query_size, "class_names": DIGITS}
+    model = randomize(keras_vit.ObjectDetector(encoder, 10, **own))
+    if query_size is None:
+        model.get_layer("head").bias.assign(np.linspace(-2, 0, 10))
     return model
 
 
@@ -87,6 +89,13 @@ def test_every_format_has_the_boxes_and_scores_of_the_live_model(model, exported
     assert_close(exported.predict_on_batch(images), live, 1e-5)
     assert_close(outputs["boxes"], corners_of(live), 1e-5)
     assert_close(outputs["scores"], keras.ops.sigmoid(live[..., 4:]).numpy(), 1e-5)
+
+
+def test_litert_compares_patches_with_the_vectors_of_classes(tmp_path):
+    model = detector(query_size=12)
+    saved = export_saved_model(model, tmp_path / "1", warmup=())
+    exported = open_exported(export_tflite(saved, tmp_path / "m.tflite", precision="float32"))
+    assert_close(exported.predict_on_batch(pixels(1)), run_live(model, pixels(1)), 1e-5)
 
 
 def test_an_opened_export_detects_like_the_live_model(model, exported):
@@ -262,13 +271,20 @@ def assert_shows(tab, detections, threshold):
     assert drawn == [*box_colors(10)[detections.classes[0]].tolist(), 255]
 
 
-PAGES = [("squash", "webgpu", "WebGPU"), ("crop", "wasm", "WebAssembly"), ("pad", "wasm", "WebAssembly")]
+PAGES = [
+    ("squash", None, "webgpu", "WebGPU"),
+    ("squash", 12, "webgpu", "WebGPU"),
+    ("crop", None, "wasm", "WebAssembly"),
+    ("pad", None, "wasm", "WebAssembly"),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resize, accelerator, name", PAGES, ids=["squash", "crop", "pad"])
-def test_pages_draw_the_objects_over_pictures_and_the_camera(resize, accelerator, name, tmp_path):
-    model = detector(preprocessing={"resize": resize, "crop_fraction": 0.9})
+@pytest.mark.parametrize(
+    "resize, query_size, accelerator, name", PAGES, ids=["squash", "queries", "crop", "pad"]
+)
+def test_pages_draw_the_objects_over_pictures_and_the_camera(resize, query_size, accelerator, name, tmp_path):
+    model = detector(query_size, preprocessing={"resize": resize, "crop_fraction": 0.9})
     saved = export_saved_model(model, tmp_path / "1", warmup=())
     page = export_web(saved, tmp_path / "web", precision="float32", title="Digits")
     Image.fromarray(photos((60, 84))[0]).save(tmp_path / "photo.png")
