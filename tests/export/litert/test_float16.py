@@ -14,9 +14,9 @@ from keras_vit.export.tflite import export_tflite
 LARGEST = float(np.finfo("float16").max)
 HEADS = {
     "dpt": {},
-    "disparity": {"output": "disparity", "readout": "project"},
+    "disparity": {"quantity": "disparity", "readout": "project"},
     "bins": {"head": "linear"},
-    "relative": {"head": "linear", "output": "relative"},
+    "relative": {"head": "linear", "quantity": "relative"},
 }
 
 
