@@ -193,7 +193,7 @@ def describe(model, task=None, seed=0):
 
     Args:
         model: A model of images, of a class that is exported.
-        task: The task of its head; None for that of its class, "single_label" of a `VisionTransformer`.
+        task: The task of its head; None for the model's, "single_label" if it has none.
         seed: The seed of the split that it was trained on.
 
     Raises:
@@ -205,9 +205,9 @@ def describe(model, task=None, seed=0):
         ('0', '1')
     """
     import keras_vit
-    from keras_vit.tasks import task_of_class
+    from keras_vit.tasks import task_of_model
 
-    encoder, task = backbone(model), task_of_class(model, task)
+    encoder, task = backbone(model), task_of_model(model, task)
     encoder.check_one_size("this export, unlike export_image_text,")
     _check_task(model.kind, task.label)
     broken = [name for name in model.class_names or () if name.splitlines() not in ([], [name])]

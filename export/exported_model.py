@@ -130,9 +130,7 @@ class ExportedModel:
         """This export as a function of the live model's input, which `preprocessing` then normalizes."""
         return _TakesModelInput(**vars(self))
 
-    def classify(self, images: Images, top: int = 5, batch_size: int = 32) -> list[list[tuple[str, float]]]:
-        """As `VisionTransformer.classify`, with the probabilities of the task that it was exported for."""
-        return classify(self, images, top, batch_size, self.description.task)
+    classify = classify
 
 
 class _TakesModelInput(ExportedModel):

@@ -27,7 +27,7 @@ from keras_vit.export.verify import full_precision_matmul, live_reference, live_
 from keras_vit.models import ImageTextModel
 from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
-from keras_vit.tasks import get_task
+from keras_vit.tasks import get_task, task_of_model
 from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path, free_path
 
@@ -125,13 +125,12 @@ def export_folder(
         of_towers = tower_formats(formats, precisions)
         towers, model = model, model.vision_transformer()
     check_exportable(model)
-    task = task or (dataset.task if dataset else None)
     is_plain = model.dtype_policy.name == "float32" and "dense_layers" not in model.get_config()
     is_same = is_plain and backbone(model) is model and not representation
     # Exports compute in float32, with plain kernels.
     live = model if is_same else float32_copy(model, representation)
+    task = task_of_model(live, task, dataset.task if dataset else "single_label").name
     description = describe(live, task).with_size(image_size)
-    task = description.task
     if dataset and description.labels:
         check_classes(live, dataset)
     if dataset and dataset.task != task:

@@ -65,7 +65,7 @@ def export_saved_model(
         model: A model of images on the TensorFlow backend. It is not changed.
         path: Folder to write; it must not exist. For TF Serving its name must be a number.
         task: "single_label" (the probabilities are a softmax), "multi_label" (sigmoids) or "regression" of a
-            `VisionTransformer`; None: "single_label". Of others the task of their class.
+            `VisionTransformer`; None for the model's task, "single_label" if it has none.
         representation: Whether to drop the head, so that the feature vector is the output.
         warmup: Batch sizes of the requests that TF Serving sends itself before it serves; () for none.
         seed: The seed of the split of the data that the model was trained on; stored in the `Description`.

@@ -333,7 +333,7 @@ def _opened(folder, digest):
 
 def _embedder(folder, plan, dataset, model):
     outputs = tuple(name for name in plan.outputs if name != CAPTIONS)
-    options = model, outputs, plan.batch_size, model.task or "single_label"
+    options = model, outputs, plan.batch_size
     encoder = Encoder(*options)
     if plan.export_format is not None:
         encoder = ExportedEncoder(encoder, *options, folder, plan.export_format)

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.engine.distributed_model import DistributedModel
-from keras_vit.labels import label_kind
+from keras_vit.labels import labels_of
 from keras_vit.models.backbones import backbone
 from keras_vit.models.classifying import check_finite, check_head
 
@@ -21,7 +21,6 @@ class Encoder:
         model: A `VisionTransformer` or a model with one.
         outputs: Names among `OUTPUTS`.
         batch_size: The largest number of images in a batch.
-        task: Whose probabilities "classes" are.
 
     Attributes:
         shapes: dict from the name of each output to its shape for one image.
@@ -38,8 +37,8 @@ class Encoder:
         {'pooled': (4, 24), 'classes': (4, 10)}
     """
 
-    def __init__(self, model, outputs, batch_size, task="single_label"):
-        tensors = {name: OUTPUTS[name](model, task) for name in outputs}
+    def __init__(self, model, outputs, batch_size):
+        tensors = {name: OUTPUTS[name](model) for name in outputs}
         self.shapes = {name: tuple(x.shape[1:]) for name, x in tensors.items()}
         self.preprocessing = backbone(model).preprocessing
         self._batch_size = batch_size if self.preprocessing.has_fixed_shape else 1
@@ -94,7 +93,7 @@ def caption_encoder(model, batch_size):
     return encode, model.text_encoder.output.shape[-1]
 
 
-def _pooled(model, task):
+def _pooled(model):
     model, pair_encoder = backbone(model), model.image_encoder
     if pair_encoder is not None:
         return pair_encoder(model.input)
@@ -103,7 +102,7 @@ def _pooled(model, task):
     return ops.mean(ops.cast(x, "float32"), axis=(1, 2)) if len(x.shape) == 4 else x
 
 
-def _tokens(model, task):
+def _tokens(model):
     model = backbone(model)
     x = model.feature_extractor("tokens", grid=True).output["tokens"]
     if None in x.shape[1:]:
@@ -111,25 +110,24 @@ def _tokens(model, task):
     return x
 
 
-def _logits(model, task):
+def _logits(model):
     check_head(model)
     return model.output
 
 
-def _classes(model, task):
+def _classes(model):
     """Probabilities, or the fractions of the pixels of a class map at the model's size."""
-    of_pixels = not model.is_classifier and label_kind(model.task or task)
-    if of_pixels and of_pixels.is_map and of_pixels.has_classes:
+    label = labels_of(model)
+    if label.is_map and label.has_classes:
         logits = model.output
         classes = ops.argmax(logits, axis=-1)
         return ops.mean(ops.one_hot(classes, logits.shape[-1], dtype="float32"), axis=(1, 2))
     check_head(model)
-    kind = label_kind(task)
-    if not kind.has_classes:
-        raise ValueError(f"a model of task {kind.name!r} has no classes; its values are the output logits")
-    activation = ops.softmax if kind.is_class_id else ops.sigmoid
+    if not label.has_classes:
+        raise ValueError(f"a model of task {label.name!r} has no classes; its values are the output logits")
+    activation = ops.softmax if label.is_class_id else ops.sigmoid
     return activation(ops.cast(model.output, "float32"))
 
 
-# By name, a function from a model and the task to a symbolic tensor of the input of the model's backbone.
+# By name, a function from a model to a symbolic tensor of the input of the model's backbone.
 OUTPUTS = {"pooled": _pooled, "tokens": _tokens, "logits": _logits, "classes": _classes}

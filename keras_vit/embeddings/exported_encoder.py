@@ -14,7 +14,7 @@ from keras_vit.export.description import describe
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.formats import FORMATS, SAVED_MODEL, ExportJob
 from keras_vit.export.verify import normalize_as_exports_do
-from keras_vit.labels import label_kind
+from keras_vit.labels import labels_of
 from keras_vit.models.backbones import backbone
 from keras_vit.models.classifying import check_finite
 from keras_vit.rules import one_of
@@ -52,7 +52,6 @@ class ExportedEncoder:
         model: The model.
         outputs: Either "pooled" alone, or some of "logits" and "classes".
         batch_size: The largest number of images in a batch.
-        task: Whose probabilities "classes" are.
         folder: The folder of embeddings.
         name: A name in `EXPORT_FORMATS`.
 
@@ -63,7 +62,7 @@ class ExportedEncoder:
         ValueError: for other outputs, or a model that cannot be exported in the format.
     """
 
-    def __init__(self, live, model, outputs, batch_size, task, folder, name):
+    def __init__(self, live, model, outputs, batch_size, folder, name):
         self.live, self.shapes, self._batch_size = live, live.shapes, batch_size
         is_pooled = outputs == ("pooled",)
         if not is_pooled and {*outputs} - {"logits", "classes"}:
@@ -71,7 +70,7 @@ class ExportedEncoder:
                 f"an exported file computes either pooled, or logits and classes; got {', '.join(outputs)}"
             )
         if is_pair := model.image_encoder is not None:
-            model, task = model.vision_transformer(), None
+            model = model.vision_transformer()
         if backbone(model) is not model:
             raise ValueError(
                 f"expected a VisionTransformer or an ImageTextModel for {name}; got {type(model).__name__}"
@@ -80,12 +79,10 @@ class ExportedEncoder:
             raise ValueError(f"expected a model for images of one size for {name}; give it an image_size")
         if is_pooled and model.pooling is None:
             raise ValueError(f"expected a model with pooling for {name}; got pooling=None")
-        self._task, self._is_pooled = task, is_pooled
+        self._label, self._is_pooled = labels_of(model), is_pooled
         self._folder, self._format = pathlib.Path(folder).expanduser() / FOLDER, EXPORT_FORMATS[name]
-        self.preprocessing = describe(model, task).preprocessing
-        self._job = ExportJob(
-            model, task=task, representation=is_pooled and not is_pair, batch_size=batch_size
-        )
+        self.preprocessing = describe(model).preprocessing
+        self._job = ExportJob(model, representation=is_pooled and not is_pair, batch_size=batch_size)
         self._format.check(self._job)
 
     def __call__(self, inputs):
@@ -96,7 +93,7 @@ class ExportedEncoder:
             return {"pooled": output}
         values = {"logits": output}
         if "classes" in self.shapes:
-            values["classes"] = label_kind(self._task).probabilities(output).astype("float32")
+            values["classes"] = self._label.probabilities(output).astype("float32")
         return {name: values[name] for name in self.shapes}
 
     def cosines(self, inputs):

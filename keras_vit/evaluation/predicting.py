@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.messages import listed
-from keras_vit.tasks import get_task
+from keras_vit.tasks import get_task, task_of_model
 from keras_vit.weights.class_names import class_names, is_same_class
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def evaluate(
     model: keras.Model | ExportedModel,
     samples: EncodedSamples,
     batch_size: int = 64,
-    task: str | Task = "single_label",
+    task: str | Task | None = None,
 ) -> dict[str, Any]:
     """Score a model on all samples of a split; no remainder is dropped.
 
@@ -31,7 +31,8 @@ def evaluate(
         samples: A split of a `Dataset`, labeled with the model's class indices, or as the task requires.
         batch_size: Images per batch.
         task: "single_label", "multi_label" (labels of 0 and 1, one per class), "regression" (labels of as
-            many numbers as the model has outputs) or "segmentation" (a class map for each image).
+            many numbers as the model has outputs) or "segmentation" (a class map for each image); None for
+            the model's task, "single_label" if it has none.
 
     Returns:
         dict of `samples`, `accuracy` (the fraction of images whose highest logit is the label's),
@@ -40,7 +41,8 @@ def evaluate(
         `regression_scores` or `segmentation_scores`.
 
     Raises:
-        ValueError: if there are no samples, a label does not fit the model, or the task is unknown.
+        ValueError: if there are no samples, a label does not fit the model, or the task is unknown or not the
+            model's.
 
     Example:
         >>> sorted(evaluate(model, load_dataset("digits").split("test")))
@@ -48,14 +50,14 @@ def evaluate(
 
     Source: the evaluation of `vit_jax/train.py`, without its dropped remainder.
     """
-    return get_task(task).scores(predict(model, samples, batch_size, task))
+    return task_of_model(model, task).scores(predict(model, samples, batch_size, task))
 
 
 def predict(
     model: keras.Model | ExportedModel,
     samples: EncodedSamples,
     batch_size: int = 64,
-    task: str | Task = "single_label",
+    task: str | Task | None = None,
 ) -> Any:
     """Run a model once over all samples; `accuracy`, `per_class` and others score the result.
 
@@ -74,7 +76,7 @@ def predict(
         >>> predict(model, load_dataset("digits").split("test")).best.shape
         (355, 5)
     """
-    return get_task(task).checked_predictions(model, samples, batch_size)
+    return task_of_model(model, task).checked_predictions(model, samples, batch_size)
 
 
 def check_classes(model, dataset):

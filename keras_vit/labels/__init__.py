@@ -4,6 +4,7 @@ from keras_vit import names, rules
 from keras_vit.labels.class_maps import IGNORE as IGNORE
 from keras_vit.labels.label_kind import LabelKind
 from keras_vit.lazy import discovered, lazy_names
+from keras_vit.messages import article
 
 # The kinds of labels of all modules by the names of their tasks, the default first.
 LABEL_KINDS = {
@@ -21,6 +22,32 @@ def label_kind(name):
     if isinstance(name, LabelKind):
         return name
     return LABEL_KINDS[rules.one_of(LABEL_KINDS).check("task", name)]
+
+
+def labels_of(model, task=None, default="single_label"):
+    """The `LabelKind` of a model: that of a task, of the model's own one, or of a default.
+
+    Args:
+        model: A live model, or an exported one.
+        task: The name of a task; None for the model's own.
+        default: The name of the task if neither is known.
+
+    Raises:
+        ValueError: if the task is unknown, or the model's outputs are not for its labels. Outputs for single
+            labels and for several ones are both class scores of an image, so each serves for the other.
+
+    Example:
+        >>> labels_of(model).name, labels_of(model, default="multi_label").name
+        ('single_label', 'multi_label')
+    """
+    trained = getattr(model, "task", None)
+    label = label_kind(task or trained or default)
+    if trained is None or label.name == trained:
+        return label
+    if not (label.has_rows_of_classes and label_kind(trained).has_rows_of_classes):
+        named = article(type(model).__name__)
+        raise ValueError(f"expected the task {trained!r} for {named}; got {label.name!r}")
+    return label
 
 
 def kind_of_records(axes, is_float):

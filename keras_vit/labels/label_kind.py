@@ -40,6 +40,11 @@ class LabelKind:
         return self.activation is not None
 
     @property
+    def has_rows_of_classes(self):
+        """Whether outputs are one row of class scores per image."""
+        return self.has_classes and not self.moves
+
+    @property
     def output_name(self):
         """The name of an exported model's output."""
         return "logits" if self.has_classes else "values"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_vit.labels import label_kind
+from keras_vit.labels import labels_of
 from keras_vit.models.vit.geometry import is_dynamic, patched_size
 from keras_vit.rules import check_divisible, integer
 from keras_vit.types import Images
@@ -47,7 +47,7 @@ def classify(
     images: Images,
     top: int = 5,
     batch_size: int = 32,
-    task: str = "single_label",
+    task: str | None = None,
     value_range: tuple[float, float] | None = None,
 ) -> list[list[tuple[str, float]]]:
     """Predict the most probable classes of images.
@@ -58,7 +58,7 @@ def classify(
         top: Number of classes per image.
         batch_size: Number of images that are read and computed at a time.
         task: "single_label" (the probabilities are the softmax of the logits) or "multi_label" (the
-            sigmoid of each).
+            sigmoid of each); None for the model's task, "single_label" if it has none.
         value_range: (lowest, highest) possible value of float images; None for (0, 1).
 
     Returns:
@@ -66,34 +66,34 @@ def classify(
         are the indices of the classes.
 
     Raises:
-        ValueError: if the model has no head or computes NaN, the task has no classes, `top` is not positive,
-            or an image cannot be read.
+        ValueError: if the model has no head or computes NaN, its task has no classes, as regression, `top` is
+            not positive, or an image cannot be read.
 
     Example:
         >>> [len(best) for best in model.classify(np.zeros((2, 40, 50, 3), "uint8"), top=3)]
         [3, 3]
     """
-    _class_kind(model, task)
+    _class_labels(model, task)
     batches = model.preprocessing.batches(images, batch_size, value_range)
     return [best for batch in batches for best in classified(model, batch, top, task)]
 
 
-def classified(model, inputs, top, task="single_label"):
+def classified(model, inputs, top, task=None):
     """As `classify`, of a batch of model input."""
-    kind = _class_kind(model, task)
+    label = _class_labels(model, task)
     names = model.class_names or [str(i) for i in range(model.num_classes)]
     # This is also checked in the model, but Keras adds lines to the messages of errors in a call.
     check_size(model, inputs)
     logits = check_finite(np.asarray(model.predict_on_batch(inputs), "float64"))
-    return most_probable(kind.probabilities(logits), names, top)
+    return most_probable(label.probabilities(logits), names, top)
 
 
-def _class_kind(model, task):
+def _class_labels(model, task):
     check_head(model)
-    kind = label_kind(task)
-    if not kind.has_classes or kind.is_map:
-        raise ValueError(f"classify needs a task with classes of whole images; got {kind.name!r}")
-    return kind
+    label = labels_of(model, task)
+    if not label.has_rows_of_classes:
+        raise ValueError(f"classify needs a task with classes of whole images; got {label.name!r}")
+    return label
 
 
 def most_probable(probabilities, names, top):

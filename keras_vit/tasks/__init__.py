@@ -1,8 +1,8 @@
 """Tasks: loss, metrics, scores, labels and descriptions of what a model predicts, a file for each."""
 
 from keras_vit import names, rules
+from keras_vit.labels import labels_of
 from keras_vit.lazy import discovered, lazy_names
-from keras_vit.messages import article
 from keras_vit.tasks.task import LabelTask
 
 # The tasks with labels of all modules by name, the default first.
@@ -23,23 +23,22 @@ def get_task(name):
     return TASKS[rules.one_of(TASKS).check("task", name)]
 
 
-def task_of_class(model, name=None, default="single_label"):
-    """The task of a model: the only one of its class, the named one, or the default.
+def task_of_model(model, name=None, default="single_label"):
+    """The task of a model: a named one or a `LabelTask`, the model's own one, or a default.
+
+    Args:
+        model, default: As for `labels_of`.
+        name: The name of a task, or a `LabelTask`, which is returned; None for the model's own.
 
     Raises:
-        ValueError: for an unknown task, or another one than its class has.
+        ValueError: as `labels_of`.
 
     Example:
         >>> segmenter = keras_vit.ImageSegmenter(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3), 5)
-        >>> task_of_class(segmenter).name, task_of_class(model, "regression").name
+        >>> task_of_model(segmenter).name, task_of_model(model, "regression").name
         ('segmentation', 'regression')
     """
-    own = TASKS.get(getattr(type(model), "task", None))
-    chosen = get_task(name or own or default)
-    if own not in (None, chosen):
-        named = article(type(model).__name__)
-        raise ValueError(f"expected the task {own.name!r} for {named}; got {chosen.name!r}")
-    return chosen
+    return name if isinstance(name, LabelTask) else TASKS[labels_of(model, name, default).name]
 
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from keras_vit import names
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.engine.optimizers import make_optimizer
 from keras_vit.layers import EncoderBlock
 from keras_vit.messages import did_you_mean
 from keras_vit.models.backbones import inner_transformer
-from keras_vit.tasks import task_of_class
+from keras_vit.tasks import task_of_model
+from keras_vit.tasks.task import Task
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.recipes import Recipe
 
 if TYPE_CHECKING:
     import keras
-
-    from keras_vit.tasks.task import Task
 
 
 def compile_model(
@@ -34,8 +34,8 @@ def compile_model(
     Args:
         model: Any `keras.Model` whose outputs are logits.
         recipe: Name of a recipe, or a `Recipe`.
-        task: The name of a task, or a `keras_vit.tasks.Task`; None: "segmentation" for an
-            `ImageSegmenter`, the model's own loss if it has one, and otherwise the recipe's task.
+        task: The name of a task, or a `keras_vit.tasks.Task`; None: the model's own loss if it has one, and
+            otherwise the recipe's task, in place of whose default, "single_label", the model's task is taken.
         epochs, steps_per_epoch: Those of `fit`; their product is `total_steps`.
         weighted_metrics: Whether sample weights also weight the metrics, not only the loss.
         **overrides: Fields of the recipe, such as `total_steps` or `base_lr`, and Keras's
@@ -46,8 +46,8 @@ def compile_model(
 
     Raises:
         ValueError: for an unknown recipe or field, `epochs` without `steps_per_epoch` or the reverse, a
-            `total_steps` that is not their product, another task for an `ImageSegmenter`, or micro-batches
-            for a model that is not a `DistributedModel`.
+            `total_steps` that is not their product, a task that is not the model's, or micro-batches for a
+            model that is not a `DistributedModel`.
 
     Example:
         >>> compile_model(model, "finetune", epochs=5, steps_per_epoch=20, base_lr=0.01).warmup_steps
@@ -74,8 +74,9 @@ def compile_model(
     for layer in model._flatten_layers():
         if isinstance(layer, EncoderBlock):
             layer.remat = recipe.remat
-    is_named = task is None or isinstance(task, str)
-    chosen = task_of_class(model, task, recipe.task) if is_named else task
+    if task is None and recipe.task != names.TASKS[0]:
+        task = recipe.task
+    chosen = task if isinstance(task, Task) else task_of_model(model, task)
     loss, metrics = chosen.loss(recipe, model), chosen.metrics(model)
     if task is None and isinstance(model, DistributedModel) and model.own_loss is not None:
         loss, metrics = None, []

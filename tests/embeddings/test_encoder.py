@@ -33,7 +33,7 @@ def test_outputs_are_those_of_the_model_whatever_the_batch():
 
 def test_classes_of_several_labels_have_probabilities_of_their_own():
     model = small(task="multi_label")
-    classes = Encoder(model, ("classes",), 5, "multi_label")(IMAGES)["classes"]
+    classes = Encoder(model, ("classes",), 5)(IMAGES)["classes"]
     np.testing.assert_allclose(classes, 1 / (1 + np.exp(-model.predict_on_batch(IMAGES))), atol=1e-6)
 
 
@@ -72,4 +72,4 @@ def test_values_of_a_regression_are_no_classes():
     with pytest.raises(
         ValueError, match="task 'regression' has no classes; its values are the output logits"
     ):
-        Encoder(small(), ("classes",), 4, "regression")
+        Encoder(small(task="regression"), ("classes",), 4)

@@ -4,7 +4,7 @@ from made.encoded import encoded
 from made.unread import Unread
 from PIL import Image
 from reference.comparing import numpy, randomize
-from reference.small import SMALL, small
+from reference.small import SMALL, one_block, small
 
 from keras_vit import ImageSegmenter, Preprocessing, VisionTransformer, evaluation
 from keras_vit.data.datasets import Samples
@@ -59,6 +59,18 @@ def test_the_logits_are_the_models_for_the_samples(samples):
     logits = numpy(model(model.preprocessing(list(samples.images))))
     expected = by_definition(logits, np.array(samples.labels))
     assert evaluate(model, samples, 8) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("task", ["multi_label", "regression"])
+def test_the_default_is_the_models_task(task, samples):
+    labels = tuple((float(label), 0.0, 1.0) for label in range(len(samples)))
+    if task == "multi_label":
+        labels = tuple((1.0, 0.0, float(label % 2)) for label in range(len(samples)))
+    labeled, model = Samples(samples.images, labels), one_block(num_classes=3, task=task)
+    assert evaluate(model, labeled) == evaluate(model, labeled, task=task)
+    refused = {"multi_label": "regression", "regression": "multi_label"}[task]
+    with pytest.raises(ValueError, match=f"^expected the task '{task}' for a Vision.*; got '{refused}'"):
+        evaluate(model, labeled, task=refused)
 
 
 def test_of_equal_logits_the_first_is_predicted_as_by_argmax(samples):

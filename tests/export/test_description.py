@@ -4,6 +4,7 @@ import pytest
 from reference.small import small
 
 from keras_vit.export.description import describe, parse_description, read_description
+from keras_vit.export.exported_model import ExportedModel
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +18,18 @@ def test_what_is_written_is_read_back(description, tmp_path):
     (tmp_path / "assets" / "keras_vit.json").write_text(description.as_json(), encoding="utf-8")
     assert read_description(tmp_path) == description
     assert description.labels == ("ant", "", "x\ty", "Zoë", "emu bird")
+
+
+@pytest.mark.parametrize("task, output", [("multi_label", "logits"), ("regression", "values")])
+def test_the_task_is_the_models(task, output):
+    model = small(num_layers=1, task=task)
+    assert (describe(model).task, describe(model).output) == (task, output)
+    assert ExportedModel(describe(model), None).task == task
+    other = {"multi_label": "regression", "regression": "single_label"}[task]
+    with pytest.raises(
+        ValueError, match=f"^expected the task '{task}' for a VisionTransformer; got '{other}'$"
+    ):
+        describe(model, other)
 
 
 def test_the_architecture_of_a_saved_model_is_checked_and_has_defaults(description, tmp_path):

@@ -9,7 +9,7 @@ from reference.small import small
 import keras_vit
 from keras_vit import evaluation
 from keras_vit.data import load_dataset
-from keras_vit.tasks import get_task, task_of_class
+from keras_vit.tasks import get_task, task_of_model
 from keras_vit.training import find_recipe
 
 TASK = get_task("depth")
@@ -125,7 +125,7 @@ def test_other_models_labels_and_recipes_are_refused(estimator, samples, tmp_pat
     three = keras_vit.DepthEstimator(estimator.encoder, 3, head="linear", quantity="values")
     with pytest.raises(ValueError, match=r"expected depth maps \(height, width, 3\) per sample"):
         evaluation.evaluate(three, samples, task="depth")
-    assert task_of_class(estimator) is TASK
+    assert task_of_model(estimator) is TASK
     recipe = find_recipe("digits_depth")
     with pytest.raises(ValueError, match="need single labels; got task 'depth'$"):
         recipe.with_changes(label_smoothing=0.1)

@@ -9,7 +9,7 @@ from reference.small import small
 import keras_vit
 from keras_vit import evaluation
 from keras_vit.models.detection.detecting import Detections
-from keras_vit.tasks import get_task, task_of_class
+from keras_vit.tasks import get_task, task_of_model
 
 TASK = get_task("detection")
 
@@ -102,11 +102,11 @@ def test_other_models_and_labels_are_refused(detector, scenes):
     fewer = keras_vit.ObjectDetector(detector.encoder, 2)
     with pytest.raises(ValueError, match="expected boxes of classes below 2; got class "):
         evaluation.evaluate(fewer, scenes, task="detection")
-    assert task_of_class(detector) is TASK
+    assert task_of_model(detector) is TASK
     with pytest.raises(
         ValueError, match="^expected the task 'detection' for an ObjectDetector; got 'regression'"
     ):
-        task_of_class(detector, "regression")
+        task_of_model(detector, "regression")
 
 
 @pytest.mark.parametrize(

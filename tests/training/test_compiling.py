@@ -34,6 +34,26 @@ def test_the_recipe_that_was_used_is_returned():
 
 
 @pytest.mark.parametrize(
+    "trained, named, loss",
+    [
+        ("multi_label", None, "SigmoidCrossEntropy"),
+        ("regression", None, "SquaredError"),
+        ("multi_label", "single_label", "SoftmaxCrossEntropy"),
+    ],
+)
+def test_the_loss_is_that_of_the_models_task(trained, named, loss):
+    model = small(num_layers=1, task=trained)
+    compile_model(model, task=named, total_steps=4)
+    assert type(model.loss).__name__ == loss
+
+
+def test_a_recipe_of_another_task_than_the_models_is_refused():
+    recipe = RECIPES["finetune"].with_changes(task="multi_label")
+    with pytest.raises(ValueError, match="^expected the task 'regression' for a Vis.*; got 'multi_label'$"):
+        compile_model(small(num_layers=1, task="regression"), recipe)
+
+
+@pytest.mark.parametrize(
     "options, message",
     [
         ({"epochs": 0, "steps_per_epoch": 4}, "as positive ints; got epochs=0"),

@@ -122,6 +122,9 @@ def test_a_vision_transformer_has_the_logits_of_labels(options):
     assert_close(numpy(classifier(batch["images"])), towers.similarity(embeddings, vectors), 1e-6)
     task = "single_label" if options.get("objective") == "softmax" else "multi_label"
     assert (classifier.class_names, classifier.task) == (("first", "second"), task)
+    photo = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype("uint8")
+    [expected] = towers.zero_shot(photo, {"first": ["0", "1"], "second": "2"})
+    assert dict(classifier.classify(photo)[0]) == pytest.approx(dict(expected), rel=1e-4)
     assert_close(numpy(towers.vision_transformer()(batch["images"])), embeddings, 1e-6)
 
 
