@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.labels import IGNORE
+from keras_vit.labels import IGNORE, check_class_count
 from keras_vit.rules import number
 from keras_vit.types import Tensor
 
@@ -154,6 +154,9 @@ class SegmentationCrossEntropy(keras.losses.Loss):
         y_pred: Logits (batch, height, width, classes).
         sample_weight: (batch,) or (batch, height, width).
 
+    Raises:
+        ValueError: for more than 255 classes, unless `ignore` is another number.
+
     Example:
         >>> loss = SegmentationCrossEntropy()
         >>> round(float(loss(np.array([[[1, 255]]]), np.zeros((1, 1, 2, 2)))), 4)
@@ -175,6 +178,8 @@ class SegmentationCrossEntropy(keras.losses.Loss):
 
     def call(self, y_true, y_pred):
         labels, classes = ops.cast(y_true, "int32"), y_pred.shape[-1]
+        if self.ignore == IGNORE:
+            check_class_count(classes)
         known = (labels >= 0) & (labels < classes)
         losses = ops.sparse_categorical_crossentropy(ops.where(known, labels, 0), y_pred, from_logits=True)
         unknown = ops.where(labels == self.ignore, 0.0, float("nan"))

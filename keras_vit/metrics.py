@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.labels import IGNORE
+from keras_vit.labels import IGNORE, check_class_count
 
 LIMB = 2**20  # A count of pixels is high · LIMB + low, since a float32 is exact up to 2**24 only.
 
@@ -50,6 +50,9 @@ class MeanIoU(keras.metrics.Metric):
         num_classes: The number of classes.
         ignore: The number of pixels without a label.
 
+    Raises:
+        ValueError: for more than 255 classes, unless `ignore` is another number.
+
     Example:
         >>> metric = MeanIoU(2)
         >>> float(metric(np.array([[[0, 1, 255]]]), np.array([[[[1.0, 0], [1, 0], [1, 0]]]])))
@@ -58,6 +61,8 @@ class MeanIoU(keras.metrics.Metric):
 
     def __init__(self, num_classes, ignore=IGNORE, name="mean_iou", dtype=None):
         super().__init__(name=name, dtype=dtype)
+        if ignore == IGNORE:
+            check_class_count(num_classes)
         self.num_classes, self.ignore = num_classes, ignore
         cells = (num_classes * num_classes,)
         self.low = self.add_variable(cells, "zeros", "float32", name="low")

@@ -242,7 +242,7 @@ def box_batches(samples, preprocessing, batch_size):
         batch_size: Images per batch.
 
     Returns:
-        tf.data.Dataset of (images, boxes, counts, sizes): float32 (batch, height, width, channels); float32
+        tf.data.Dataset of (images, boxes, counts, sizes): float32 (batch, height, width, channels); float64
         (batch, most boxes, 7), int32 (batch,), the numbers of boxes, of which the others are padding; and
         int32 (batch, 2), the heights and widths of the images.
 

@@ -11,13 +11,14 @@ def moved(boxes, scale, offset):
     """Boxes at `scale` · position + `offset`.
 
     Args:
-        boxes: float32 (boxes, 7): rows of `COLUMNS`.
+        boxes: (boxes, 7): rows of `COLUMNS`, which are float32 from here on.
         scale, offset: float32 (2,): (down, right), in fractions of the image's sides.
 
     Example:
         >>> moved(tf.constant([[0.0, 0.0, 0.5, 1.0, 2, 0, 0.5]]), [1.0, 2.0], [0.0, -0.5]).numpy().tolist()
         [[-0.5, 0.0, 0.5, 1.0, 2.0, 0.0, 1.0]]
     """
+    boxes = tf.cast(boxes, tf.float32)
     scale, offset = (tf.reverse(tf.cast(tf.stack(each), tf.float32), [0]) for each in (scale, offset))
     sides = boxes[:, :4] * tf.tile(scale, [2]) + tf.tile(offset, [2])
     return tf.concat([sides, boxes[:, 4:6], boxes[:, 6:] * tf.reduce_prod(scale)], axis=1)
@@ -50,7 +51,7 @@ def prepare_boxes(boxes, size, preprocessing):
     """Boxes as the label of an image that a `Preprocessing` has resized: float32 (`MAX_BOXES`, 7).
 
     Args:
-        boxes: float32 (boxes, 7).
+        boxes: float64 (boxes, 7).
         size: int32 (2,), the height and width of the image itself.
         preprocessing: `Preprocessing`.
 

@@ -32,7 +32,7 @@ class Dataset:
         bad_images: Paths of images that cannot be read and were skipped.
         task: The name of the kind of its labels, such as "single_label" (a label is a class index, int32),
             "multi_label" (float32 (classes,) of 0 and 1), "regression" (float32 (targets,)), "segmentation"
-            (int32 (height, width), 255: ignored) and "detection" (float32 (boxes, 7): rows of
+            (int32 (height, width), 255: ignored) and "detection" (float64 (boxes, 7): rows of
             `labels.boxes.COLUMNS`).
         ignored_files: Paths of a folder's other files, except hidden ones.
         empty_folders: Paths of its subfolders without images.

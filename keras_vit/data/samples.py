@@ -74,7 +74,8 @@ class IndexedSamples:
     def __getitem__(self, index):
         """A sample: (bytes of the encoded image, label).
 
-        The label is an int, float32 (targets,) or (boxes, 7), or the uint8 (height, width, 1) of a mask.
+        The label is an int, float32 (targets,), float64 (boxes, 7), or the uint8 (height, width, 1) of a
+        mask.
 
         Raises:
             IndexError: if there is no such sample.
@@ -316,10 +317,10 @@ def shuffled(position, n, seed):
 
 
 def label_reader(labels):
-    """A function from an index, a tensor, to a label: int32 (), float32 (targets,) or (boxes, 7)."""
+    """A function from an index, a tensor, to a label: int32 (), float32 (targets,) or float64 (boxes, 7)."""
     if labels and isinstance(labels[0], bytes):
         encoded, shape = tf.constant(labels), (-1, len(COLUMNS))
-        return lambda index: tf.reshape(tf.io.decode_raw(encoded[index], tf.float32), shape)
+        return lambda index: tf.reshape(tf.io.decode_raw(encoded[index], tf.float64), shape)
     labels = np.asarray(labels)
     labels = tf.constant(labels, tf.int32 if labels.dtype.kind in "iu" else tf.float32)
     return lambda index: labels[index]

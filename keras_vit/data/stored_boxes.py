@@ -84,8 +84,8 @@ def checked_rows(objects, size, numbers, are_fractions=False):
         reason = None
         if one.name not in numbers:
             reason = f"unknown class {one.name!r}"
-        elif box[0] >= box[2] or box[1] >= box[3]:
-            reason = f"no extent: {_in_words(one.sides)}"
+        elif box[0] > box[2] or box[1] > box[3]:
+            reason = f"sides in the wrong order: {_in_words(one.sides)}"
         elif (box < -far).any() or (box > 1 + far).any():
             reason = f"outside of its image of {size[0]}×{size[1]} pixels: {_in_words(one.sides)}"
         elif (key := (*one.sides, one.name)) in seen:
@@ -94,7 +94,6 @@ def checked_rows(objects, size, numbers, are_fractions=False):
             reasons.append(f"{one.where} ({reason})")
             continue
         seen.add(key)
-        box = np.clip(box, 0, 1)
         area = (box[2] - box[0]) * (box[3] - box[1])
         if one.area is not None:
             area = float(one.area) / (size[0] * size[1])

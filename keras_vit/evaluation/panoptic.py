@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.labels import IGNORE
+from keras_vit.labels import IGNORE, check_class_count
 from keras_vit.tasks.task import names_or_indices
 
 
@@ -32,7 +32,7 @@ def panoptic_counts(
         in whatever order or groups they are counted.
 
     Raises:
-        ValueError: for another shape or class.
+        ValueError: for another shape or class, or more than 255 classes.
 
     Example:
         >>> label = np.zeros((2, 2, 2), int)
@@ -41,6 +41,7 @@ def panoptic_counts(
 
     Source: Kirillov et al. 2019, "Panoptic segmentation".
     """
+    check_class_count(num_classes)
     maps = [np.asarray(each) for each in (predicted, label)]
     for each in maps:
         if each.ndim != 3 or each.shape != (*maps[0].shape[:2], 2):

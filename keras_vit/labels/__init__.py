@@ -2,6 +2,7 @@
 
 from keras_vit import names, rules
 from keras_vit.labels.class_maps import IGNORE as IGNORE
+from keras_vit.labels.class_maps import check_class_count as check_class_count
 from keras_vit.labels.label_kind import LabelKind
 from keras_vit.lazy import discovered, lazy_names
 from keras_vit.messages import article

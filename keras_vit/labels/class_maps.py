@@ -7,6 +7,20 @@ from keras_vit.labels.label_kind import ExclusiveClasses
 IGNORE = 255  # the number of pixels without a label, as in the masks of VOC and Cityscapes
 
 
+def check_class_count(num_classes):
+    """Raise ValueError if one of so many classes had the number of pixels without a label.
+
+    >>> check_class_count(256)
+    Traceback (most recent call last):
+    ValueError: expected at most 255 classes, since 255 marks pixels without a label; got 256
+    """
+    if num_classes > IGNORE:
+        raise ValueError(
+            f"expected at most {IGNORE} classes, since {IGNORE} marks pixels without a label; "
+            f"got {num_classes}"
+        )
+
+
 class ClassMaps(ExclusiveClasses):
     """A map of the classes of all pixels, 255 for those to ignore; outputs are logits of each pixel."""
 
@@ -21,6 +35,7 @@ class ClassMaps(ExclusiveClasses):
             raise ValueError(
                 f"expected a class map (height, width) per sample; got labels of shape {labels.shape[1:]}"
             )
+        check_class_count(num_outputs)
         counted = labels[labels != IGNORE]
         if counted.size and not 0 <= counted.min() <= counted.max() < num_outputs:
             worst = counted.min() if counted.min() < 0 else counted.max()

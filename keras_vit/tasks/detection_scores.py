@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.labels.boxes import in_pixels
 from keras_vit.tasks.task import names_or_indices
 
 MAX_DETECTIONS = 100  # of an image that are scored
@@ -141,8 +142,7 @@ def predictions_of(detections, boxes, sizes, num_classes):
         num_classes: The class count of the model.
     """
     rows_found = [np.column_stack([one.boxes, one.classes, one.scores]) for one in detections]
-    scales = [[width, height] * 2 + [1, 1, height * width] for height, width in np.asarray(sizes).tolist()]
-    truth = [np.asarray(rows, "float64") * scale for rows, scale in zip(boxes, scales)]
+    truth = [in_pixels(rows, size) for rows, size in zip(boxes, sizes)]
     return DetectionPredictions(
         np.array([(len(rows), len(others)) for rows, others in zip(rows_found, truth)], "int64"),
         np.concatenate(rows_found, dtype="float64"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.labels import IGNORE
+from keras_vit.labels import IGNORE, check_class_count
 from keras_vit.tasks.task import concatenate, names_or_indices
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class SegmentationPredictions:
         num_classes: int,
     ) -> SegmentationPredictions:
         """Of class maps: arrays (samples, height, width), or lists of maps (height, width) of any sizes."""
+        check_class_count(num_classes)
         pairs = [_pairs(*maps, num_classes) for maps in zip(labels, predicted)]
         boundaries = [boundary_f(*maps) for maps in zip(predicted, labels)]
         return cls(

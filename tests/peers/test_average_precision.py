@@ -2,16 +2,23 @@
 
 import contextlib
 import io
+import json
 
 import numpy as np
 import pytest
 from made.detections import images_of, random_predictions
 from made.instances import random_images
 from peers.packages import faster_coco_eval
+from PIL import Image
 
 from keras_vit.cli.coco import coco_parts
+from keras_vit.data import load_dataset
+from keras_vit.data.batches import box_batches
 from keras_vit.evaluation import MaskPredictions, detection_classes, detection_scores, mask_average_precision
 from keras_vit.labels.boxes import COLUMNS
+from keras_vit.models.detection.detecting import Detections
+from keras_vit.preprocessing import Preprocessing
+from keras_vit.tasks.detection_scores import DetectionPredictions, predictions_of
 
 REASON = "pycocotools is not installed; see requirements-peers.txt"
 pycocotools_coco = pytest.importorskip("pycocotools.coco", reason=REASON)
@@ -147,3 +154,52 @@ def test_a_file_of_predictions_is_read_by_pycocotools(rng, tmp_path):
             left, top, right, bottom = (one[side] for side in COLUMNS[:4])
             assert (names[row["category_id"] - 1], row["score"]) == (one["name"], one["score"])
             assert row["bbox"] == [left, top, right - left, bottom - top]
+
+
+@pytest.mark.slow
+@every_package
+def test_average_precision_through_a_folder_of_coco_is_that_of_other_packages(package, rng, tmp_path):
+    """Objects at the limits of sizes, and detections at the thresholds of the IoU, in images of odd sizes."""
+    images, annotations, detections = [], [], []
+    for number in range(60):
+        height, width = rng.integers(150, 700, 2).tolist()
+        Image.new("L", (width, height)).save(tmp_path / f"{number:02}.png")
+        images.append({"id": number, "file_name": f"{number:02}.png", "width": width, "height": height})
+        rows = []
+        for _ in range(rng.integers(1, 6)):
+            box = [*np.round(rng.uniform(0, 50, 2), 2).tolist(), *rng.choice([32, 96, 24.75, 0], 2).tolist()]
+            own = {"id": len(annotations) + 1, "image_id": number, "category_id": int(rng.integers(1, 4))}
+            crowd = int(rng.random() < 0.1)
+            annotations.append({**own, "bbox": box, "area": box[2] * box[3], "iscrowd": crowd})
+            left, top, of_width, of_height = box
+            part = rng.choice([0.5, 0.75, 1])
+            rows.append((left, top, left + of_width, top + of_height * part, own["category_id"] - 1))
+        rows, scores = np.float32(rows), np.sort(np.float32(rng.random(len(rows))))[::-1]
+        detections.append(Detections(rows[:, :4], scores, rows[:, 4].astype(int)))
+    content = {"images": images, "annotations": annotations}
+    content["categories"] = [{"id": number, "name": str(number)} for number in (1, 2, 3)]
+    (tmp_path / "labels.json").write_text(json.dumps(content))
+    samples = load_dataset(f"folder:{tmp_path}", task="detection", seed=None).split("train")
+    boxes = [
+        (rows[:count], size)
+        for _, padded, counts, sizes in box_batches(samples, Preprocessing(8), 16).as_numpy_iterator()
+        for rows, count, size in zip(padded, counts, sizes)
+    ]
+    predictions = predictions_of(detections, *zip(*boxes), 3)
+    as_file = DetectionPredictions(
+        predictions.counts,
+        predictions.detections,
+        np.array(
+            [
+                [*corners(one["bbox"]), one["category_id"] - 1, one["iscrowd"], one["area"]]
+                for one in annotations
+            ]
+        ),
+        3,
+    )
+    assert_same_scores(predictions, *coco_scores(as_file, *classes_of(package)))
+
+
+def corners(box):
+    left, top, width, height = box
+    return left, top, left + width, top + height

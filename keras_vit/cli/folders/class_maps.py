@@ -3,10 +3,10 @@
 import collections
 
 from keras_vit.cli.folders.folder import Folder
+from keras_vit.labels import check_class_count
 from keras_vit.messages import printable
 
 OVERLAYS = "overlays"
-MAX_CLASSES = 255  # in the masks of a data set
 
 
 class ClassMaps(Folder):
@@ -19,8 +19,7 @@ class ClassMaps(Folder):
         from keras_vit.inspection.class_map_pictures import class_overlay, palette_png, png_bytes
         from keras_vit.tasks.task import names_or_indices
 
-        if model.num_classes > MAX_CLASSES:
-            raise ValueError(f"masks have at most {MAX_CLASSES} classes; the model has {model.num_classes}")
+        check_class_count(model.num_classes)
         folder.mkdir()
         names = lines_of_classes(names_or_indices(model.class_names, model.num_classes))
         (folder / CLASSES).write_text("".join(f"{name}\n" for name in names), encoding="utf-8")

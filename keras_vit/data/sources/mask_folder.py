@@ -130,7 +130,7 @@ def read_classes(root):
     kinds = {key and key.startswith("#") for key in keys}  # None: no key; False: a value; True: a color
     if (
         len(lines) > IGNORE + 1
-        or not names
+        or not 0 < len(names) <= IGNORE
         or any(len(line) > 2 or not line[0] for line in lines)
         or any(len({*one}) < len(one) for one in (names, values))
         or None in values
@@ -138,8 +138,8 @@ def read_classes(root):
         or (None in kinds and len(lines) > IGNORE)
     ):
         raise ValueError(
-            f"{os.fspath(path)}: expected up to {IGNORE} lines, each with the name of another class, or "
-            f"{NO_CLASS!r} for a value to ignore; or a tab and a value from 0 to {IGNORE}, or a color as "
+            f"{os.fspath(path)}: expected lines of up to {IGNORE} classes, each with the name of another class, "
+            f"or {NO_CLASS!r} for a value to ignore; or a tab and a value from 0 to {IGNORE}, or a color as "
             "#ff0000, after each name"
         )
     colors = tuple(values) if True in kinds else None

@@ -11,7 +11,7 @@ from keras_vit.data.stored.column_types import ColumnForm, is_list_of, one, seve
 from keras_vit.data.stored.label_storage import LabelStorage, Meaning
 from keras_vit.data.stored_boxes import box_class_names, numbered_rows, size_of
 from keras_vit.labels import label_kind
-from keras_vit.labels.boxes import encode_boxes
+from keras_vit.labels.boxes import DECIMALS, encode_boxes, in_pixels
 from keras_vit.lazy import LazyModule
 
 tf, tfds = LazyModule("tensorflow"), LazyModule("tensorflow_datasets")
@@ -90,26 +90,26 @@ class Boxes(LabelStorage):
         crowd = next((field for field in CROWDS if field in inner), None)
 
         def rows(objects):
-            top, left, bottom, right = tf.unstack(tf.cast(objects[box], tf.float32), axis=1)
-            is_crowd = tf.cast(objects[crowd], tf.float32) if crowd else tf.zeros_like(top)
+            top, left, bottom, right = tf.unstack(tf.cast(objects[box], tf.float64), axis=1)
+            is_crowd = tf.cast(objects[crowd], tf.float64) if crowd else tf.zeros_like(top)
             area = (bottom - top) * (right - left)
             return tf.stack(
-                [left, top, right, bottom, tf.cast(objects[label], tf.float32), is_crowd, area], axis=1
+                [left, top, right, bottom, tf.cast(objects[label], tf.float64), is_crowd, area], axis=1
             )
 
         return rows, tuple(inner[label].names)
 
     def columns_of(self, label, name, content):
         width, height = size_of(content)
-        left, top, right, bottom, number, crowd, area = np.asarray(label, "float64").T
-        box = np.stack([left * width, top * height, (right - left) * width, (bottom - top) * height], axis=1)
+        left, top, right, bottom, number, crowd, area = in_pixels(label, (height, width)).T
+        box = np.round(np.stack([left, top, right - left, bottom - top], axis=1), DECIMALS)
         return {
             "width": width,
             "height": height,
             "objects": {
                 "bbox": box.tolist(),
                 "category": number.astype(int).tolist(),
-                "area": (area * width * height).tolist(),
+                "area": area.tolist(),
                 "iscrowd": crowd.astype(bool).tolist(),
             },
         }

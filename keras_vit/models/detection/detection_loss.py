@@ -117,7 +117,8 @@ def _without_padding(rows):
     """The rows up to the last one that is no padding in any image, where a graph may have such a shape."""
     if keras.backend.backend() != "tensorflow":
         return rows
-    most = ops.max(ops.sum(ops.cast(rows[..., 4] >= 0, "int32"), axis=1), initial=0)
+    ends = ops.where(rows[..., 4] >= 0, ops.arange(1, ops.shape(rows)[1] + 1), 0)
+    most = ops.max(ends, initial=0)
     return rows[:, : ops.maximum(most, 1)]
 
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.labels import IGNORE
+from keras_vit.labels import IGNORE, check_class_count
 from keras_vit.models.segmentation.matching import assign
 
 OVERSAMPLING = 3  # points that are drawn for each one that is compared
@@ -35,6 +35,9 @@ def query_loss(masks, classes, labels, draw=keras.random.uniform, num_points=125
         divides by the number of masks and the weights of the classes of all images, so that it would depend
         on how a batch is divided among devices.
 
+    Raises:
+        ValueError: for more than 255 classes.
+
     Example:
         >>> masks, classes = np.zeros((2, 4, 4, 3)), np.zeros((2, 3, 3))
         >>> query_loss(masks, classes, np.zeros((2, 8, 8), "int32"), num_points=16).shape
@@ -44,6 +47,7 @@ def query_loss(masks, classes, labels, draw=keras.random.uniform, num_points=125
     """
     masks, classes = ops.cast(masks, "float32"), ops.cast(classes, "float32")
     num_queries, count = classes.shape[1], classes.shape[-1] - 1
+    check_class_count(count)
     labels = ops.cast(labels, "int32")
     is_class = (labels >= 0) & (labels < count)
     is_wrong = ops.any(~is_class & (labels != IGNORE), axis=(1, 2))

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_vit.labels import IGNORE
+from keras_vit.labels import IGNORE, check_class_count
 from keras_vit.models.segmentation.query_outputs import query_outputs
 from keras_vit.rules import number
 
@@ -30,7 +30,8 @@ def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range
         them: the class of each pixel, 255 for none, and the number of its segment in the image, from 1 on.
 
     Raises:
-        ValueError: for another head, an image that cannot be read, or a model that computes NaN.
+        ValueError: for another head, more than 255 classes, an image that cannot be read, or a model that
+            computes NaN.
 
     Example:
         >>> encoder = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
@@ -42,6 +43,7 @@ def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range
     """
     _FRACTION.check("threshold", threshold)
     _FRACTION.check("overlap", overlap)
+    check_class_count(model.num_classes)
     results = []
     for _, classes, masks_of in query_outputs(model, images, value_range):
         classes = np.asarray(ops.softmax(classes))  # (q, k + 1)

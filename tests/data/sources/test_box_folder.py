@@ -6,6 +6,10 @@ import pytest
 from PIL import Image
 
 from keras_vit.data import load_dataset
+from keras_vit.data.batches import box_batches, training_batches
+from keras_vit.models.detection.detecting import Detections
+from keras_vit.preprocessing import Preprocessing
+from keras_vit.tasks.detection_scores import detection_scores, predictions_of
 
 NAMES = ("cat", "dog")
 WIDTH, HEIGHT = 40, 20
@@ -204,10 +208,9 @@ def without(key, index, name):
 
 # What is wrong with a COCO file → the message.
 WRONG = {
-    "no extent": (changed("annotations", 0, bbox=[4, 2, 0, 10]), "annotation 0 (no extent: left, top, "),
     "wrong order": (
         changed("annotations", 0, bbox=[20, 12, -16, -10]),
-        "(no extent: left, top, right, bottom",
+        "annotation 0 (sides in the wrong order: left, top, right, bottom 20, 12, 4, 2)",
     ),
     "outside": (
         changed("annotations", 0, bbox=[4, 2, 38, 10]),
@@ -319,9 +322,41 @@ def test_a_folder_without_boxes_is_refused(tmp_path):
         load(tmp_path)
 
 
-def test_boxes_that_are_rounded_over_the_edge_are_cut(tmp_path):
+def test_boxes_that_are_rounded_over_the_edge_are_cut_where_they_are_trained_on(tmp_path):
     write_coco(tmp_path, **changed("annotations", 0, bbox=[-0.4, 2, 40.9, 10])(coco()))
-    assert objects_of(load(tmp_path, seed=None).split("train"))[0] == [("dog", 0, 2, 40, 12)]
+    samples = load(tmp_path, seed=None).split("train").take([0])
+    assert objects_of(samples)[0] == [("dog", -0.4, 2, 40.5, 12)]
+    [(_, [trained])] = training_batches(samples, Preprocessing(8), 1, seed=0, steps=1).as_numpy_iterator()
+    np.testing.assert_allclose(trained[0, :4], [0, 0.1, 1, 0.6], atol=1e-6)
+
+
+@pytest.mark.parametrize("side", [2, 3])
+def test_a_box_without_extent_counts_but_is_not_trained_on(side, tmp_path):
+    """As some in COCO's own files, which its evaluation counts as objects that nothing finds."""
+    box = [4, 2, 16, 10]
+    box[side] = 0
+    content = changed("annotations", 1, bbox=box, image_id=100)(coco())
+    write_coco(tmp_path, **content)
+    samples = load(tmp_path, seed=None).split("train").take([0])
+    assert len(samples[0][1]) == 2
+    [(_, [trained])] = training_batches(samples, Preprocessing(8), 1, seed=0, steps=1).as_numpy_iterator()
+    assert (trained[:, 4] >= 0).sum() == 1
+
+
+@pytest.mark.parametrize("size", [(427, 640), (49, 50), (333, 500)])
+def test_pixels_are_those_of_the_file_where_they_are_scored(size, tmp_path):
+    """An object of exactly 32 × 32 pixels is small and medium; an IoU of exactly 0.5 is enough."""
+    box = [17, 9, 32, 32]
+    Image.fromarray(np.zeros((*size, 3), "uint8")).save(tmp_path / "a.png")
+    annotation = {"id": 1, "image_id": 1, "category_id": 1, "bbox": box, "area": 1024}
+    content = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [annotation]}
+    (tmp_path / "a.json").write_text(json.dumps({**content, "categories": [{"id": 1, "name": "cat"}]}))
+    samples = load(tmp_path, seed=None).split("train")
+    [(_, boxes, _, sizes)] = box_batches(samples, Preprocessing(8), 1).as_numpy_iterator()
+    half = Detections(np.float32([[17, 9, 49, 25]]), np.float32([0.9]), np.array([0]))
+    scores = detection_scores(predictions_of([half], boxes, sizes, 1))
+    assert scores["ap50"] == pytest.approx(1) and scores["ap75"] == 0
+    assert scores["ap_small"] == scores["ap_medium"] == pytest.approx(0.1) and scores["ap_large"] is None
 
 
 def test_images_turned_by_their_exif_data_have_the_boxes_as_they_are_shown(tmp_path):

@@ -99,7 +99,16 @@ def test_masks_in_color_have_the_classes_of_their_colors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["a\t0\nb", "a\t0\nb\t0", "a\t0\nb\t256", "a\t#000000\nb\t7", "a\t1\t2\nb\t3\t4", "\t1\na\t2"]
+    "text",
+    [
+        "".join(f"class {number}\t{number}\n" for number in range(256)),
+        "a\t0\nb",
+        "a\t0\nb\t0",
+        "a\t0\nb\t256",
+        "a\t#000000\nb\t7",
+        "a\t1\t2\nb\t3\t4",
+        "\t1\na\t2",
+    ],
 )
 def test_lines_of_classes_are_all_of_one_form(text, tmp_path):
     write_masks(tmp_path, 4)

@@ -109,8 +109,8 @@ def records_of(samples):
     "objects, message",
     [
         (
-            {"bbox": [[4, 2, 0, 10]], "category": [1]},
-            r"row 0 \(no extent: left, top, right, bottom 4, 2, 4, 12\)",
+            {"bbox": [[4, 2, -1, 10]], "category": [1]},
+            r"row 0 \(sides in the wrong order: left, top, right, bottom 4, 2, 3, 12\)",
         ),
         ({"bbox": [[4, 2, 60, 10]], "category": [1]}, r"row 0 \(outside of its image of 40×20 pixels: "),
         ({"bbox": [[4, 2, 6]], "category": [1]}, r"row 0: expected 4 numbers of a box; got \[4"),

@@ -61,6 +61,7 @@ def test_padding_and_the_order_of_rows_do_not_matter(batch, rng):
     expected = numpy(loss(labels, outputs))
     padded = np.concatenate([labels, np.tile(np.eye(7, dtype="float32")[4] * -1, (4, 92, 1))], axis=1)
     np.testing.assert_allclose(numpy(loss(padded, outputs)), expected, rtol=1e-5)
+    np.testing.assert_allclose(numpy(loss(padded[:, ::-1], outputs)), expected, rtol=1e-5)
 
 
 def test_a_class_out_of_range_makes_the_loss_nan(batch):
