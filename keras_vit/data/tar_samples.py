@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-import tarfile
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +10,7 @@ import tensorflow as tf
 from keras_vit.data.maps import MapReader
 from keras_vit.data.samples import READ_BATCH, IndexedSamples, label_reader, not_converted
 from keras_vit.data.shard_cache import opened
+from keras_vit.data.tar_headers import tar_entries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,30 +154,23 @@ def tar_index(shard):
         shard: The path of the file, or a `RemoteShard`.
 
     Raises:
-        ValueError: if it is not an uncompressed tar file, or is cut off.
+        ValueError: if it is not an uncompressed tar file, or is damaged or cut off.
 
     Example:
+        >>> import tarfile
         >>> with tarfile.open(tmp / "a.tar", "w") as tar:
         ...     tar.addfile(tarfile.TarInfo("0.cls"))
         >>> tar_index(tmp / "a.tar")
         [('0.cls', 512, 0)]
     """
-    members, shown = [], repr(str(shard))
-    try:
-        with opened(shard) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            end = os.fstat(file.fileno()).st_size
-            for entry in tar:
-                tar.members = []  # It would keep all of them.
-                if entry.offset_data + entry.size > end:
-                    raise ValueError(f"{shown} is cut off in {entry.name!r}")
-                if entry.issparse():
-                    raise ValueError(f"{shown} has a sparse file, {entry.name!r}")
-                if entry.isfile() and not os.path.basename(entry.name).startswith("."):
-                    members.append((entry.name, entry.offset_data, entry.size))
-            if os.pread(file.fileno(), 512, tar.offset) != bytes(512):  # Two such blocks are the end.
-                raise ValueError(f"{shown} is cut off after {len(members)} files")
-    except (tarfile.TarError, EOFError) as error:
-        raise ValueError(
-            f"{shown} is no uncompressed tar file, or is damaged ({error}); unpack .tar.gz first"
-        ) from None
-    return members
+    with opened(shard) as file:
+        try:
+            return [
+                (entry.name, entry.first, entry.size)
+                for entry in tar_entries(file)
+                if entry.is_file and not os.path.basename(entry.name).startswith(".")
+            ]
+        except ValueError as error:
+            raise ValueError(
+                f"{str(shard)!r} {error}; expected a whole tar file that is not compressed: unpack .tar.gz"
+            ) from None
