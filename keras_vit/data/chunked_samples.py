@@ -24,7 +24,7 @@ class ChunkedSamples:
         read: A function from a shard, `columns` and places in it, int64 (n, …), in order. It yields the
             positions of some places, and by column the bytes there.
         name: A function from a shard and a place in it to a text for messages.
-        shards: The shard of each chunk: a path or a `RemoteShard`, which is fetched before it is read.
+        shards: The shard of each chunk: a `Shard`, which is fetched before it is read if it is remote.
         rows: The index of the chunk of each sample, and its place there: int64 (samples, …), in order.
         columns: The names of the images, and perhaps of the maps.
         labels: The label of each sample, as of `Samples`; None with maps.

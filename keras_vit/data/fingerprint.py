@@ -120,7 +120,10 @@ def differences(before, now):
         ['classes: were (0, 1, 2, 3, 4 and 5 more), are (1, 0, 2, 3, 4 and 5 more)']
     """
     changed = []
-    if before["version"] != now["version"]:
+    versions = before["version"], now["version"]
+    if versions[0] != versions[1] and all(str(version).startswith("files ") for version in versions):
+        changed.append("the names, sizes, labels or contents of its files")
+    elif versions[0] != versions[1]:
         changed.append(f"version: was {before['version']}, is {now['version']}")
     if before["classes"] != now["classes"]:
         changed.append(f"classes: were ({_names(before, now)}), are ({_names(now, before)})")

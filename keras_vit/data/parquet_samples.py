@@ -1,7 +1,5 @@
 """Images in Parquet files, read by row groups."""
 
-import os
-
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -21,7 +19,7 @@ def read_rows(shard, columns, places):
     """The contents of images in some rows of a Parquet file, as `ChunkedSamples` reads them.
 
     Args:
-        shard: The path of the file, or a `RemoteShard`.
+        shard: A `Shard`, or the path of the file.
         columns: The names of columns with images.
         places: The numbers of the row group and of the row in it, ascending: int64 (rows, 2).
 
@@ -61,7 +59,11 @@ def read_rows(shard, columns, places):
 
 def _readable(shard):
     """What Arrow reads of a shard: a file of its own, which needs no lock of Python, or one of the cache."""
-    return opened(shard) if is_remote(shard) else pyarrow.OSFile(os.fspath(shard))
+    file = opened(shard)
+    if is_remote(shard):
+        return file
+    with file:
+        return pyarrow.OSFile(file.name)
 
 
 def _contents(column, place):

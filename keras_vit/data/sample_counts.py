@@ -15,20 +15,21 @@ def check_counts(counts):
     img2dataset's `NAME_stats.json`; they are not fetched for remote files.
 
     Args:
-        counts: dict from each tar file, a path or a `RemoteShard`, to its sample count.
+        counts: dict from each tar file, a `Shard`, to its sample count.
 
     Raises:
         ValueError: if a count differs, or the metadata are damaged.
 
     Example:
+        >>> from keras_vit.data.shard_cache import Shard
         >>> _ = (tmp / "sizes.json").write_text('{"a.tar": 5}')
-        >>> check_counts({str(tmp / "a.tar"): 5})
+        >>> check_counts({Shard(f"{tmp}/a.tar", size=0, version=0): 5})
 
     Source: timm's `data/readers/reader_wds.py`, open_clip's `data.py`, img2dataset's `writer.py`.
     """
     known = {}
     for shard, count in counts.items():
-        folder, _, name = (shard.url if is_remote(shard) else os.path.abspath(shard)).rpartition("/")
+        folder, _, name = (shard.place if is_remote(shard) else os.path.abspath(shard.place)).rpartition("/")
         own = {f"{os.path.splitext(name)[0]}_stats.json": functools.partial(_of_download, name)}
         for file, read in (OF_FOLDER if is_remote(shard) else OF_FOLDER | own).items():
             if (folder, file) not in known:

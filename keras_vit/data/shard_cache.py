@@ -14,65 +14,67 @@ import zlib
 from filelock import FileLock
 from tqdm import tqdm
 
-from keras_vit.data.remote_files import described, download, file_name
+from keras_vit.data.remote_files import described, download, file_name, is_url
 from keras_vit.messages import redact_url
 from keras_vit.writing import atomic_write, cache_folder, flush, temporary_folder
 
 BOUND = "KERAS_VIT_SHARD_CACHE_GB"
 GIGABYTES = 100
 THREADS = 8  # that request or read shards
-FORMAT = 1  # of what is stored; another number where sources read other values
+BLOCKS, BLOCK = 64, 4096  # and bytes of each, of which the digest of a large shard is
+WHOLE = BLOCKS * BLOCK * 4  # bytes of a shard that is no large one
+FORMAT = 2  # of what is stored; another number where sources read other values
 
 
 @dataclasses.dataclass(frozen=True)
-class RemoteShard:
-    """A version of a file at a URL. Its text has no credentials.
+class Shard:
+    """A version of a file. Its text has no credentials.
 
     Args:
-        url: The URL.
+        place: Its path or URL.
         size: The size in bytes.
-        version: A text that differs between versions.
+        version: A text that differs between versions: of a local file its time of modification and its
+            number in the file system.
     """
 
-    url: str
+    place: str
     size: int
     version: str
 
     def __str__(self):
-        return redact_url(self.url)
+        return redact_url(self.place)
 
     def __repr__(self):
         return repr(str(self))
 
+    @property
+    def name(self):
+        """The name of the file."""
+        return file_name(self.place) if is_url(self.place) else os.path.basename(self.place)
 
-def remote_shards(urls):
-    """The `RemoteShard` at each URL; None for one that is missing."""
 
-    _bound()  # refuses another text
+def shards_at(places):
+    """The `Shard` at each path or URL; None for one that is missing."""
+    is_any_remote = any(map(is_url, places))
+    if is_any_remote:
+        _bound()  # refuses another text
 
-    def shard(url):
+    def shard(place):
         with contextlib.suppress(FileNotFoundError):
-            return RemoteShard(url, *described(url))
+            if is_url(place):
+                return Shard(place, *described(place))
+            return Shard(place, *_state(os.stat(place))) if os.path.isfile(place) else None
 
-    return [*_in_threads(shard, urls)]
+    return [*_in_threads(shard, places, THREADS if is_any_remote else 1)]
 
 
 def is_remote(shard):
-    """Whether a shard is a `RemoteShard`, and no path."""
-    return isinstance(shard, RemoteShard)
+    """Whether a shard is at a URL."""
+    return isinstance(shard, Shard) and is_url(shard.place)
 
 
-def identity(shard):
-    """(name, size in bytes, version) of a shard, by which a changed one is recognized.
-
-    >>> _ = (tmp / "a.tar").write_bytes(b"1234")
-    >>> identity(tmp / "a.tar")[:2]
-    ('a.tar', 4)
-    """
-    if is_remote(shard):
-        return file_name(shard.url), shard.size, shard.version
-    status = os.stat(shard)
-    return os.path.basename(shard), status.st_size, status.st_mtime_ns
+def _state(status):
+    return status.st_size, f"{status.st_mtime_ns} {status.st_ino}"
 
 
 def opened(shard):
@@ -82,10 +84,10 @@ def opened(shard):
     at most $KERAS_VIT_SHARD_CACHE_GB (100) gigabytes. A file that is open stays readable.
 
     Args:
-        shard: A path or a `RemoteShard`.
+        shard: A `Shard`, or a path.
 
     Raises:
-        OSError: if the file is missing, has changed, or cannot be read, in several attempts.
+        OSError: if the file is missing, is another version, or cannot be read, in several attempts.
 
     Example:
         >>> (tmp / "a.tar").touch()
@@ -94,7 +96,7 @@ def opened(shard):
         b''
     """
     if not is_remote(shard):
-        return open(shard, "rb")
+        return _opened_here(shard)
     path = _path(dataclasses.astuple(shard), ".shard")
     with contextlib.suppress(FileNotFoundError):
         return _used(path)
@@ -102,18 +104,30 @@ def opened(shard):
     with FileLock(path.with_suffix(".lock")):
         with contextlib.suppress(FileNotFoundError):  # Another process or thread may have fetched it.
             return _used(path)
-        if described(shard.url) != (shard.size, shard.version):
-            raise OSError(f"{shard!r} has changed since the data set was loaded")
-        file = _fetched(shard.url, path, shard.size)
+        if described(shard.place) != (shard.size, shard.version):
+            raise _changed(shard)
+        file = _fetched(shard.place, path, shard.size)
         _remove_old(path.parent)
         return file
+
+
+def _opened_here(shard):
+    file = open(getattr(shard, "place", shard), "rb")  # noqa: SIM115
+    if isinstance(shard, Shard) and _state(os.fstat(file.fileno())) != (shard.size, shard.version):
+        file.close()
+        raise _changed(shard)
+    return file
+
+
+def _changed(shard):
+    return OSError(f"{shard!r} has changed since the data set was loaded")
 
 
 def folder_beside(shard, name):
     """The path of a shard's folder; of a remote one, a folder with a copy of a file beside it, if any."""
     if not is_remote(shard):
-        return pathlib.Path(shard).parent
-    url = f"{shard.url.rpartition('/')[0]}/{name}"
+        return pathlib.Path(shard.place).parent
+    url = f"{shard.place.rpartition('/')[0]}/{name}"
     path = _path(url, "") / name
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -127,34 +141,52 @@ def read_shards(shards, key, read):
     """What a function reads of each shard. It is stored, and not read again from an unchanged shard.
 
     Args:
-        shards: Paths and `RemoteShard`s.
+        shards: A list of `Shard`.
         key: A JSON value that says what is read.
         read: A function from a shard to a JSON value.
 
     Yields:
-        For each shard the JSON value, in which tuples are lists.
+        For each shard the JSON value, in which tuples are lists, and a digest of it and of the content.
 
     Example:
         >>> _ = (tmp / "a.tar").write_bytes(b"1234")
-        >>> list(read_shards([tmp / "a.tar"], "size", os.path.getsize))
+        >>> [value for value, digest in read_shards(shards_at([f"{tmp}/a.tar"]), "size", lambda of: of.size)]
         [4]
     """
 
     def value(shard):
-        place = shard.url if is_remote(shard) else os.path.abspath(shard)
-        path = _path([FORMAT, place, identity(shard), key], ".index")
+        if is_remote(shard):
+            place = shard.place
+        else:  # The other time of a file is later if its time of modification was restored.
+            place = os.path.abspath(shard.place), os.stat(shard.place).st_ctime_ns
+        path = _path([FORMAT, place, shard.size, shard.version, key], ".index")
         with contextlib.suppress(OSError, EOFError, ValueError, TypeError, zlib.error):  # damaged or foreign
-            name, stored = json.loads(gzip.decompress(path.read_bytes()))
+            name, *stored = json.loads(gzip.decompress(path.read_bytes()))
             if name == path.name:
                 return stored
-        content = json.dumps([path.name, read(shard)])
+        text = json.dumps(read(shard))
+        digest = hashlib.sha256(f"{_content_digest(shard)} {text}".encode()).hexdigest()
+        content = f'["{path.name}", {text}, "{digest}"]'
         with contextlib.suppress(OSError, ValueError):  # Data are also read where there can be no cache.
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_write(path, gzip.compress(content.encode(), 1))
-        return json.loads(content)[1]
+        return json.loads(text), digest
 
     values = _in_threads(value, shards, THREADS if any(map(is_remote, shards)) else 1)
     yield from tqdm(values, "reading shards", len(shards), unit="shard", delay=2, disable=None)
+
+
+def _content_digest(shard):
+    """A digest of a file: of the whole content of a small one, and of blocks all over a large one."""
+    digest = hashlib.sha256()
+    with opened(shard) as file:
+        if shard.size <= WHOLE:
+            digest.update(file.read())
+        else:
+            for number in range(BLOCKS):
+                file.seek(number * (shard.size - BLOCK) // (BLOCKS - 1))
+                digest.update(file.read(BLOCK))
+    return digest.hexdigest()
 
 
 def _path(key, suffix):

@@ -1,35 +1,63 @@
 """The files of a data set in shards: their paths and splits."""
 
+import collections
 import glob
 import hashlib
 import json
 import os
 import pathlib
 import re
+import urllib.parse
 
 from keras_vit.data.files import SPLIT_NAMES, paths_of, visible_files
-from keras_vit.data.remote_files import is_url, urls_of
-from keras_vit.data.shard_cache import identity, is_remote, remote_shards
+from keras_vit.data.remote_files import file_name, is_url, urls_of
+from keras_vit.data.shard_cache import shards_at
 from keras_vit.messages import listed, redact_url
 
 INCOMPLETE = ".incomplete.json"  # in a folder that `write_shards` has not finished
-MANY = 100_000  # files that a pair of braces may stand for
+MANY = 100_000  # files that a pattern may stand for
 
 
 def split_shards(argument, suffix):
-    """The split of each file that an argument of `shard_paths` stands for, by its path.
+    """The split of each file that an argument of `shards_of` stands for, by its `Shard`.
 
-    The words of a file's name, and of its folders within the argument, say the split: train, val, validation
-    or test; train without such a word. An argument that is a dict of these is returned.
+    The words of a file's path say the split: train, val, validation or test; train without such a word. Only
+    its name and the folders within that of the argument count, which all parts of the argument share.
+
+    Args:
+        argument: As of `shards_of`; or a dict from paths to splits.
+        suffix: Such as ".tar".
     """
     if isinstance(argument, dict):
-        return argument
-    paths = shard_paths(argument, suffix)
-    return {path: split_of(path.url if is_remote(path) else path, argument) for path in paths}
+        return dict(zip(shards_at([*argument]), argument.values()))
+    root = _root(argument, suffix)
+    return {shard: split_of(_location(shard.place), root) for shard in shards_of(argument, suffix)}
 
 
-def shard_paths(argument, suffix):
-    """The paths of the files that an argument stands for, or a `RemoteShard` for a file at a URL.
+def _root(argument, suffix):
+    """The location of the folder that all parts of an argument share."""
+    folders = []
+    for part in map(os.path.expanduser, argument.split("::")):
+        if os.path.exists(part):
+            fixed, is_folder = part, os.path.isdir(part)
+        else:  # A question mark in a URL begins its query.
+            fixed = re.split(r"[{*]" if is_url(part) else r"[{*?[]", part)[0]
+            is_folder = fixed == part and not file_name(part).endswith(suffix)
+        folders.append(_location(fixed if is_folder else fixed.rpartition("/")[0] or "."))
+    return os.path.commonpath(folders)
+
+
+def _location(place):
+    """A path from a root: of a URL that in its server or bucket."""
+    if not is_url(place):
+        return os.path.abspath(place)
+    parts = urllib.parse.urlsplit(place)
+    bucket = "" if parts.scheme.startswith("http") else parts.netloc.rpartition("@")[2]
+    return os.path.normpath(f"/{bucket}/{parts.path}").replace("//", "/")
+
+
+def shards_of(argument, suffix):
+    """The `Shard` of each file that an argument stands for.
 
     Args:
         argument: A file, a folder of files with the suffix, a pattern such as `train-{0000..0127}.tar` or
@@ -43,7 +71,7 @@ def shard_paths(argument, suffix):
     Example:
         >>> for number in range(3):
         ...     (tmp / f"train-{number}.tar").touch()
-        >>> [pathlib.Path(path).name for path in shard_paths(f"{tmp}/train-{{1..2}}.tar", ".tar")]
+        >>> [shard.name for shard in shards_of(f"{tmp}/train-{{1..2}}.tar", ".tar")]
         ['train-1.tar', 'train-2.tar']
     """
     paths = []
@@ -53,19 +81,17 @@ def shard_paths(argument, suffix):
                 paths += urls_of(name, suffix)
             else:
                 paths += _in_folder(name, suffix) if os.path.isdir(name) else [name]
-    remote = remote_shards([path for path in paths if is_url(path)])
-    known = {shard.url: shard for shard in remote if shard is not None}
-    missing = [path for path in paths if path not in known and not os.path.isfile(path)]
+    shards = shards_at(paths)
+    missing = [redact_url(path) for path, shard in zip(paths, shards) if shard is None]
     if missing:
-        missing = [*map(redact_url, missing)]
         raise ValueError(f"{len(missing)} of {len(paths)} {suffix} files are missing: {listed(missing)}")
     for folder in {os.path.dirname(path) for path in paths}:
         if os.path.isfile(os.path.join(folder, INCOMPLETE)):
             raise ValueError(f"{folder!r} is not written to its end: run keras-vit data write again")
-    twice = sorted({path for path in paths if paths.count(path) > 1}) if len({*paths}) < len(paths) else ()
-    if twice:
+    files = collections.Counter(path if is_url(path) else os.path.realpath(path) for path in paths)
+    if twice := [path for path, count in files.items() if count > 1]:
         raise ValueError(f"{suffix} files are named twice: {listed([*map(redact_url, twice)])}")
-    return [known.get(path, path) for path in paths]
+    return shards
 
 
 def _in_folder(name, suffix):
@@ -85,7 +111,7 @@ def _expanded(pattern):
         return [pattern]
     if braces is None:
         return sorted(glob.glob(pattern, recursive=True)) or [pattern]
-    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", braces[1])
+    numbers = re.fullmatch(r"(\d{1,18})\.\.(\d{1,18})", braces[1])
     if numbers:
         first, last = map(int, numbers.groups())
         if not first <= last < first + MANY:
@@ -93,19 +119,20 @@ def _expanded(pattern):
         words = [f"{number:0{len(numbers[1])}}" for number in range(first, last + 1)]
     else:
         words = braces[1].split(",")
-    start, end = pattern[: braces.start()], pattern[braces.end() :]
-    # Inner braces are first, so that words beside them come again.
-    return [*dict.fromkeys(name for word in words for name in _expanded(f"{start}{word}{end}"))]
+    start, end, names = pattern[: braces.start()], pattern[braces.end() :], {}
+    for word in words:  # Inner braces are first, so that words beside them come again.
+        names |= dict.fromkeys(_expanded(f"{start}{word}{end}"))
+        if len(names) > MANY:
+            raise ValueError(f"expected a pattern for up to {MANY:,} files; got {redact_url(pattern)!r}")
+    return [*names]
 
 
-def split_of(path, argument):
-    """The split of a file, by the words of its name and of its folders within the argument.
+def split_of(path, root):
+    """The split of a file, by the words of its name and of its folders within a root.
 
-    >>> split_of("data/val/00.tar", "data"), split_of("a/cats-test-3.tar", "a"), split_of("x.tar", "x.tar")
+    >>> split_of("data/val/00.tar", "data"), split_of("a/cats-test-3.tar", "a"), split_of("x.tar", "")
     ('validation', 'test', 'train')
     """
-    roots = [os.path.expanduser(part).rstrip("/") for part in argument.split("::")]
-    root = next((root for root in roots if path.startswith(f"{root}{os.sep}")), os.path.dirname(path))
     words = re.split(r"[^a-z]+", os.path.relpath(path, root or ".").lower())
     splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
     if len(splits) > 1:
@@ -113,12 +140,17 @@ def split_of(path, argument):
     return splits.pop() if splits else "train"
 
 
-def version_of(paths):
-    """A digest of the names and sizes of shards.
+def version_of(shards, digests):
+    """A digest of the names, sizes and contents of shards, and of what was read of them.
 
-    >>> (tmp / "a.tar").touch()
-    >>> len(version_of([tmp / "a.tar"]))
-    22
+    Args:
+        shards: A list of `Shard`.
+        digests: Those of `read_shards`.
+
+    Example:
+        >>> (tmp / "a.tar").touch()
+        >>> len(version_of(shards_of(f"{tmp}/a.tar", ".tar"), ["1f"]))
+        22
     """
-    sizes = [identity(path)[:2] for path in paths]
-    return f"files {hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:16]}"
+    facts = [(shard.name, shard.size, digest) for shard, digest in zip(shards, digests, strict=True)]
+    return f"files {hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit.data.maps import MapReader
 from keras_vit.data.samples import READ_BATCH, IndexedSamples, label_reader, not_converted
-from keras_vit.data.shard_cache import opened
+from keras_vit.data.shard_cache import Shard, opened
 from keras_vit.data.tar_headers import tar_entries
 
 
@@ -18,7 +18,7 @@ class TarSamples(IndexedSamples):
     """Encoded images in uncompressed tar files, and perhaps maps, such as their masks.
 
     Args:
-        shards: The paths of the files.
+        shards: The `Shard` of each file.
         rows: The index of the file of each sample, and the first byte and the number of bytes of the image
             and perhaps of the map: int64 (samples, 3 or 5).
         columns: The names of the images, and perhaps of the maps.
@@ -26,7 +26,7 @@ class TarSamples(IndexedSamples):
         reader: Of maps.
     """
 
-    shards: tuple[str, ...]
+    shards: tuple[Shard, ...]
     rows: np.ndarray
     columns: tuple[str, ...]
     labels: tuple[int | tuple[float, ...], ...] | None = None
@@ -96,7 +96,7 @@ def read_members(shard, columns, places):
     """The contents of members of a tar file, as `ChunkedSamples` reads them.
 
     Args:
-        shard: The path of the file, or a `RemoteShard`.
+        shard: A `Shard`, or the path of the file.
         columns: The names of kinds of members.
         places: The first byte and the number of bytes of one member of each kind: int64 (samples, 2 * kinds).
 
@@ -151,7 +151,7 @@ def tar_index(shard):
     """The files in a tar file: a list of (name, first byte, number of bytes).
 
     Args:
-        shard: The path of the file, or a `RemoteShard`.
+        shard: A `Shard`, or the path of the file.
 
     Raises:
         ValueError: if it is not an uncompressed tar file, or is damaged or cut off.

@@ -9,6 +9,7 @@ from made.changes import CHANGES, exchange, replace_a_class, write_layout
 from made.folders import write_classes, write_masks
 from made.prepared import prepare
 from made.sampling import some
+from made.shards import encoded, write_parquet, write_tar
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import differences, fingerprint
@@ -70,6 +71,36 @@ def test_other_classes_of_mask_values_are_a_change(tmp_path):
     assert differences(before, now) == ["how the labels' values are read"]
     del before["mask_values"]  # as of an earlier version
     assert differences(before, now) == []
+
+
+def write_shard(path, images, labels):
+    """A tar or Parquet file of images, one of which has as many bytes as another."""
+    if path.suffix == ".parquet":
+        return write_parquet(path, {"image": [encoded(n) for n in images], "label": labels})
+    pairs = (
+        ((f"{n}.png", encoded(image)), (f"{n}.cls", b"%d" % label))
+        for n, (image, label) in enumerate(zip(images, labels))
+    )
+    return write_tar(path, (member for pair in pairs for member in pair))
+
+
+@pytest.mark.parametrize("source, suffix", [("webdataset", ".tar"), ("parquet", ".parquet")])
+def test_a_shard_of_other_labels_or_images_is_a_change_and_a_copy_is_none(source, suffix, tmp_path):
+    path, labels = tmp_path / f"a{suffix}", [0, 1] * 10
+
+    def facts():
+        return fingerprint(load_dataset(f"{source}:{path}")), path.stat().st_size
+
+    write_shard(path, range(20), labels)
+    before, size = facts()
+    path.touch()
+    assert differences(before, facts()[0]) == []
+    exchanged = [n ^ 1 for n in range(20)]
+    for images, of_images in ((range(20), labels[::-1]), (exchanged, labels)):
+        write_shard(path, images, of_images)
+        now, size_now = facts()
+        assert size_now == size and now["splits"] == before["splits"]
+        assert differences(before, now) == ["the names, sizes, labels or contents of its files"]
 
 
 def test_the_same_files_in_another_order_differ(root):

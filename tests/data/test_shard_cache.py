@@ -1,11 +1,13 @@
 import multiprocessing
+import os
+import random
 import time
 
 import pytest
 from made.servers import file, serving_files, status
 
 from keras_vit.data import remote_files
-from keras_vit.data.shard_cache import folder_beside, opened, read_shards, remote_shards
+from keras_vit.data.shard_cache import folder_beside, opened, read_shards, shards_at
 
 SIZE = 1000
 
@@ -30,7 +32,11 @@ def server(tmp_path):
 
 
 def shards(server):
-    return remote_shards([f"{server.url}/{number}.tar" for number in range(4)])
+    return shards_at([f"{server.url}/{number}.tar" for number in range(4)])
+
+
+def local(*paths):
+    return shards_at([str(path) for path in paths])
 
 
 def read(shard):
@@ -104,7 +110,7 @@ def test_a_missing_shard_is_none(cache, server):
 def test_the_bound_is_a_number_above_0(text, cache, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_SHARD_CACHE_GB", text)
     with pytest.raises(ValueError, match=f"must be a number of gigabytes above 0; got '{text}'"):
-        remote_shards([])
+        shards_at(["file:///a.tar"])
 
 
 @pytest.mark.parametrize("missing", [status(404), status(403)])
@@ -125,8 +131,8 @@ def test_what_is_read_is_stored_until_a_shard_changes(is_remote, cache, server, 
         return read(shard)[0], "é", 0.1
 
     def values(key="key"):
-        of = shards(server) if is_remote else [str(path) for path in sorted((tmp_path / "files").iterdir())]
-        return [*read_shards(of, key, note)]
+        of = shards(server) if is_remote else local(*sorted((tmp_path / "files").iterdir()))
+        return [value for value, digest in read_shards(of, key, note)]
 
     first = values()
     assert first == [[number, "é", 0.1] for number in range(4)] == values() and len(seen) == 4
@@ -136,14 +142,58 @@ def test_what_is_read_is_stored_until_a_shard_changes(is_remote, cache, server, 
     assert values()[3][0] == 5 and len(seen) == 9
 
 
-def test_a_damaged_or_foreign_index_is_read_again(cache, tmp_path):
-    path, values = tmp_path / "a.tar", iter(range(9))
+def digest_of(path):
+    [(_, digest)] = read_shards(local(path), "key", lambda shard: 0)
+    return digest
+
+
+@pytest.mark.parametrize("size", [10, 1 << 20, (1 << 20) + 1, 3 << 20])
+def test_a_digest_is_of_the_content_and_not_of_the_time(size, cache, tmp_path):
+    content, path = random.Random(size).randbytes(size), tmp_path / "a.tar"
+    path.write_bytes(content)
+    before = digest_of(path)
     path.touch()
-    assert [*read_shards([path], "other", lambda shard: "foreign")] == ["foreign"]
+    assert digest_of(path) == before
+    for place in (0, size - 1):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert digest_of(path) != before
+
+
+def test_a_file_whose_time_was_restored_is_read_again(cache, tmp_path):
+    path = tmp_path / "a.tar"
+    path.write_bytes(b"before")
+    times, before = path.stat(), digest_of(path)
+    path.write_bytes(b"behind")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert digest_of(path) != before
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_a_local_shard_that_has_changed_is_not_read(is_renamed, tmp_path):
+    path, other = tmp_path / "a.tar", tmp_path / "b.tar"
+    path.write_bytes(b"before")
+    [shard] = local(path)
+    assert read(shard) == b"before"
+    if is_renamed:
+        times = path.stat()
+        other.write_bytes(b"behind")
+        os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
+        other.rename(path)
+    else:
+        path.write_bytes(b"behind")
+        os.utime(path, ns=(1, 1))
+    with pytest.raises(OSError, match="a.tar' has changed since the data set was loaded"):
+        opened(shard)
+
+
+def test_a_damaged_or_foreign_index_is_read_again(cache, tmp_path):
+    (tmp_path / "a.tar").touch()
+    shard, values = local(tmp_path / "a.tar"), iter(range(9))
+    assert next(read_shards(shard, "other", lambda shard: "foreign"))[0] == "foreign"
     [foreign] = [index.read_bytes() for index in cache.glob("*.index")]
 
     def value():
-        return next(read_shards([path], "key", lambda shard: next(values)))
+        return next(read_shards(shard, "key", lambda shard: next(values)))[0]
 
     assert value() == value() == 0
     [index] = [index for index in cache.glob("*.index") if index.read_bytes() != foreign]
@@ -157,7 +207,7 @@ def test_a_damaged_or_foreign_index_is_read_again(cache, tmp_path):
 def test_data_are_read_without_a_cache(tmp_path, monkeypatch):
     (tmp_path / "a file").touch()
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "a file"))
-    assert [*read_shards([tmp_path / "a file"], "key", lambda shard: 1)] == [1]
+    assert next(read_shards(local(tmp_path / "a file"), "key", lambda shard: 1))[0] == 1
 
 
 def test_after_an_error_no_more_shards_are_read(cache, server):
@@ -169,5 +219,5 @@ def test_after_an_error_no_more_shards_are_read(cache, server):
         raise ValueError("damaged")
 
     with pytest.raises(ValueError, match="damaged"):
-        [*read_shards(["setup.py"] * 100, "key", fail)]
+        [*read_shards(local("setup.py") * 100, "key", fail)]
     assert len(seen) < 10 and not [*cache.glob("*.index")]

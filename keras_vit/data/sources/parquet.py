@@ -60,10 +60,11 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     shards, storage = split_shards(argument, ".parquet"), storage_of(task, texts, labels)
     paths, chosen = tuple(shards), _chosen(fields)
     by_file = any(map(is_remote, paths))  # A file is then a chunk, not a row group: it is fetched once.
-    columns, chunks, rows = None, [], {}
+    columns, chunks, rows, digests = None, [], {}, []
     key = ["parquet", storage.purpose, chosen]
     contents = read_shards(paths, key, lambda path: _read(path, storage, chosen))
-    for path, (own_columns, groups) in zip(paths, contents):
+    for path, ((own_columns, groups), digest) in zip(paths, contents):
+        digests.append(digest)
         own = Columns(*own_columns)
         columns = columns or own
         if own != columns:
@@ -96,7 +97,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
             tuple(row): text for own, values in rows.values() for row, text in zip(own.tolist(), values)
         }
         splits, others["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
-    return {"class_names": names, "splits": splits, "version": version_of(paths), **others}
+    return {"class_names": names, "splits": splits, "version": version_of(paths, digests), **others}
 
 
 @dataclasses.dataclass(frozen=True)

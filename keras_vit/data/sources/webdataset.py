@@ -66,8 +66,9 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     shards, storage, key = split_shards(argument, ".tar"), storage_of(task, texts, labels), _json_key(fields)
     paths, purpose = tuple(shards), [task, texts, labels, key]
     read = functools.partial(storage.sample_value, key=key)
-    contents, rows, skipped, counts = _read_samples(paths, purpose, read), {}, [], {}
-    for number, (path, (places, values, names)) in enumerate(zip(paths, contents)):
+    contents, rows, skipped, counts, digests = _read_samples(paths, purpose, read), {}, [], {}, []
+    for number, (path, ((places, values, names), digest)) in enumerate(zip(paths, contents)):
+        digests.append(digest)
         of_split = rows.setdefault(shards[path], ([], []))
         of_split[0].extend((number, *place) for place in places)
         of_split[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
@@ -93,12 +94,12 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     if texts:
         captions = dict(itertools.chain.from_iterable(zip(*of_split) for of_split in rows.values()))
         splits, others["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
-    others |= {"version": version_of(paths), "ignored_files": tuple(skipped)}
+    others |= {"version": version_of(paths, digests), "ignored_files": tuple(skipped)}
     return {"class_names": names, "splits": splits, **others}
 
 
 def _read_samples(paths, purpose, read):
-    """What is read of each tar file: [places of images, values of `read`, names of skipped samples]."""
+    """As `read_shards`: of each tar file [places of images, values of `read`, names of skipped samples]."""
 
     def read_samples(path):
         places, values, skipped = [], [], []
