@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.interpolation import interpolation_weights
 from keras_vit.layers.configurable import Configurable
 
 
@@ -58,12 +59,7 @@ def aligned_resize(x, size):
         return ops.cast(resized, x.dtype)
     dtype = keras.backend.standardize_dtype(x.dtype)
     for axis, length in zip((1, 2), size):
-        weights = _aligned_weights(x.shape[axis], length)
-        x = ops.moveaxis(ops.tensordot(ops.cast(x, "float32"), weights, axes=(axis, 0)), -1, axis)
+        weights = interpolation_weights(np.arange(length), length, x.shape[axis], "bilinear")
+        x = ops.tensordot(ops.cast(x, "float32"), weights.astype("float32"), axes=(axis, 1))
+        x = ops.moveaxis(x, -1, axis)
     return ops.cast(x, dtype)
-
-
-def _aligned_weights(old, new):
-    """The weights (old, new) of positions in the interpolation of others."""
-    places = np.arange(new) * (old - 1) / max(new - 1, 1)
-    return np.maximum(1 - np.abs(np.arange(old)[:, np.newaxis] - places), 0).astype("float32")

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.interpolation import interpolation_weights
 from keras_vit.layers.hints import PARTS
 from keras_vit.layers.patch_embedding import PatchEmbedding
 from keras_vit.types import Shape, Tensor
@@ -34,8 +35,7 @@ def patch_resize_weights(old: int, new: int) -> np.ndarray:
     Source: Beyer et al. 2023 (FlexiViT, arXiv 2212.08013), section 3.4;
     `big_vision/models/proj/flexi/vit.py`.
     """
-    centers = np.clip((np.arange(new)[:, np.newaxis] + 0.5) * old / new - 0.5, 0, old - 1)
-    resize = np.maximum(1 - np.abs(np.arange(old) - centers), 0)  # (new, old)
+    resize = interpolation_weights(np.arange(new), new, old, "bilinear_half_pixel")  # (new, old)
     return np.linalg.pinv(resize.T)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.interpolation import INTERPOLATIONS, interpolation_weights
 from keras_vit.layers.attention import masking_bias
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import TABLE
-from keras_vit.layers.position_embedding import antialiased_weights
-from keras_vit.rules import pair
+from keras_vit.rules import one_of, pair
 from keras_vit.types import Shape, Size, Tensor
 
 
@@ -19,11 +19,12 @@ from keras_vit.types import Shape, Size, Tensor
 class PackedPositionEmbs(Configurable):
     """Add position embeddings to packed patches, resized to the grid of each image.
 
-    The resize is bilinear, antialiased and with half-pixel centers. It is one matmul of the table with the
-    weights of all patches, so that its shapes do not depend on the grids.
+    It is one matmul of the table with the weights of all patches, so that its shapes do not depend on the
+    grids.
 
     Args:
         grid_size: (rows, columns) of the learned table, or an int for a square.
+        interpolation: Of the resizing, as in `resize_position_grid`, except "truncate".
 
     Call arguments:
         tokens: (batch, patches, channels).
@@ -42,9 +43,12 @@ class PackedPositionEmbs(Configurable):
 
     sharding = TABLE
 
-    def __init__(self, grid_size: Size, **kwargs: Any) -> None:
+    def __init__(self, grid_size: Size, interpolation: str = "bilinear_antialias", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.grid_size = pair(grid_size, "grid_size")
+        one_of(n for n, rule in INTERPOLATIONS.items() if not rule.truncate).check(
+            "interpolation", interpolation
+        )
+        self.grid_size, self.interpolation = pair(grid_size, "grid_size"), interpolation
 
     def build(self, tokens_shape: Shape, grids_shape: Shape | None = None) -> None:
         rows, columns = self.grid_size
@@ -56,10 +60,13 @@ class PackedPositionEmbs(Configurable):
         rows, columns = ops.split(ops.maximum(ops.cast(grids, "int32"), 1), 2, axis=1)  # (b, 1) each
         number = ops.expand_dims(ops.arange(count, dtype="int32"), 0)
         row = ops.minimum(number // columns, rows - 1)  # (b, n)
-        axes = ((row, rows), (number % columns, columns))
+        is_square = INTERPOLATIONS[self.interpolation].square
+        sides = (ops.maximum(rows, columns),) * 2 if is_square else (rows, columns)
         by_row, by_column = (  # (b, n, R), (b, n, C)
-            antialiased_weights(ops.cast(index, "float32"), ops.cast(new, "float32"), old)
-            for (index, new), old in zip(axes, self.grid_size)
+            interpolation_weights(
+                ops.cast(index, "float32"), ops.cast(new, "float32"), old, self.interpolation, ops
+            )
+            for index, new, old in zip((row, number % columns), sides, self.grid_size)
         )
         weights = ops.expand_dims(by_row, 3) * ops.expand_dims(by_column, 2)
         weights = ops.reshape(weights, (batch, count, self.grid_size[0] * self.grid_size[1]))

@@ -8,13 +8,13 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.interpolation import INTERPOLATIONS, interpolation_weights
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import TABLE
 from keras_vit.rules import one_of, pair
 from keras_vit.types import ArrayOrTensor, Shape, Size, Tensor
 
 KINDS = ("learned", "sincos2d", "none")
-INTERPOLATIONS = ("bilinear", "bicubic", "bilinear_antialias")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -29,7 +29,7 @@ class AddPositionEmbs(Configurable):
         num_prefix_tokens: Number of tokens before the patch tokens. In a learned table each has a row of its
             own, before the rows of the grid, and is not resized; the fixed kinds add nothing to them.
         endpoint: Of "sincos2d": as in `sincos_2d`.
-        interpolation: Of the resizing: "bilinear", "bicubic" or "bilinear_antialias".
+        interpolation: Of the resizing, as in `resize_position_grid`.
 
     Call arguments:
         tokens: (batch, num_prefix_tokens + rows · columns, channels).
@@ -114,96 +114,54 @@ class AddPositionEmbs(Configurable):
 def resize_position_grid(
     grid: ArrayOrTensor, size: tuple[Any, Any], interpolation: str = "bilinear"
 ) -> ArrayOrTensor:
-    """Resize a grid of vectors bilinearly with aligned corners or with antialiasing, or by cubic convolution.
-
-    The official loader's `scipy.ndimage.zoom(order=1)` computes the same as "bilinear", except that for some
-    pairs of sizes a rounding error sets the last row and column to zero. "bicubic" is `interpolate` of
-    PyTorch for the scale (size + 0.1) / (rows or columns), as in DINO's code. "bilinear_antialias" has
-    half-pixel centers, and is `jax.image.resize` by "linear", as in FlexiViT's code.
+    """Resize a grid of vectors.
 
     Args:
         grid: (rows, columns, channels), a tensor or a NumPy array.
         size: (rows, columns) of the result; ints, or scalar tensors inside a graph.
-        interpolation: "bilinear", "bicubic" or "bilinear_antialias".
+        interpolation: "bilinear" keeps the centers of the corners (the paper's code). The others have
+            half-pixel centers: "bilinear_half_pixel" and "bicubic" are torch's `interpolate` for a size
+            (transformers), "bicubic_offset" for the scale (size + 0.1) / (rows or columns) (DINO, DINOv2),
+            and "bilinear_antialias" (FlexiViT, NaFlex) and "bicubic_antialias" (timm, open_clip) have
+            antialiasing. "bilinear_square", "bilinear_half_pixel_square" and "bicubic_antialias_square" cut a
+            rectangle from the square of its longer side (C-RADIO, NaFlexVit of timm). "truncate" takes the
+            upper left part (OWL-ViT).
 
     Returns:
         (rows, columns, channels): an array for an array, computed in float64 and given back in
-        the array's type; else a tensor.
+        the array's type; else a tensor, computed in float32.
+
+    Raises:
+        ValueError: for "truncate" to a larger grid.
 
     Example:
         >>> grid = np.array([[0.0, 2.0], [4.0, 6.0]])[..., np.newaxis]
         >>> resize_position_grid(grid, (2, 3))[..., 0].tolist()
         [[0.0, 1.0, 2.0], [4.0, 5.0, 6.0]]
 
-    Source: `vit_jax/checkpoint.py`, `interpolate_posembed`; `facebookresearch/dino`,
-    `vision_transformer.py`, `interpolate_pos_encoding`; `big_vision/models/proj/flexi/vit.py`.
+    Source: `vit_jax/checkpoint.py`, `interpolate_posembed`, whose `scipy.ndimage.zoom(order=1)` sets the last
+    row and column to zero for some pairs of sizes, by rounding; `interpolate_pos_encoding` of transformers;
+    `vision_transformer.py` of `facebookresearch/dino` and `dinov2`; timm's `resample_abs_pos_embed` and
+    `naflexvit.py`; `big_vision/models/proj/flexi/vit.py`; `scenic/projects/owl_vit/clip/layers.py`.
     """
-    weights = _WEIGHTS[interpolation]
-    if isinstance(grid, np.ndarray):
-        by_row, by_column = (weights(*sides) for sides in zip(grid.shape, size))
-        resized = np.einsum("ij,jkd,lk->ild", by_row, grid.astype("float64"), by_column)
-        return resized.astype(grid.dtype)
-    by_row, by_column = (ops.cast(weights(*sides), grid.dtype) for sides in zip(grid.shape, size))
-    return ops.einsum("ij,jkd,lk->ild", by_row, grid, by_column)
-
-
-def _corner_aligned(old, new):
-    """(new, old) weights of linear interpolation with aligned corners."""
-    if isinstance(new, int):
-        points = np.arange(new) * (old - 1) / max(new - 1, 1)
-        return np.maximum(1 - np.abs(points[:, np.newaxis] - np.arange(old)), 0)
-    points = ops.cast(ops.arange(new), "float32") * (old - 1)
-    points = points / ops.cast(ops.maximum(new - 1, 1), "float32")
-    distance = ops.expand_dims(points, 1) - np.arange(old, dtype="float32")
-    return ops.maximum(1 - ops.abs(distance), 0)
-
-
-def _cubic_convolution(old, new):
-    """(new, old) weights of Keys's cubic with a = -3/4 and half-pixel centers; the edge continues outside."""
-    numpy, new, rows = np, new, np.arange(new) if isinstance(new, int) else None
-    if rows is None:
-        numpy, new, rows = ops, ops.cast(new, "float32"), ops.cast(ops.arange(new), "float32")
-    centers = (rows + 0.5) * (old / (new + 0.1)) - 0.5
-    positions = np.arange(-2, old + 2, dtype="float32")
-    x = numpy.abs(numpy.expand_dims(centers, 1) - positions)
-    near, far = (1.25 * x - 2.25) * x * x + 1, ((-0.75 * x + 3.75) * x - 6) * x + 3
-    weights = numpy.where(x < 1, near, numpy.where(x < 2, far, 0.0))
-    inside = np.equal.outer(np.clip(positions, 0, old - 1), np.arange(old)).astype("float32")
-    return numpy.matmul(weights, inside)
-
-
-def _antialiased(old, new):
-    """(new, old) weights of linear interpolation with half-pixel centers, over more points to fewer rows."""
-    if isinstance(new, int):
-        return antialiased_weights(np.arange(new), new, old, np)
-    return antialiased_weights(ops.cast(ops.arange(new), "float32"), ops.cast(new, "float32"), old)
-
-
-def antialiased_weights(index, new, old, numpy=ops):
-    """Weights (…, indices, old) of an antialiased bilinear resize from `old` points to `new`.
-
-    Args:
-        index: (…, indices) of resized points.
-        new: Their number, a scalar or (…, 1).
-        old: An int.
-        numpy: `numpy` for arrays.
-
-    Example:
-        >>> antialiased_weights(np.arange(1), 1, 2, np).tolist()
-        [[0.5, 0.5]]
-    """
-    scale = old / new
-    center = numpy.expand_dims((index + 0.5) * scale - 0.5, -1)
-    distance = numpy.abs(center - np.arange(old, dtype="float32"))
-    weights = numpy.maximum(1 - distance / numpy.expand_dims(numpy.maximum(scale, 1), -1), 0)
-    return weights / numpy.sum(weights, axis=-1, keepdims=True)
-
-
-_WEIGHTS = {
-    "bilinear": _corner_aligned,
-    "bicubic": _cubic_convolution,
-    "bilinear_antialias": _antialiased,
-}
+    is_array = isinstance(grid, np.ndarray)
+    rule = INTERPOLATIONS[interpolation]
+    known = all(isinstance(side, int | np.integer) for side in size)
+    if rule.truncate and known and (size[0] > grid.shape[0] or size[1] > grid.shape[1]):
+        raise ValueError(
+            f"expected a grid of at most {grid.shape[0]}×{grid.shape[1]} for {interpolation!r}; got "
+            f"{size[0]}×{size[1]}; 'bilinear' resizes to any"
+        )
+    numpy, as_float = (np, np.float64) if known else (ops, lambda x: ops.cast(x, "float32"))
+    sides = [numpy.maximum(*size)] * 2 if rule.square else size
+    by_row, by_column = (
+        interpolation_weights(as_float(numpy.arange(count)), as_float(side), old, interpolation, numpy)
+        for count, side, old in zip(size, sides, grid.shape)
+    )
+    if is_array:
+        return np.einsum("ij,jkd,lk->ild", by_row, grid.astype("float64"), by_column).astype(grid.dtype)
+    by_row, by_column, vectors = (ops.cast(x, "float32") for x in (by_row, by_column, grid))
+    return ops.cast(ops.einsum("ij,jkd,lk->ild", by_row, vectors, by_column), grid.dtype)
 
 
 def sincos_2d(rows: int | Tensor, columns: int | Tensor, channels: int, endpoint: bool = True) -> Tensor:

@@ -28,6 +28,8 @@ class PackedConfig(ViTConfig):
         "Number of patches of each image of a batch, whatever its aspect ratio, with ignored padding.",
     )
 
+    default_interpolation = "bilinear_antialias"
+
     def contradictions(self):
         needs = f"max_num_patches={self.max_num_patches} needs"
         if self.max_num_patches is None:
@@ -111,5 +113,7 @@ class PackedVisionTransformer(VisionTransformer, PackedAttributes):
 
     @staticmethod
     def _position_embedding(c, inputs, grid, num_prefix, dtype):
-        layer = PackedPositionEmbs(c.position_grid, dtype=dtype, name="position_embedding")
+        layer = PackedPositionEmbs(
+            c.position_grid, c.position_interpolation, dtype=dtype, name="position_embedding"
+        )
         return layer, [inputs["grids"]]

@@ -6,22 +6,10 @@ differences of at most 1e-3 of 255.
 
 import numpy as np
 
+from keras_vit.interpolation import cubic, hat
 from keras_vit.lazy import LazyModule
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.tensors import backend_of, is_imported, to_float32
-
-
-def hat(x, numpy=np):
-    """The weight of a pixel at a distance, in bilinear interpolation."""
-    return numpy.maximum(1 - numpy.abs(x), 0)
-
-
-def cubic(x, numpy=np):
-    """Keys's cubic kernel with a = -1/2, as in Pillow, TensorFlow and torch's antialiased resize."""
-    x = numpy.abs(x)
-    near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
-    return numpy.where(x < 1, near, numpy.where(x < 2, far, 0))
-
 
 # By interpolation: the radius of its kernel in pixels, and the weight of a pixel at a signed distance.
 KERNELS = {

@@ -4,74 +4,32 @@ import numpy as np
 
 from keras_vit.layers import resize_position_grid
 from keras_vit.layers.flexible_patch_embedding import patch_resize_weights
-from keras_vit.preprocessing.image_resizing import cubic, hat
-from keras_vit.rules import one_of
 
 
-def _pixel_centered(kernel, antialias, old, new):
-    """(new, old) weights of a resize with half-pixel centers."""
-    scale = old / new
-    width = max(scale, 1) if antialias else 1
-    centers = (np.arange(new)[:, np.newaxis] + 0.5) * scale - 0.5
-    if not antialias:
-        centers = np.clip(centers, 0, old - 1)
-    weights = kernel((np.arange(old) - centers) / width, np)
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-_PIXEL_CENTERED = {  # kernel, and whether it is widened to antialias
-    "bicubic_antialias": (cubic, True),
-    "bilinear_antialias": (hat, True),
-    "bilinear_half_pixel": (hat, False),
-}
-POSITION_RESIZES = ("bilinear", *_PIXEL_CENTERED, "truncate")
-
-
-def resized_positions(table, old_grid, new_grid, method="bilinear"):
+def resized_positions(table, old_grid, new_grid, interpolation="bilinear"):
     """Resize a position table to another grid; the rows of prefix tokens do not change.
 
     Args:
         table: (1, prefix + old rows · old columns, channels).
         old_grid, new_grid: (rows, columns).
-        method: "bilinear" (aligned corners, the official loader), "bicubic_antialias" (timm's),
-            "bilinear_antialias" (FlexiViT's) or "bilinear_half_pixel" (without antialiasing, C-RADIO's); the
-            last three have half-pixel centers. "truncate" (OWL-ViT's): the upper left part, for a smaller
-            grid.
+        interpolation: As in `resize_position_grid`.
 
     Returns:
         Array (1, prefix + new rows · new columns, channels) of the table's type.
 
     Raises:
-        ValueError: for an unknown method, or "truncate" with a larger grid.
+        ValueError: for "truncate" to a larger grid.
 
     Example:
         >>> resized_positions(np.zeros((1, 1 + 4, 8)), (2, 2), (3, 5)).shape
         (1, 16, 8)
-
-    Source: `vit_jax/checkpoint.py`; timm's `resample_abs_pos_embed`; `big_vision/models/proj/flexi`;
-        `scenic/projects/owl_vit/clip/layers.py`.
     """
-    one_of(POSITION_RESIZES).check("position_resize", method)
     if tuple(old_grid) == tuple(new_grid):
         return table
     size = old_grid[0] * old_grid[1]
     prefix, grid = table[:, :-size], table[0, -size:].reshape(*old_grid, -1)
-    if method == "truncate":
-        if new_grid[0] > old_grid[0] or new_grid[1] > old_grid[1]:
-            raise ValueError(
-                f"expected a grid of at most {old_grid[0]}×{old_grid[1]} for position_resize='truncate'; got "
-                f"{new_grid[0]}×{new_grid[1]}; 'bilinear' resizes to any"
-            )
-        grid = grid[: new_grid[0], : new_grid[1]]
-    elif method == "bilinear":
-        grid = resize_position_grid(grid, new_grid)
-    else:
-        by_row, by_column = (
-            _pixel_centered(*_PIXEL_CENTERED[method], *sides) for sides in zip(old_grid, new_grid)
-        )
-        grid = np.einsum("ij,jkd,lk->ild", by_row, grid.astype("float64"), by_column)
-    grid = grid.astype(table.dtype).reshape(1, -1, table.shape[-1])
-    return np.concatenate([prefix, grid], axis=1)
+    grid = resize_position_grid(grid, new_grid, interpolation)
+    return np.concatenate([prefix, grid.reshape(1, -1, table.shape[-1])], axis=1)
 
 
 def resized_relative_positions(table, old_grid, new_grid):

@@ -57,9 +57,8 @@ class StoredModel:
         arguments: dict of `VisionTransformer` arguments of the stored model; without `image_size`
             if it is unknown.
         configuration: Name of the metadata file that was read, or None.
+        resizes_at_call: Whether the stored model resizes its position table at each call.
         around: (kind, dict of arguments) of a model around the VisionTransformer in a `.keras` file, or None.
-        position_resize: How the model resizes its position table to the image size of the metadata, as for
-            `from_pretrained`, or None if it does not.
         model_options: dict of the arguments of an `ImageTextModel` or a `MaskedAutoencoder` around the
             VisionTransformer, "text" among them as a dict, if it was asked for; else None.
     """
@@ -72,7 +71,7 @@ class StoredModel:
     skipped: list
     arguments: dict
     configuration: str | None = None
-    position_resize: str | None = None
+    resizes_at_call: bool = False
     around: tuple[str, dict] | None = None
     model_options: dict | None = None
 
@@ -141,6 +140,7 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         check_family(arrays)
         layout = detect_layout(arrays)
         skipped = {*layout.skipped_keys(arrays)} if layout else ()
+        interpolation = layout.position_interpolation(arrays) if layout else None
     if kind == "stored" and layout and text_form(layout).has_text_tower(skipped):
         kind = "image_text"
     others = [key for key in skipped if not key.endswith(_BUFFERS)] if kind in _EXPECTED else ()
@@ -153,13 +153,14 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
                 f"in no known layout ({', '.join(LAYOUTS)}); it holds {len(arrays)} arrays: {some}"
             )
         mapped = layout.read(arrays)
+        mapped = mapped._replace(options={"position_interpolation": interpolation, **mapped.options})
         if digest is None:
             configured = layout.configured_arrays(path.parent)
             mapped.arrays.update(configured)
             mapped.keys.update({name: name for name in configured})
         # Rows of the catalogue have metadata of their own: files that no digest covers are not needed.
-        described, configuration, resize = (
-            ({}, None, None) if row and digest else read_metadata(path, layout, verified=digest is not None)
+        described, configuration = (
+            ({}, None) if row and digest else read_metadata(path, layout, verified=digest is not None)
         )
         metadata = _merge_metadata(
             _of_variant(variant),
@@ -177,7 +178,10 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
     arrays, keys, unknown, left_out, _ = mapped
     left_out = [*left_out, *sorted(skipped)]
     folder = path.parent if digest is None else None  # No digest covers its configuration.
-    stored = StoredModel(path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, resize)
+    resizes_at_call = "position_grid" in metadata
+    stored = StoredModel(
+        path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, resizes_at_call
+    )
     with named(path):
         if kind == "image_text":
             stored.model_options = read_towers(stored, others, folder)
@@ -306,7 +310,10 @@ def _of_keras(path, variant=None):
         arguments["position_grid"] = model.get_layer("position_embedding").grid_size
     arguments = with_own_size(arguments)
     keys = {name: name for name in arrays}
-    return StoredModel(path, "keras", arrays, keys, [], [], arguments, around=around)
+    resizes_at_call = model.position_grid is not None
+    return StoredModel(
+        path, "keras", arrays, keys, [], [], arguments, resizes_at_call=resizes_at_call, around=around
+    )
 
 
 def lazy_arrays(path, part=image_model):

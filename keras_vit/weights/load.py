@@ -21,7 +21,6 @@ from keras_vit.rules import one_of
 from keras_vit.types import Path, Size
 from keras_vit.weights import dense_heads
 from keras_vit.weights.array_resizing import (
-    POSITION_RESIZES,
     adapted_channels,
     resized_patch_kernel,
     resized_positions,
@@ -51,7 +50,6 @@ _STORED = (
     *("num_heads", "position_grid", "prefix_positions", "position_embedding", "activation"),
     *("rotary", "post_norm", "pool_prefix", "pooling_heads", "norm_epsilon"),
 )
-_ANTIALIASED = "bilinear_antialias"  # of models with `max_num_patches`, and by their `position_interpolation`
 
 
 @overload
@@ -87,7 +85,6 @@ def from_pretrained(
     pooling: str = "auto",
     representation_size: int | str = "auto",
     head: str = "auto",
-    position_resize: str = "auto",
     variant: str | None = None,
     sha256: str | None = None,
     trust: bool = False,
@@ -130,12 +127,6 @@ def from_pretrained(
             fine-tuning does.
         head: "keep" the stored head, "reset" it to zero, or "auto": keep it if the class count and
             the layer before it are as in the file, else reset it.
-        position_resize: "bilinear" (aligned corners: the official loader, also at call time),
-            "bicubic_antialias" (timm), "bilinear_antialias" (FlexiViT), "bilinear_half_pixel" (C-RADIO) or
-            "truncate" (OWL-ViT: the upper left part of the grid, for a smaller image). "auto": as the model
-            does itself, if it is an OWL-ViT, a NaFlexVit of timm or a SigLIP 2 for any size (NaFlex), or has
-            `position_interpolation="bilinear_antialias"`, and "bilinear" for all other models. With
-            `max_num_patches` it is "bilinear_antialias", at each call.
         variant: A name such as "B/16" that the file must agree with.
         sha256: Hexadecimal digest that the file must have. Of the metadata files only a `NAME.json` is then
             read whose digest the file holds, as `save_weights` writes it; a tokenizer is not read.
@@ -149,7 +140,9 @@ def from_pretrained(
         text_tower, pretrainer: Deprecated: `kind="image_text"`, or "stored" for text_tower="auto", and
             `kind="pretrainer"`.
         **overrides: A dict of arguments by the name of another kind of model with a head, as `segmenter`.
-            Other arguments of `VisionTransformer`, such as `dropout_rate`. `max_num_patches=256`
+            Other arguments of `VisionTransformer`, such as `dropout_rate`. `position_interpolation` is how
+            positions are resized, now and at each call; by default as the authors of the file do.
+            `max_num_patches=256`
             makes a `PackedVisionTransformer` for images of any aspect ratio (NaFlex), as SigLIP 2 for any
             size was trained; `image_size` makes of such a model one of a single size. `class_names` may
             also be "imagenet_1k" or "imagenet_1k_synsets", or the path of a text file with one name a line.
@@ -178,7 +171,6 @@ def from_pretrained(
     kind = _kind(kind, heads, text_tower, pretrainer)
     new_head = heads.get(kind)
     one_of(HEADS).check("head", head)
-    one_of(("auto", *POSITION_RESIZES)).check("position_resize", position_resize)
     if kind in heads and num_classes == 0 and new_head is None:
         raise ValueError(f"num_classes=0 removes the {kind}'s head, but kind={kind!r} needs it")
     if head == "keep" and num_classes == 0:
@@ -200,7 +192,7 @@ def from_pretrained(
                     f"pooling={pooling!r}, representation_size={representation_size!r}"
                 )
             size = {} if image_size is None else {"image_size": image_size}
-            return _two_towers_of_keras(path, position_resize, {**size, **overrides})
+            return _two_towers_of_keras(path, {**size, **overrides})
     if kind == "pretrainer":
         _check_no_head(num_classes, head)
         run = os.path.expanduser(source)
@@ -261,27 +253,9 @@ def from_pretrained(
         raise ValueError(
             f"{checkpoint.path}: without a position table the image size is unknown; give image_size"
         )
-    own_resize, at_call = checkpoint.position_resize, "bilinear"
-    if stored.get("max_num_patches") or stored.get("position_interpolation") == _ANTIALIASED:
-        own_resize = own_resize or _ANTIALIASED
-    if config.get("max_num_patches") or config.get("position_interpolation") == _ANTIALIASED:
-        at_call = _ANTIALIASED
-    if is_dynamic(config["image_size"]):
-        asked = own_resize if position_resize == "auto" else position_resize
-        if asked not in (None, at_call):
-            raise ValueError(
-                f"{checkpoint.path}: its positions are resized by {asked!r}, which a model for any image "
-                f"size does not; give image_size, or position_resize={at_call!r} for other positions"
-                + (", or max_num_patches for any aspect ratio" if asked == _ANTIALIASED else "")
-            )
-        own_resize = None
-    resize = (own_resize if position_resize == "auto" else position_resize) or "bilinear"
-    # A stored table with another grid than the image's stays so, and is resized at each call.
-    if is_dynamic(config["image_size"]) or (
-        image_size is None
-        and (own_resize is None or own_resize == at_call == _ANTIALIASED)
-        and stored_grid != grid_shape(stored["image_size"], stored["patch_size"], stored.get("resnet"))
-    ):
+    if config.get("max_num_patches") and not (checkpoint.configuration or stored.get("max_num_patches")):
+        config["position_interpolation"] = overrides.get("position_interpolation")  # None: that of NaFlex
+    if is_dynamic(config["image_size"]) or (image_size is None and checkpoint.resizes_at_call):
         config["position_grid"] = stored_grid
     if config["num_classes"] != stored["num_classes"]:
         for name in {"class_names", "task", "split_seed"} - overrides.keys():
@@ -316,7 +290,7 @@ def from_pretrained(
         reset += dense_heads.reset_head(checkpoint, model, names, head)
     elif headed:
         reset += dense_heads.reset_classes(checkpoint, model, head)
-    _resize(arrays, encoder, stored, stored_grid, resize)
+    _resize(arrays, encoder, stored, stored_grid)
     _assign(checkpoint, model, reset)
     model.initial_weights = tuple(reset)
     return model
@@ -348,12 +322,12 @@ def _check_no_head(num_classes, head):
         raise ValueError("a model with a text tower or a decoder has no head; got num_classes or head")
 
 
-def _two_towers_of_keras(path, position_resize, options):
+def _two_towers_of_keras(path, options):
     """The `ImageTextModel` of a file, its image tower loaded with these options of `from_pretrained`."""
     model = read_model(path, "image_text")
     if not options:
         return model
-    image = from_pretrained(path, num_classes=0, position_resize=position_resize, **options)
+    image = from_pretrained(path, num_classes=0, **options)
     text = {**without_state(model.text.get_config()), "dtype": image.dtype_policy, "trainable": True}
     if "dropout_rate" in options:
         text["dropout_rate"] = options["dropout_rate"]
@@ -442,12 +416,13 @@ def _remove(arrays, prefix):
         del arrays[name]
 
 
-def _resize(arrays, model, stored, stored_grid, position_resize):
+def _resize(arrays, model, stored, stored_grid):
     """Adapt the arrays whose shapes depend on the image size, the patch size and the channels."""
     table = arrays.get("position_embedding/table")
     if stored_grid and table is not None and table.shape[::2] == (1, stored["hidden_size"]):
         grid = model.get_layer("position_embedding").grid_size
-        arrays["position_embedding/table"] = resized_positions(table, stored_grid, grid, position_resize)
+        interpolation = model.position_interpolation
+        arrays["position_embedding/table"] = resized_positions(table, stored_grid, grid, interpolation)
     if stored.get("relative_positions") and model.relative_positions:
         grid = grid_shape(model.image_size, model.patch_size, model.resnet)
         # A model without a table of positions has the grid of its image.

@@ -23,8 +23,7 @@ def read_metadata(path, layout, verified=False):
             holds; others are ignored with a warning, since anyone could have changed them.
 
     Returns:
-        (dict of options, name of the file that was read or None, `position_resize` as for `from_pretrained`
-        if another project's model resizes its own positions or None). `image_size` is that of the weights.
+        (dict of options, name of the file that was read or None). `image_size` is that of the weights.
 
     Raises:
         ValueError: if such a file is not JSON, describes another kind of model, or was saved with other
@@ -41,25 +40,24 @@ def read_metadata(path, layout, verified=False):
             )
         if verified and stored != _digest(metadata.get("arguments")):
             return _ignored(sidecar)
-        return _options(metadata.get("arguments"), sidecar.name), sidecar.name, None
+        return _options(metadata.get("arguments"), sidecar.name), sidecar.name
     config = path.with_name(layout.config_files[0]) if layout.config_files else None
     if config is None or path.name not in WEIGHTS or not config.is_file():
-        return {}, None, None
+        return {}, None
     if verified:
         return _ignored(config)
     try:
         options = layout.read_config(path.parent)
     except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"{config.name} is not in the format of {layout.name}: {error!r}") from None
-    resize = options.pop("position_resize", None)
-    return checked_options(options, config.name), config.name, resize
+    return checked_options(options, config.name), config.name
 
 
 def _ignored(file):
     warnings.warn(
         f"{file} is not read because sha256 does not cover it; give its contents as arguments", stacklevel=4
     )
-    return {}, None, None
+    return {}, None
 
 
 def sidecar_text(config, layout, digest=None):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit import rules
-from keras_vit.models.vit.geometry import prefix_tokens
+from keras_vit.models.vit.geometry import grid_shape, is_dynamic, prefix_tokens
 from keras_vit.rules import one_of
 from keras_vit.types import Path
 from keras_vit.weights.array_files import FLOATS, write_arrays
@@ -80,7 +80,7 @@ def save_weights(
     if form:
         arrays, config = form.adapted(model, *parts.split())
         reasons = layout.unsupported(config) or layout.unsupported_arrays(arrays, config)
-        reasons = reasons or form.unsupported(model, config)
+        reasons = reasons or form.unsupported(model, config) or _unsupported_positions(layout, config)
     if reasons:
         raise ValueError(f"the layout {name!r} cannot express this model: {'; '.join(reasons)}")
     file, *sidecars = files_to_write(path, name, overwrite)
@@ -118,6 +118,17 @@ def save_weights(
         if new_folder and not any(file.parent.iterdir()):
             file.parent.rmdir()
     return file
+
+
+def _unsupported_positions(layout, config):
+    """Why the authors' model would resize its positions in another way."""
+    fixed = not is_dynamic(config["image_size"])
+    grid = fixed and grid_shape(config["image_size"], config["patch_size"], config["resnet"])
+    resized = config["position_embedding"] == "learned" and config["position_grid"] not in (None, grid)
+    stored, expected = config["position_interpolation"], layout.interpolation_at_call(config)
+    if not resized or expected in (None, stored):
+        return []
+    return [f"position_interpolation={stored!r} at each call (supported: {expected!r})"]
 
 
 # Of files that have a `NAME.json` next to them.

@@ -7,6 +7,7 @@ from made.scripts import script
 
 ROOT = pathlib.Path(__file__).parents[2]
 ARROWS = {  # the arrows as drawn; each part may also import what its targets may
+    "interpolation": (),
     "lazy": (),
     "names": (),
     "types": (),
@@ -19,10 +20,10 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "tasks": ("models", "data", "losses", "metrics", "inspection"),
     "writing": ("messages",),
     "seeds": (),
-    "layers": ("rules", "lazy", "seeds"),
+    "layers": ("rules", "lazy", "seeds", "interpolation"),
     "variants": ("messages",),
     "http_requests": ("messages",),
-    "preprocessing": ("rules", "lazy", "http_requests"),
+    "preprocessing": ("rules", "lazy", "http_requests", "interpolation"),
     "data": ("preprocessing", "messages", "lazy", "rules", "seeds", "labels", "writing"),
     "engine": ("layers", "losses", "data"),
     "models": ("engine", "layers", "variants", "preprocessing", "messages", "rules", "losses"),

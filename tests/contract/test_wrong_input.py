@@ -255,7 +255,7 @@ CALLS = {
     "from_pretrained(GOLDEN, head='keeep')": "(did you mean 'keep'?)",
     "from_pretrained(GOLDEN, variant='B/16')": "variant B/16 says hidden_size=768",
     "from_pretrained(GOLDEN, image_size='large')": "got 'large'",
-    "from_pretrained(GOLDEN, position_resize='nearest')": "position_resize must be one of",
+    "from_pretrained(GOLDEN, position_interpolation='nearest')": "position_interpolation must be one of",
     "from_pretrained(GOLDEN, dropout=0.1)": "(did you mean 'dropout_rate'",
     "from_pretrained(GOLDEN, kind='classifer')": "got 'classifer' (did you mean 'classifier'?)",
     "from_pretrained(GOLDEN, kind='segmenter')": "expected a segmenter's file, or its head in segmenter={…}",

@@ -38,6 +38,7 @@ def theirs_of(model, images, ids=IDS):
             input_ids=torch.tensor(ids),
             attention_mask=torch.tensor((ids > 0).astype("int64")),
             pixel_values=channels_first(images),
+            interpolate_pos_encoding=True,
         )
     stages = {"boxes": found.pred_boxes, "logits": found.logits}
     if "objectness_logits" in found:
@@ -87,6 +88,7 @@ def test_the_classes_of_texts_are_theirs_without_a_text_tower(version, tmp_path)
 
 @both
 def test_the_positions_of_a_smaller_image_are_the_upper_left_ones(version, tmp_path):
+    """As in the authors' code, in scenic."""
     theirs, images = made(version), images_of(16, 16)
     theirs.save_pretrained(tmp_path)
     small, prefix = made(version, image_size=16), version.lower()
@@ -94,11 +96,11 @@ def test_the_positions_of_a_smaller_image_are_the_upper_left_ones(version, tmp_p
     table = state[key]
     state[key] = torch.cat([table[:1], table[1:].reshape(4, 4, -1)[:2, :2].reshape(4, -1)])
     small.load_state_dict(state)
-    model = of_ids(from_pretrained(tmp_path, image_size=16))
+    truncated = {"position_interpolation": "truncate"}
+    model = of_ids(from_pretrained(tmp_path, image_size=16, **truncated))
     assert_same(model, images, theirs_of(small, images))
-    with pytest.raises(ValueError, match="expected a grid of at most 4×4 for position_resize='truncate'"):
-        from_pretrained(tmp_path, image_size=64)
-    assert from_pretrained(tmp_path, image_size=64, position_resize="bilinear").image_size == (64, 64)
+    with pytest.raises(ValueError, match="expected a grid of at most 4×4 for 'truncate'; got 8×8"):
+        from_pretrained(tmp_path, image_size=64, **truncated)
 
 
 @both

@@ -187,7 +187,6 @@ def test_timm_rebuilds_our_eva_model_from_config_json(name, options, tmp_path):
 )
 @pytest.mark.parametrize("size", [48, (40, 16)], ids=str)
 def test_create_model_takes_our_file_at_any_size(name, size, tmp_path):
-    """It resizes the positions as `position_resize="bicubic_antialias"` does."""
     timm.models.save_for_hf(named(name), tmp_path, safe_serialization=True)
     ours = from_pretrained(tmp_path)
     path = save_weights(ours, tmp_path / "ours.safetensors", "timm")
@@ -195,7 +194,7 @@ def test_create_model_takes_our_file_at_any_size(name, size, tmp_path):
     source = {"file": str(path), "num_classes": 5, "input_size": (3, 32, 32)}
     theirs = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=source, **changes)
     images = images_for(theirs.eval())
-    resized = from_pretrained(path, image_size=size, position_resize="bicubic_antialias")
+    resized = from_pretrained(path, image_size=size)
     assert_same_stages(resized, images, stages_of(theirs, images))
 
 

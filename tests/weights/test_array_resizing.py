@@ -10,8 +10,8 @@ from reference.goldens import GOLDENS, stored
 from reference.small import compute, images_for, one_block
 
 from keras_vit import Preprocessing, from_pretrained, save_weights
+from keras_vit.interpolation import INTERPOLATIONS
 from keras_vit.weights.array_resizing import (
-    POSITION_RESIZES,
     adapted_channels,
     resized_patch_kernel,
     resized_positions,
@@ -92,7 +92,7 @@ def test_the_official_resize_equals_scipys(old, new):
     np.testing.assert_allclose(resized_positions(table, old, new)[0], expected.reshape(-1, 3), atol=1e-12)
 
 
-@pytest.mark.parametrize("method", POSITION_RESIZES)
+@pytest.mark.parametrize("method", INTERPOLATIONS)
 @given(old=GRIDS, new=GRIDS, prefix=st.integers(0, 5))
 def test_rows_of_prefix_tokens_do_not_change(method, old, new, prefix):
     if method == "truncate":  # to a smaller grid
@@ -120,12 +120,29 @@ def test_a_checkpoint_gets_the_resized_table(golden, name, method, grid, key, pr
     table = stored(golden, name)[key]
     old = (round((table.shape[1] - prefix) ** 0.5),) * 2
     size = tuple(patch * side for side in grid)
-    model = from_pretrained(golden / file, **{**given, "image_size": size}, position_resize=method)
+    model = from_pretrained(golden / file, **{**given, "image_size": size}, position_interpolation=method)
     resized = arrays(model)["position_embedding/table"]
     np.testing.assert_array_equal(resized[:, :prefix], table[:, :prefix])
     expected = resized_positions(table[:, prefix:], old, grid, method)
     np.testing.assert_array_equal(resized[:, prefix:], expected)
     assert model.preprocessing.image_size == size
+
+
+@pytest.mark.parametrize(
+    "name, interpolation", [("token", "bilinear"), ("timm_token", "bicubic_antialias"), ("hf_vit", "bicubic")]
+)
+def test_by_default_the_table_is_resized_as_the_authors_do(golden, name, interpolation):
+    file, _, given = GOLDENS[name]
+    rows, columns = from_pretrained(golden / file, **given).get_layer("position_embedding").grid_size
+    free = from_pretrained(golden / file, **{**given, "image_size": (None, None)})
+    assert free.position_interpolation == interpolation
+    height, width = ((side + 1) * patch for side, patch in zip((rows, columns + 1), free.patch_size))
+    fixed = from_pretrained(golden / file, **{**given, "image_size": (height, width)})
+    table = arrays(free)["position_embedding/table"]
+    expected = resized_positions(table, (rows, columns), (rows + 1, columns + 2), interpolation)
+    np.testing.assert_array_equal(arrays(fixed)["position_embedding/table"], expected)
+    images = images_for(fixed)
+    assert_close(compute(free, images)["logits"], compute(fixed, images)["logits"], 3e-6)
 
 
 # Prefix tokens -------------------------------------------------------------------------------------
@@ -165,7 +182,7 @@ def test_a_rectangle_is_resized_from_its_own_grid(tmp_path):
     path.with_suffix(".json").unlink()
     table = arrays(model)["position_embedding/table"]
     wide = from_pretrained(path, num_heads=3, position_grid=(2, 6), image_size=(32, 32))
-    expected = resized_positions(table, (2, 6), (4, 4))
+    expected = resized_positions(table, (2, 6), (4, 4), "bicubic_antialias")  # timm's
     np.testing.assert_array_equal(arrays(wide)["position_embedding/table"], expected)
 
 

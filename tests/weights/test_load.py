@@ -97,8 +97,8 @@ def test_the_head_is_kept_if_it_fits_and_else_zero(golden, stored, options, kept
         ({"num_classes": 5, "head": "keep"}, r"wrong shape: head/bias \(7,\) for head/bias \(5,\)"),
         ({"num_classes": 0, "head": "keep"}, "num_classes=0 removes the head, but head='keep' keeps it"),
         (
-            {"image_size": (None, None), "position_resize": "bicubic_antialias"},
-            "resized by 'bicubic_antialias', which a model for any image size does not; give image_size",
+            {"image_size": (None, None), "position_interpolation": "truncate"},
+            "'truncate' has no positions for an image that is larger; got .*: give image_size",
         ),
         ({"class_names": "imagenet_1k"}, "token.npz: class_names must hold num_classes=7 names; got 1000"),
     ],

@@ -129,7 +129,7 @@ def test_a_file_without_arguments_is_refused(tmp_path):
 def test_a_json_file_of_another_format_is_ignored(tmp_path):
     path = base("token").write(tmp_path)
     path.with_suffix(".json").write_text('{"name": "something else", "hidden_size": 3}')
-    assert read_metadata(path, LAYOUTS["vit_jax"]) == ({}, None, None)
+    assert read_metadata(path, LAYOUTS["vit_jax"]) == ({}, None)
     assert read_checkpoint(path).arguments["hidden_size"] == 24
 
 

@@ -49,12 +49,12 @@ def test_an_argument_packs_or_fixes_the_size(towers, theirs):
     assert (packed.max_num_patches, packed.position_grid) == (9, (2, 2))
     assert (packed.preprocessing.max_num_patches, packed.preprocessing.antialias) == (9, True)
     assert_same_arrays(arrays(packed), arrays(towers.image))
-    with pytest.raises(ValueError, match="or max_num_patches for any aspect ratio"):
-        from_pretrained(theirs, image_size=(None, None))
+    dynamic = from_pretrained(theirs, image_size=(None, None))
+    assert dynamic.position_interpolation == fixed.position_interpolation == "bilinear_antialias"
     with pytest.raises(ValueError, match=r"needs image_size=\(None, None\)"):
         from_pretrained(theirs, image_size=32, max_num_patches=9)
-    with pytest.raises(ValueError, match="resized by 'bilinear', which"):
-        from_pretrained(theirs, max_num_patches=9, position_resize="bilinear")
+    bicubic = from_pretrained(theirs, max_num_patches=9, position_interpolation="bicubic")
+    assert bicubic.get_layer("position_embedding").interpolation == "bicubic"
 
 
 @pytest.mark.parametrize("suffix", some(["", ".keras"], 2))

@@ -282,6 +282,17 @@ def test_what_a_layout_cannot_express_is_named(layout, options, reason, model):
     assert any(reason in found for found in LAYOUTS[layout].unsupported(config))
 
 
+def test_a_model_for_any_size_must_resize_positions_as_transformers_does(tmp_path):
+    """Its DINOv2 takes any size; other models only if asked to."""
+    options = {"image_size": (None, None), "position_grid": (2, 2), "num_classes": None}
+    save_weights(one_block(**options), tmp_path / "vit", "huggingface")
+    options |= {"layer_scale": 0.1, "activation": "gelu_erf", "hidden_size": 12, "mlp_dim": 24}
+    with pytest.raises(ValueError, match="position_interpolation='bilinear' at each call .*'bicubic'"):
+        save_weights(one_block(**options), tmp_path / "dinov2", "huggingface")
+    model = one_block(**options, position_interpolation="bicubic")
+    assert save_weights(model, tmp_path / "dinov2", "huggingface").exists()
+
+
 @every_layout
 def test_an_option_that_a_layout_does_not_name_must_have_its_default(layout, model, monkeypatch):
     monkeypatch.setitem(DEFAULTS, "invented", False)

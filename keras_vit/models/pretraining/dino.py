@@ -115,7 +115,7 @@ class DINO(Pretrainer):
                     **encoder._config(),
                     "image_size": DYNAMIC_SIZE,
                     "position_grid": encoder.get_layer("position_embedding").grid_size,
-                    "position_interpolation": "bicubic",
+                    "position_interpolation": "bicubic_offset",
                     "preprocessing": None,
                     "dtype": policy,
                     "name": "student",

@@ -86,11 +86,12 @@ def _check(encoder, patch_sizes):
         "resnet": None,
         "rotary": None,
         "relative_positions": False,
-        "position_interpolation": INTERPOLATION,
         "max_num_patches": None,
         "palette": None,
         "causal": False,
     }
+    if encoder.position_embedding == "learned":
+        expected["position_interpolation"] = INTERPOLATION
     for name, value in expected.items():
         if (actual := getattr(encoder, name, value)) != value:
             raise ValueError(f"training at several patch sizes needs {name}={value!r}; got {actual!r}")

@@ -47,6 +47,11 @@ def contradictions(config):
             f"rotary and relative positions exclude each other; got rotary={c.rotary!r} and "
             "relative_positions=True"
         )
+    if c.position_interpolation == "truncate" and c.image_size == DYNAMIC_SIZE:
+        yield (
+            "position_interpolation='truncate' has no positions for an image that is larger; got "
+            f"image_size={c.image_size}: give image_size, or position_interpolation='bilinear'"
+        )
     if c.relative_positions and c.image_size == DYNAMIC_SIZE:
         yield f"relative positions are of one grid; got image_size={c.image_size}"
     if c.relative_positions and (c.num_registers or c.distillation):

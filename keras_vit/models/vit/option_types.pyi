@@ -25,7 +25,7 @@ class _Options(TypedDict, total=False):
     resnet_form: str
     position_embedding: str
     position_grid: int | Sequence[int] | None
-    position_interpolation: str
+    position_interpolation: str | None
     rotary: str | dict[str, Any] | None
     relative_positions: bool
     prefix_positions: bool
@@ -91,7 +91,6 @@ class LoadOptions(_Options, total=False):
     pooling: str
     representation_size: int | str
     head: str
-    position_resize: str
     variant: str | None
     sha256: str | None
     trust: bool
@@ -124,7 +123,7 @@ class ViTAttributes:
     resnet_form: str
     position_embedding: str
     position_grid: tuple[int, int] | None
-    position_interpolation: str
+    position_interpolation: str | None
     rotary: dict[str, Any] | None
     relative_positions: bool
     prefix_positions: bool

@@ -31,10 +31,11 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from keras_vit.interpolation import INTERPOLATIONS
 from keras_vit.layers.attention import check_heads
 from keras_vit.layers.layer_norm import NORMS
 from keras_vit.layers.mlp import ACTIVATIONS
-from keras_vit.layers.position_embedding import INTERPOLATIONS, KINDS
+from keras_vit.layers.position_embedding import KINDS
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.messages import did_you_mean
 from keras_vit.models.vit.geometry import (
@@ -126,6 +127,7 @@ class ViTConfig:
     """
 
     contradictions = contradictions
+    default_interpolation = "bilinear"  # of a learned position table, if `position_interpolation` is None
 
     image_size: tuple[int | None, int | None] = required(
         _image_size,
@@ -198,11 +200,11 @@ class ViTConfig:
         "default the grid of image_size, or of a 224-pixel image if the size is dynamic.",
         normalize=lambda size: pair(size, "position_grid"),
     )
-    position_interpolation: str = architecture(
-        one_of(INTERPOLATIONS),
-        'How the learned table is resized at each call: "bilinear", "bicubic" as in DINO\'s code, or '
-        '"bilinear_antialias" as in FlexiViT\'s, by which also `from_pretrained` then resizes it.',
-        default="bilinear",
+    position_interpolation: str | None = architecture(
+        optional(one_of(INTERPOLATIONS)),
+        "How the learned table is resized to another grid, at each call and by `from_pretrained`, as in "
+        '`resize_position_grid`. None means "bilinear", as in the paper\'s code, and "bilinear_antialias" '
+        "for packed patches.",
     )
     rotary: dict[str, Any] | None = architecture(
         optional(_rotary),
@@ -327,6 +329,8 @@ class ViTConfig:
             raise ValueError(
                 f"class_names must hold num_classes={self.num_classes} names; got {len(self.class_names)}"
             )
+        if self.position_interpolation is None or self.position_embedding != "learned":
+            self._set("position_interpolation", self.default_interpolation)
         if self.position_grid is None and self.image_size == DYNAMIC_SIZE:
             grid = grid_shape((224, 224), self.patch_size, self.resnet)
             self._set("position_grid", tuple(max(side, 1) for side in grid))

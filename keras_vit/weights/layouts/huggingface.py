@@ -23,9 +23,10 @@ from keras_vit.weights.layouts.huggingface_models import (
 )
 from keras_vit.weights.layouts.huggingface_types import PACKED, TYPES, type_of_keys, written_type
 from keras_vit.weights.layouts.layout import Layout, ModelForm
-from keras_vit.weights.layouts.table import flat_patches, patch_kernel
+from keras_vit.weights.layouts.table import add_first_position, flat_patches, patch_kernel
 
 _MASK_TOKEN = "embeddings.mask_token"  # of masked training
+_REGISTER_TOKENS = "embeddings.register_tokens"
 _CONV1D = re.compile(r"(transformer\.)?h\.\d+\.(attn|mlp)\.c_\w+\.weight")
 _EMBEDDINGS, _START = "wte.weight", "start.weight"
 _EXTENSIONS = extensions("huggingface_")
@@ -65,6 +66,16 @@ class HuggingFace(Layout):
         kind, gated = type_of_keys(keys)
         return kind.table(gated)
 
+    def position_interpolation(self, keys):
+        name = type_of_keys(keys)[0].name
+        if name == "dinov2" and any(key.endswith(_REGISTER_TOKENS) for key in keys):
+            name = "dinov2_with_registers"
+        return TYPES[name].interpolation
+
+    def interpolation_at_call(self, config):
+        kind = written_type(config)
+        return kind.interpolation if kind.any_size else None
+
     def skipped_keys(self, keys):
         kind, _ = type_of_keys(keys)
         return [key for key in keys if re.fullmatch(kind.others, key)]
@@ -95,7 +106,7 @@ class HuggingFace(Layout):
             if not names["register_tokens/token"].size:
                 _leave_out(mapped, ("register_tokens/",))
             elif not kind.segments:
-                _add_first_position(names)
+                add_first_position(names)
         return mapped
 
     def leave_out(self, mapped, metadata):
@@ -221,14 +232,6 @@ def _as_image_gpt(arrays):
     }
     start, table = arrays.pop("transformer." + _START), arrays["transformer." + _EMBEDDINGS]
     return {**arrays, "transformer." + _EMBEDDINGS: np.concatenate([table, start])}
-
-
-def _add_first_position(arrays):
-    """Add the first row of the position table to the class token, the only prefix token with a position."""
-    token, table = (arrays.get(name) for name in ("class_token/token", "position_embedding/table"))
-    if token is not None and table is not None and table.ndim == 3 and token.shape == table[:, :1].shape:
-        arrays["class_token/token"] = token + table[:, :1]
-        arrays["position_embedding/table"] = table[:, 1:]
 
 
 def _leave_out(mapped, prefixes):

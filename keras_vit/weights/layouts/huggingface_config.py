@@ -62,7 +62,7 @@ def read(folder):
         if not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
             options["class_names"] = tuple(names)
     if preprocessor.is_file():
-        checked = checked_options({n: v for n, v in options.items() if n != "position_resize"}, CONFIG)
+        checked = checked_options(options, CONFIG)
         preparation = _image_processor(read_json(preprocessor), kind, checked)
         options["preprocessing"] = {**preparation, "antialias": hub_config.antialias(config)}
     elif kind.images is not None:
@@ -79,6 +79,7 @@ def options_of(kind, model):
     """The options of a `ModelType` in its configuration, a dict; missing ones have the type's defaults."""
     model = {**kind.defaults, **model}
     options = {ours: model[theirs] for theirs, ours in kind.options.items() if theirs in model}
+    options["position_interpolation"] = kind.interpolation
     return options | {name: function(model) for name, function in kind.read.items()}
 
 

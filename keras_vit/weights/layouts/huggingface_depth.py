@@ -148,7 +148,7 @@ MODEL_TYPES = (
         mark=r"dpt\.embeddings\.cls_token",
         anchor="dpt.embeddings.patch_embeddings.projection.weight",
         others=rf"dpt\.(layernorm|pooler)\..*|{_OTHERS}",
-        read={**TYPES["vit"].read, "position_resize": lambda model: "bilinear_half_pixel"},
+        interpolation="bilinear_half_pixel",
         supported={
             **TYPES["vit"].supported,
             "representation_size": (None,),

@@ -59,6 +59,7 @@ class ModelType(NamedTuple):
         processor: Name of the class of its image processor.
         images: What the authors' repositories have in preprocessor_config.json besides the defaults of this
             class, for a folder without that file; None if such a model has our default preprocessing.
+        interpolation: How it resizes its position table to another grid, as `resize_position_grid`.
         any_size: Whether the model accepts images of other sizes than config.json's.
         head: The entry of `get_config()` with the options of the head, such as "segmentation" of a segmenter
             or "words" of an open-vocabulary detector; None without a head.
@@ -85,6 +86,7 @@ class ModelType(NamedTuple):
     combinations: Callable = lambda config: {}
     processor: str = "ViTImageProcessor"
     images: dict | None = None
+    interpolation: str = "bicubic"
     any_size: bool = False
     head: str | None = None
     spare_norm: bool = False
@@ -722,6 +724,7 @@ TYPES = {
             defaults={**_DINOV2.defaults, "num_register_tokens": 4},
             supported={**_DINOV2.supported, "num_registers": ANY},
             combinations=_of_dinov2_with_registers,
+            interpolation="bicubic_antialias",
         ),
         _EOMT,
         _EOMT_DINOV3,
@@ -747,11 +750,8 @@ TYPES = {
             model="Siglip2VisionModel",
             options={theirs: ours for theirs, ours in _OPTIONS.items() if theirs != "image_size"},
             defaults={**_SIGLIP.defaults, "patch_size": 16, "num_patches": 256},
-            read={
-                **_ACTIVATION,
-                "image_size": _read_naflex_size,
-                "position_resize": lambda model: "bilinear_antialias",
-            },
+            read={**_ACTIVATION, "image_size": _read_naflex_size},
+            interpolation="bilinear_antialias",
             written={**_SIGLIP.written, "num_patches": lambda c: math.prod(c["position_grid"])},
             supported={**_SIGLIP.supported, "max_num_patches": ANY},
             combinations=_of_siglip2,

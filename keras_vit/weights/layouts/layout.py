@@ -18,6 +18,7 @@ COMMON = {
     **{name: ANY for name, field in OPTIONS.items() if field.metadata["group"] in ("training", "metadata")},
     **dict.fromkeys(("image_size", "patch_size", "hidden_size", "num_layers", "mlp_dim", "num_heads"), ANY),
     **dict.fromkeys(("num_classes", "in_channels", "position_grid", "norm_epsilon"), ANY),
+    "position_interpolation": ANY,
     "class_token": (True, False),
     "prefix_positions": (True, False),  # one is converted to the other
     "activation": ("gelu_tanh", "gelu_erf", "quick_gelu"),
@@ -182,6 +183,14 @@ class Layout:
             )
         return next(iter(candidates), None)
 
+    def position_interpolation(self, keys):
+        """How the authors of a file with these keys resize its position table, as `resize_position_grid`."""
+        return "bilinear"
+
+    def interpolation_at_call(self, config):
+        """How the authors' model with this `get_config()` resizes its table at each call, or None."""
+        return None
+
     def skipped_keys(self, keys):
         """The keys that do not belong to the model, such as the state of an optimizer."""
         return []
@@ -244,8 +253,7 @@ class Layout:
         """Read the options in the project's own configuration files next to the weights.
 
         Returns:
-            dict of options; "position_resize" among them is that argument of `from_pretrained`, if the model
-            itself resizes its position table to the size of an image.
+            dict of options.
         """
         return {}
 

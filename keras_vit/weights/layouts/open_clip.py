@@ -194,6 +194,9 @@ class OpenClip(Layout):
         "norm_after_pooling": (True, False),
     }
 
+    def position_interpolation(self, keys):
+        return "bicubic_antialias"
+
     def skipped_keys(self, keys):
         trunk = _TIMM.skipped_keys([key for key in keys if key.startswith(_TRUNK)])
         return [*trunk, *(key for key in keys if _TEXT_KEYS.fullmatch(key))]

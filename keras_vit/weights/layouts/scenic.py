@@ -85,6 +85,9 @@ class Scenic(Layout):
     def table_of(self, keys):
         return self.table if any("/ln_0/" in key for key in keys) else self._old
 
+    def position_interpolation(self, keys):
+        return "truncate"
+
     def skipped_keys(self, keys):
         prefix = self.prefix(keys)
         unused = (f"{prefix}class_head/padding", f"{prefix}obj_mask_head/")

@@ -108,6 +108,14 @@ class MappedArrays(NamedTuple):
         )
 
 
+def add_first_position(arrays):
+    """Add the first row of the position table to the class token, the only prefix token with a position."""
+    token, table = (arrays.get(name) for name in ("class_token/token", "position_embedding/table"))
+    if token is not None and table is not None and table.ndim == 3 and token.shape == table[:, :1].shape:
+        arrays["class_token/token"] = token + table[:, :1]
+        arrays["position_embedding/table"] = table[:, 1:]
+
+
 _INDEX = re.compile(r"\{([ij])(\+1)?\}")
 
 

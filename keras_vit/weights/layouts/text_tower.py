@@ -65,7 +65,6 @@ class WordDetectorForm(ModelForm):
         raise NotImplementedError
 
     def head_options(self, checkpoint, layout, folder):
-        checkpoint.position_resize = "truncate"
         return {
             **self.head,
             "query_size": shape_of(checkpoint.arrays, "class_projection/kernel", 2)[1],

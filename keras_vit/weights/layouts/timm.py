@@ -1,4 +1,4 @@
-"""The layout of timm, DeiT and ViT-5: a torch state dict with query, key and value in one array.
+"""The layout of timm, DeiT, DINOv2 and ViT-5: a torch state dict with query, key and value in one array.
 
 Supported are timm's classes `VisionTransformer`, with its distilled models and hybrids, `Eva`, `Beit` and,
 for one image size, `NaFlexVit`. `Beit`, `NaFlexVit` and ViT-5 are only read.
@@ -13,12 +13,14 @@ from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
 from keras_vit.weights.layouts.extensions import extensions, joined, merged
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
-from keras_vit.weights.layouts.table import Table, fused_rows, patch_kernel, torch_rows
+from keras_vit.weights.layouts.table import Table, add_first_position, fused_rows, patch_kernel, torch_rows
 
 _MLP = {"mlp_norm": "norm", "mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
 _PACKED = re.compile(r"(blocks\.\d+\.mlp)\.fc1\.")  # gate and up in one array
 _FREQUENCIES = re.compile(r"(.*\.)?attn\.rope(_reg)?\.freqs")  # of ViT-5, which the options determine
 _DECODER = re.compile(r"decoder_.*|mask_token")  # of MAE's authors
+# Of DINOv2's authors: the token of masked training, and registers, which have no positions.
+_MASK_TOKEN, _REGISTERS = "mask_token", "register_tokens"
 _EMBEDS = re.compile(r"embeds\.(proj|norm)\.")  # of NaFlexVit
 _LAYERS = {
     "patch_embedding": "patch_embed.proj",
@@ -102,6 +104,9 @@ class Timm(Layout):
             *fused_rows("encoder_block_{i}/attention/", _QKV, "blocks.{i}.attn.qkv"),
             *torch_rows(_OTHER_NAMES, "encoder_block_{i}/", "blocks.{i}."),
             *fused_rows("encoder_block_{i}/mlp/", ("gate", "up"), "blocks.{i}.mlp.packed"),
+            *torch_rows({"register_tokens/token": _REGISTERS}),
+            *fused_rows("encoder_block_{i}/mlp/", ("gate", "up"), "blocks.{i}.mlp.w12"),
+            *torch_rows({"mlp/dense_1": "mlp.w3"}, "encoder_block_{i}/", "blocks.{i}."),
             *torch_rows(_POOLING, "attention_pooling/", "attn_pool."),
             *fused_rows("attention_pooling/attention/", ("key", "value"), "attn_pool.kv"),
             *torch_rows({"conv_root": "stem.conv", "gn_root": "stem.norm"}, "", _STEM),
@@ -128,15 +133,26 @@ class Timm(Layout):
         "pool_prefix": (True, False),
     }
 
+    def position_interpolation(self, keys):
+        if "decoder_embed.weight" in keys:  # facebookresearch/mae
+            return "bicubic"
+        prefix = self.prefix(keys) or ""
+        if prefix + _MASK_TOKEN in keys and prefix + _REGISTERS not in keys:  # facebookresearch/dinov2
+            return "bicubic_offset"
+        return "bicubic_antialias"
+
     def skipped_keys(self, keys):
         skipped = _DECODER if "decoder_embed.weight" in keys else _FREQUENCIES
-        return [key for key in keys if skipped.fullmatch(key) or _OTHERS.fullmatch(key)]
+        mask_token = (self.prefix(keys) or "") + _MASK_TOKEN
+        return [k for k in keys if k == mask_token or skipped.fullmatch(k) or _OTHERS.fullmatch(k)]
 
     def read(self, arrays):
         prefix = self.prefix(arrays) or ""
         names, grid = _names(arrays, prefix)
         mapped = super().read({name: array for name, (_, array) in names.items()})
         mapped = mapped.with_keys({name: key for name, (key, _) in names.items()})
+        if prefix + _REGISTERS in arrays:
+            add_first_position(mapped.arrays)
         return mapped._replace(options={"position_grid": grid} if grid else {})
 
     def write(self, arrays, config):

@@ -48,8 +48,10 @@ _NAMED = (
     ),
     (r"naflexvit_\w+_siglip", {"act_layer": "gelu_tanh", "pos_embed_interp_mode": "bilinear"}),
     (r"naflexvit_\w+_parfac_", {"pos_embed": "factorized"}),
-    (r"naflexvit_\w+_radio_", {"pos_embed_interp_mode": "bilinear", "pos_embed_antialias": False}),
-    (r"naflexvit_(base|huge)_patch16_radio_v3", {"pos_embed_align_corners": True}),
+    # Of `VisionTransformer`, what its loader passes to `resample_abs_pos_embed`.
+    (r"flexivit|_radio_", {"pos_embed_interp_mode": "bilinear", "pos_embed_antialias": False}),
+    (r"(base|huge)_patch16_radio_v3", {"pos_embed_align_corners": True}),
+    (r"naflexvit_\w+_(radio|par|parfac)_", {"pos_embed_ar_preserving": True}),
 )
 _EPSILON_1E5 = re.compile(r"vit_\w*_clip_|dinov3|lingbot|_pe_|aimv2|beit3")
 _HEAD_SIZES = (  # of families that have sizes of their own
@@ -66,12 +68,17 @@ _HEAD_SIZES = (  # of families that have sizes of their own
         64,
     ),
 )
-# How a NaFlexVit resizes its table, by its interpolation, antialias and align_corners.
-_RESIZES = {
-    ("bicubic", True, False): "bicubic_antialias",
-    ("bilinear", True, False): "bilinear_antialias",
-    ("bilinear", False, False): "bilinear_half_pixel",
-    ("bilinear", False, True): "bilinear",
+# How timm resizes a position table: the defaults of the options pos_embed_*, and our name by their values.
+_RESIZING = {"interp_mode": "bicubic", "antialias": True, "align_corners": False, "ar_preserving": False}
+_INTERPOLATIONS = {
+    ("bicubic", True, False, False): "bicubic_antialias",
+    ("bicubic", True, False, True): "bicubic_antialias_square",
+    ("bicubic", False, False, False): "bicubic",
+    ("bilinear", True, False, False): "bilinear_antialias",
+    ("bilinear", False, False, False): "bilinear_half_pixel",
+    ("bilinear", False, True, False): "bilinear",
+    ("bilinear", False, False, True): "bilinear_half_pixel_square",
+    ("bilinear", False, True, True): "bilinear_square",
 }
 # Classes that an argument may name; of other values nothing is known.
 _CLASSES = {
@@ -116,9 +123,8 @@ def options_of(config):
         "norm_epsilon": 1e-5 if _EPSILON_1E5.search(name) and "norm_layer" not in arguments else 1e-6,
         "pool_prefix": bool(_EVA.search(name) or arguments.get("pool_include_prefix")),
         "pooling_heads": arguments.get("attn_pool_num_heads"),
+        "position_interpolation": _position_interpolation(arguments),
     }
-    if name.startswith("naflexvit"):
-        options["position_resize"] = _position_resize(arguments)
     if arguments.get("rope_rescale_coords"):
         options["max_rotary_rescale"] = arguments["rope_rescale_coords"]
     if "num_heads" in arguments:
@@ -143,21 +149,15 @@ def options_of(config):
     return options
 
 
-def _position_resize(arguments):
-    """How a NaFlexVit resizes its position table."""
-    interpolation = arguments.get("pos_embed_interp_mode", "bicubic")
-    way = (
-        interpolation,
-        arguments.get("pos_embed_antialias", True),
-        arguments.get("pos_embed_align_corners", False),
-    )
+def _position_interpolation(arguments):
+    """How timm resizes the position table to another grid."""
+    options = {name: arguments.get(f"pos_embed_{name}", default) for name, default in _RESIZING.items()}
     if arguments.get("pos_embed") == "factorized":
-        way = "bilinear", False, False
-    if way not in _RESIZES:
-        raise ValueError(
-            f"{CONFIG}: no position_resize is like interpolation, antialias and align_corners {way}"
-        )
-    return _RESIZES[way]
+        options |= {"interp_mode": "bilinear", "antialias": False, "align_corners": False}
+    values = tuple(options.values())
+    if values not in _INTERPOLATIONS:
+        raise ValueError(f"{CONFIG}: no position_interpolation is like pos_embed_* of {options}")
+    return _INTERPOLATIONS[values]
 
 
 def _described(config):

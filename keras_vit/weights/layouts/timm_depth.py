@@ -18,7 +18,7 @@ from keras_vit.weights.layouts.table import CONV, Row
 PREFIXES = ("model.backbone.pretrained.",)
 _HEAD = "model.head."
 WITHOUT_PREFIX = r"model\.head\..*"
-OTHERS = r"model\.backbone\.pretrained\.mask_token|model\.head\.scratch\.sky_output_conv2\..*"
+OTHERS = r"model\.head\.scratch\.sky_output_conv2\..*"
 OTHER_FAMILIES = {
     "a Depth Anything 3 for several views (supported: DA3MONO and DA3METRIC)": r"model\.(da3\..*|"
     r"head\.scratch\.refinenet\d_aux\..*|cam_(enc|dec)\..*|backbone\.pretrained\.camera_token)",

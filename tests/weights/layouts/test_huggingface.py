@@ -65,6 +65,8 @@ TYPES_OF = {  # the expected model type, options of a small model, and a key of 
     "clip, projection": ("clip_vision_model", CLIP, "visual_projection.weight"),
 }
 
+THEIRS = {"registers": "bicubic_antialias", "dinov3, gated": "bilinear"}  # interpolations; else "bicubic"
+
 
 def made(name):
     model = one_block(**{**SIZES, **TYPES_OF[name][1]})
@@ -81,14 +83,17 @@ def test_a_model_is_written_as_a_type_that_expresses_it(name, tmp_path):
     path = save_weights(model, tmp_path / "saved", "huggingface")
     assert key in load_file(path)
     assert json.loads((path.parent / "config.json").read_text())["model_type"] == kind
+    interpolation = model.position_interpolation
     for _ in range(2):
         again = from_pretrained(path.parent)
         expected = {"preprocessing": again.preprocessing.get_config(), "name": again.name}
         # No array holds the value at which the scale began.
         expected |= {"layer_scale": again.layer_scale} if model.layer_scale else {}
+        expected |= {"position_interpolation": interpolation}
         assert again.get_config() == model.get_config() | expected
         assert_same_arrays(arrays(again), arrays(model))
         path.with_suffix(".json").unlink(missing_ok=True)
+        interpolation = THEIRS.get(name, "bicubic")
 
 
 @pytest.mark.parametrize("name", some(["dinov3, gated", "dinov2, gated", "ijepa", "siglip"], 2))
@@ -138,7 +143,7 @@ def test_a_siglip_2_for_any_size_is_described_as_in_the_catalogue(tmp_path):
     row = find("google/siglip2-base-patch16-naflex")
     config = {"model_type": "siglip2", "vision_config": {"model_type": "siglip2_vision_model"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    options, _, _ = read_metadata(tmp_path / "model.safetensors", huggingface)
+    options, _ = read_metadata(tmp_path / "model.safetensors", huggingface)
     assert {row.image_size, options["image_size"]} == {(256, 256)}
     assert {**row.preprocessing, "resize": "squash"} == {"resize": "squash", **options["preprocessing"]}
 

@@ -72,7 +72,8 @@ def test_a_model_is_read_from_their_files_alone(options, tmp_path):
     model = small(**{"preprocessing": default, **options})
     save_weights(model, tmp_path / "model", "huggingface").with_suffix(".json").unlink()
     again = from_pretrained(tmp_path / "model")
-    assert again.get_config() == model.get_config() | {"name": again.name}
+    expected = {"name": again.name, "position_interpolation": "bicubic"}  # that of transformers
+    assert again.get_config() == model.get_config() | expected
 
 
 # Read ----------------------------------------------------------------------------------------------
@@ -306,6 +307,7 @@ def test_options_are_read_from_their_words(tmp_path):
     assert (found["activation"], found["norm_epsilon"], found["num_heads"]) == ("gelu_tanh", 1e-3, 4)
     assert found["class_names"] == tuple(f"class {i}" for i in range(12)) and found["num_classes"] == 12
     defaults = {"activation": "gelu_erf", "num_heads": 12, "norm_epsilon": 1e-12}
+    defaults["position_interpolation"] = "bicubic"
     assert read(tmp_path, {"model_type": "vit"}) == defaults
     labels = {str(i): f"LABEL_{i}" for i in range(3)}  # transformers' names of classes without names
     assert "class_names" not in read(tmp_path, {**VIT, "id2label": labels})

@@ -38,7 +38,7 @@ def test_deits_names_of_layer_scale_need_metadata(tmp_path, prefix):
 
 
 OTHER_KINDS = {  # names of further arrays → the message
-    "SwiGLU": (["blocks.0.mlp.w12.weight"], "only in file: blocks.0.mlp.w12.weight"),
+    "SwiGLU": (["blocks.0.mlp.w1.weight"], "only in file: blocks.0.mlp.w1.weight"),
     "differential attention": (["blocks.0.attn.lambda_q1"], "only in file: blocks.0.attn.lambda_q1"),
     "attention pooling": (["attn_pool.latent"], "whether attn_pool.latent also attends to cls_token, and no"),
     "no gate": (["blocks.0.mlp.fc1_g.weight"], "also occurs in models with rotary positions"),
@@ -55,10 +55,42 @@ def test_another_kind_of_model_is_refused_by_its_keys(kind, golden, tmp_path):
 
 
 def test_another_kind_of_mlp_is_refused(golden, tmp_path):
-    file = {key.replace("mlp.fc1", "mlp.w12"): a for key, a in stored(golden, "timm_token").items()}
+    file = {key.replace("mlp.fc1", "mlp.w1"): a for key, a in stored(golden, "timm_token").items()}
     save_file(file, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"got no such array \(unknown keys: blocks\.0\.mlp\.w12\."):
+    with pytest.raises(ValueError, match=r"got no such array \(unknown keys: blocks\.0\.mlp\.w1\."):
         from_pretrained(tmp_path / "model.safetensors", num_heads=3)
+
+
+# The authors' files of DINOv2 and MAE ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, interpolation",
+    [
+        ({"num_registers": 0}, "bicubic_offset"),
+        ({"num_registers": 3, "prefix_positions": False}, "bicubic_antialias"),
+        ({"num_registers": 0, "gated_mlp": True, "activation": "silu"}, "bicubic_offset"),
+    ],
+    ids=["plain", "registers", "gated"],
+)
+def test_a_file_of_dinov2s_authors_is_read(options, interpolation, tmp_path):
+    """Registers have no positions there, and the class token has."""
+    model = small(layer_scale=1e-5, num_classes=None, **options)
+    state = state_dict(model)
+    for key in [key for key in state if "mlp.fc1_g" in key]:  # gate and up in one array
+        rest = [state.pop(key), state.pop(key.replace("fc1_g", "fc1_x"))]
+        state[key.replace("fc1_g", "w12")] = np.concatenate(rest)
+        state[key.replace("fc1_g", "w3")] = state.pop(key.replace("fc1_g", "fc2"))
+    renamed = {"reg_token": "register_tokens", "gamma_1": "ls1.gamma", "gamma_2": "ls2.gamma"}
+    file = {re.sub("|".join(renamed), lambda m: renamed[m[0]], key): array for key, array in state.items()}
+    file["mask_token"] = np.ones_like(state["cls_token"][0])
+    if options["num_registers"]:
+        file["pos_embed"] = np.concatenate([file["cls_token"], file["pos_embed"]], axis=1)
+        file["cls_token"] = np.zeros_like(file["cls_token"])
+    write_arrays(file, tmp_path / "dinov2.safetensors")
+    again = from_pretrained(tmp_path / "dinov2.safetensors", num_heads=3)
+    assert again.position_interpolation == interpolation
+    assert_same_arrays(arrays(again), arrays(model))
 
 
 # Families by their structure ----------------------------------------------------------------------
@@ -99,7 +131,9 @@ def test_a_family_is_written_and_read_with_timms_config_json(family, tmp_path):
     loaded = from_pretrained(tmp_path)
     assert_same_arrays(arrays(loaded), arrays(model))
     found = loaded.get_config() | {"layer_scale": config["layer_scale"], "name": model.name}
-    assert found == config | {"pooling_heads": found["pooling_heads"]}
+    timms = "bicubic_antialias" if model.position_embedding == "learned" else "bilinear"
+    expected = {"pooling_heads": found["pooling_heads"], "position_interpolation": timms}
+    assert found == config | expected
 
 
 @pytest.mark.parametrize(

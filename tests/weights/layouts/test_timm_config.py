@@ -101,12 +101,21 @@ def test_heads_and_the_grid_are_read(tmp_path):
         ("vit_base_patch16_rope_reg1_gap_256", {}, "pooling", "gap"),
         ("vit_small_patch16_dinov3", {"global_pool": "token"}, "pooling", "token"),
         ("vit_small_patch16_dinov3", {"rope_rescale_coords": 2.0}, "max_rotary_rescale", 2.0),
-        ("vit_base_patch16_224", {}, "position_resize", None),
-        ("naflexvit_base_patch16_gap", {}, "position_resize", "bicubic_antialias"),
-        ("naflexvit_base_patch16_parfac_gap", {}, "position_resize", "bilinear_half_pixel"),
-        ("naflexvit_base_patch16_siglip", {}, "position_resize", "bilinear_antialias"),
-        ("naflexvit_base_patch16_radio_v3", {}, "position_resize", "bilinear"),
-        ("naflexvit_large_patch16_radio_v3", {}, "position_resize", "bilinear_half_pixel"),
+        *(
+            (architecture, {}, "position_interpolation", expected)
+            for architecture, expected in {
+                "vit_base_patch16_224": "bicubic_antialias",
+                "flexivit_small": "bilinear_half_pixel",
+                "vit_huge_patch16_radio_v3": "bilinear",
+                "vit_huge_patch16_radio_v4": "bilinear_half_pixel",
+                "naflexvit_base_patch16_gap": "bicubic_antialias",
+                "naflexvit_base_patch16_par_gap": "bicubic_antialias_square",
+                "naflexvit_base_patch16_parfac_gap": "bilinear_half_pixel_square",
+                "naflexvit_base_patch16_siglip": "bilinear_antialias",
+                "naflexvit_base_patch16_radio_v3": "bilinear_square",
+                "naflexvit_large_patch16_radio_v3": "bilinear_half_pixel_square",
+            }.items()
+        ),
     ],
 )
 def test_an_option_is_read_by_name_and_arguments(architecture, arguments, option, expected):
@@ -150,7 +159,11 @@ def test_the_heads_of_an_architecture_are_known_by_its_name(architecture, width,
         ("vit_tiny_patch16_224", {"norm_layer": "batchnorm"}, "nothing is known of norm_layer='batchnorm'"),
         ("vit_tiny_patch16_224", {"mlp_layer": "x"}, "nothing is known of mlp_layer='x'"),
         ("naflexvit_base_patch16_gap", {"patchify_channels_last": False}, "patchify_channels_last"),
-        ("naflexvit_large_patch16_radio_v3", {"pos_embed_interp_mode": "bicubic"}, "no position_resize is"),
+        (
+            "naflexvit_large_patch16_radio_v3",
+            {"pos_embed_interp_mode": "nearest"},
+            "no position_interpolation is",
+        ),
         ("resnet50", {}, "config.json describes timm's 'resnet50', which VisionTransformer cannot express"),
     ],
 )
