@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import os
 import pathlib
 import sys
@@ -13,6 +14,7 @@ from keras_vit.cli.journal import Journal, content_digest, only_process
 from keras_vit.cli.report import print_now
 from keras_vit.cli.rows import COCO, FILES, FORMATS, suffix_of, write_rows
 from keras_vit.messages import listed
+from keras_vit.preprocessing.web_images import is_url
 from keras_vit.rules import one_of
 from keras_vit.writing import atomic_path, check_writable
 
@@ -132,7 +134,7 @@ def run(args):
         first, skip = journal.count if journal else 0, args.on_bad_image == "skip"
         rows = predicted(task, model, paths, args.top or task.top, first, progress, skip, **maps)
         skipped = []
-        readable = _readable(journal.recorded(rows) if journal else rows, skipped)
+        readable = _readable(journal.recorded(rows) if journal else rows, skipped, skip)
         for text in FORMATS[args.format](readable, names):
             print_now(text, end="")
         if len(skipped) == len(paths):
@@ -140,24 +142,28 @@ def run(args):
         if journal:
             if suffix == COCO:
                 names = names_or_indices(model.class_names, model.num_classes)
-            write_rows(args.output, suffix, _readable(journal.rows(), []), names)
+            write_rows(args.output, suffix, _readable(journal.rows(), [], skip), names)
             journal.path.unlink()
     if skipped:
         print(f"left out, since they cannot be read: {listed(skipped)}", file=sys.stderr)
 
 
-def _readable(rows, skipped):
-    """The rows of images that can be read; the paths of others are added to a list."""
+def _readable(rows, skipped, skip):
+    """The rows of images that can be read; with `skip` the paths of others are added to a list."""
     for row in rows:
-        if "error" in row:
-            skipped.append(row["image"])
-        else:
+        if "error" not in row:
             yield row
+        elif skip:
+            skipped.append(row["image"])
+        else:  # The interrupted command left it out.
+            raise ValueError(row["error"])
 
 
 @contextlib.contextmanager
 def _journal(args, paths, model):
     """The journal of --output, from which the same command continues if there are many images."""
+    from keras_vit.cli.source import trained_file
+
     file = pathlib.Path(args.output).expanduser()
     is_device = file.exists() and not file.is_file()
     if len(paths) <= FEW or args.maps or args.boxes or is_device:
@@ -165,9 +171,12 @@ def _journal(args, paths, model):
             yield Journal(pathlib.Path(folder, "rows"), {})
         return
     images = "\n".join(paths).encode(errors="surrogateescape")
+    states = [(of.st_size, of.st_mtime_ns) for of in map(os.stat, itertools.filterfalse(is_url, paths))]
     names = model.class_names and [*model.class_names]
     origin = {
-        **{"model": content_digest(args.model), "list of images": hashlib.sha256(images).hexdigest()},
+        "model": content_digest(trained_file(args.model)),
+        "list of images": hashlib.sha256(images).hexdigest(),
+        "state of the images": hashlib.sha256(repr(states).encode()).hexdigest(),
         **{"--labels": content_digest(args.labels), "--prompts": content_digest(args.prompts)},
         **{"--top": args.top, "--windows": args.windows, "--class_names": names},
         **({"--threshold": args.threshold} if args.threshold is not None else {}),

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +141,57 @@ def test_an_interrupted_command_continues_and_writes_the_same(
     partial.unlink()
     with only_process(tmp_path / "found.csv"):
         refused((*predict, tmp_path / "found.csv"), "another process writes")
+
+
+@pytest.fixture
+def interrupted(keras_vit, model, many, tmp_path, monkeypatch):
+    """A command with a run's folder, which was stopped after 16 of 40 images, and its journal."""
+    (tmp_path / "run").mkdir()
+    shutil.copy(model, tmp_path / "run" / "model.keras")
+    command = (
+        "predict",
+        "--model",
+        tmp_path / "run",
+        many,
+        "--output",
+        tmp_path / "found.csv",
+        "--on_bad_image",
+    )
+    monkeypatch.setattr(image_batches, "BATCH", 8)
+    real, left = task.classified, iter(range(2))
+
+    def classified(*args):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "classified", classified)
+        keras_vit(*command, "skip", status=None)
+    return command, tmp_path / "found.csv.partial"
+
+
+def test_a_command_continues_after_a_report_was_written(keras_vit, interrupted, many, tmp_path):
+    command, partial = interrupted
+    (tmp_path / "run" / "report.html").write_text("")
+    assert len(partial.read_text().splitlines()) > 10
+    keras_vit(*command, "skip")
+    with open(tmp_path / "found.csv") as file:
+        assert len({row["image"] for row in csv.DictReader(file)}) == 38
+
+
+def test_a_command_is_not_continued_with_other_images_or_another_model(refused, interrupted, many, tmp_path):
+    command, partial = interrupted
+    times = (many / "cat" / "00.png").stat()
+    shutil.copy(many / "dog" / "00.png", many / "cat" / "00.png")
+    refused((*command, "skip"), "partial' was begun with another state of the images; remove it")
+    write_classes(tmp_path / "others", count=20)
+    shutil.copy(tmp_path / "others" / "cat" / "00.png", many / "cat" / "00.png")
+    os.utime(many / "cat" / "00.png", ns=(times.st_atime_ns, times.st_mtime_ns))
+    refused((*command, "fail"), "not a readable image", "cat/07.png")
+    with open(tmp_path / "run" / "model.keras", "ab") as file:
+        file.write(b"0")
+    refused((*command, "skip"), "partial' was begun with another model; remove it")
 
 
 @pytest.mark.parametrize("format", ["csv", "jsonl", "json"])
