@@ -1,8 +1,10 @@
 """Requests over HTTP: which redirects are followed, what must be encrypted, and who gets credentials."""
 
+import time
 import urllib.parse
 
 import requests
+import urllib3
 from requests import exceptions
 from requests.utils import get_auth_from_url, get_netrc_auth
 
@@ -10,6 +12,8 @@ from keras_vit.messages import redact_url
 
 REDIRECTS = 30
 CONNECT, ANSWER = 2, 10  # seconds until a server that is there is connected, and answers
+CHUNK = 1 << 20  # bytes
+SLOWEST, PATIENCE = 1 << 10, 30  # bytes per second, of whose time these seconds are waited for at the end
 
 
 class Refused(ValueError):
@@ -59,6 +63,43 @@ def get(session, url, start, trust, timeout, method="GET"):
             auth = _anonymous
         url = target
     raise exceptions.TooManyRedirects
+
+
+def received(response, limit=None):
+    """The content of a response in pieces, each as soon as it arrives.
+
+    Args:
+        response: That of `get`.
+        limit: The largest number of bytes, such as those that the server has stated; None: any.
+
+    Yields:
+        bytes.
+
+    Raises:
+        Refused: if there are more bytes.
+        ValueError: if after half a minute there are fewer than 1,024 bytes per second on the mean.
+        requests.exceptions.RequestException: if the request fails.
+    """
+    total, begin, shown = 0, time.monotonic(), redact_url(response.url)
+    try:
+        while piece := response.raw.read1(CHUNK, decode_content=True):
+            total += len(piece)
+            if limit is not None and total > limit:
+                raise Refused(f"{shown} has more than {limit} bytes")
+            if time.monotonic() - begin > PATIENCE + total / SLOWEST:
+                raise ValueError(
+                    f"{shown}: expected {SLOWEST} bytes a second; the server has sent {total} in all"
+                )
+            yield piece
+    except urllib3.exceptions.ProtocolError as error:
+        raise exceptions.ChunkedEncodingError(error) from None
+    except urllib3.exceptions.HTTPError as error:
+        raise exceptions.ConnectionError(error) from None
+
+
+def is_page(response):
+    """Whether a response is a page for people, such as of a login, and no file."""
+    return response.headers.get("Content-Type", "").startswith("text/html")
 
 
 def _credentials(url):

@@ -1,7 +1,14 @@
 """Lists, untrusted text and suggestions in messages."""
 
 import difflib
+import re
 import urllib.parse
+
+URL = re.compile(
+    r"""([a-z][a-z0-9+.-]*://)(?:[^/\s?#'"]*@)?((?:\[[^\]\s]*\])?(?:(?!::)[^\s?#'"])*)"""  # user:password@
+    r"""(\?…|[?#](?:(?!::)[^\s'"])*?(?=[;:,.)]*(?:[\s'"]|::|$)))?""",
+    re.IGNORECASE,
+)
 
 
 def listed(names, most=5):
@@ -49,6 +56,17 @@ def redact_url(url):
     parts = urllib.parse.urlsplit(url)
     netloc, query = parts.netloc.rpartition("@")[2], "…" if parts.query else ""
     return one_line(parts._replace(netloc=netloc, query=query, fragment="").geturl())
+
+
+def redact_urls(text):
+    """The text with each URL in it, up to a space or a quotation mark, as of `redact_url`.
+
+    >>> redact_urls("no https://me:word@host/a.tar?key=5; it has 's3://a/b?c::d'")
+    "no https://host/a.tar?…; it has 's3://a/b?…::d'"
+    """
+    return URL.sub(
+        lambda match: match[1] + match[2] + ("?…" if (match[3] or "").startswith("?") else ""), text
+    )
 
 
 def did_you_mean(name, names, form="{}"):

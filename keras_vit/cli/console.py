@@ -6,7 +6,7 @@ import sys
 
 from keras_vit.cli.parser import parser as parser
 from keras_vit.cli.report import print_now
-from keras_vit.messages import one_line, printable
+from keras_vit.messages import one_line, printable, redact_urls
 from keras_vit.startup_logs import quiet_startup_logs
 
 
@@ -40,7 +40,7 @@ def run(args, with_keras=True):
             sys.stdout.flush()
         except OSError:  # its disk is full, and Python would try again at exit
             _discard_output()
-        print(f"keras-vit: {printable(one_line(error))}", file=sys.stderr)
+        print(f"keras-vit: {printable(redact_urls(one_line(error)))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("keras-vit: interrupted", file=sys.stderr)

@@ -3,6 +3,7 @@
 import keras_vit
 from keras_vit.cli import options
 from keras_vit.cli.report import cell_text, check_output, check_png, report, text_table
+from keras_vit.messages import redact_urls
 from keras_vit.writing import atomic_write
 
 # Options of `evaluate` that are for classes, which captions have not.
@@ -66,7 +67,7 @@ def run(args):
         if args.confusion:
             matrix = task.confusion(predictions)
             rows = task.confusion_names(names or [str(i) for i in range(model.num_classes)])
-            _draw(args.confusion, matrix, rows, f"{args.dataset}, {args.split}")
+            _draw(args.confusion, matrix, rows, redact_urls(f"{args.dataset}, {args.split}"))
 
 
 def _retrieval(args):

@@ -4,6 +4,7 @@ import sys
 
 from tqdm import tqdm
 
+from keras_vit.messages import redact_url
 from keras_vit.preprocessing.file_batches import file_batches
 from keras_vit.preprocessing.image_files import read_image
 from keras_vit.preprocessing.web_images import is_url
@@ -70,4 +71,4 @@ def predicted(task, model, paths, top, first=0, progress=True, skip=False, **map
                 bar.update(1)
                 is_bad = number in batch.errors
                 row = {"error": batch.errors[number]} if is_bad else next(rows)
-                yield {"image": paths[number], **row}
+                yield {"image": redact_url(paths[number]), **row}

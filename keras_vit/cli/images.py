@@ -6,6 +6,7 @@ import pathlib
 import sys
 
 from keras_vit.data.files import IMAGE_SUFFIXES, image_files
+from keras_vit.messages import redact_url
 from keras_vit.preprocessing.web_images import is_url
 
 
@@ -31,7 +32,7 @@ def png_files(paths):
     >>> png_files(["a/1.jpg", "b/1.png"])
     {'a/1.jpg': 'a/1.png', 'b/1.png': 'b/1.png'}
     """
-    names = names_of([os.path.splitext(path)[0] for path in paths])
+    names = names_of([os.path.splitext(redact_url(path))[0] for path in paths])
     files = {path: f"{name.lstrip('/')}.png" for path, name in zip(paths, names)}
     for file in {*files.values()}:
         images = [path for path, own in files.items() if own == file]

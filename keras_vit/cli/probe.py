@@ -3,6 +3,7 @@
 import keras_vit
 from keras_vit.cli import options
 from keras_vit.cli.report import check_output, check_png, report, text_table
+from keras_vit.messages import redact_urls
 from keras_vit.writing import atomic_write
 
 HELP = "accuracy of a linear classifier on the features of each block, or on embeddings"
@@ -53,5 +54,5 @@ def run(args):
     finally:
         if args.figure:
             shots = "all training images" if args.shots is None else f"{args.shots} images per class"
-            title = f"Linear probes of {args.model}, {args.dataset}, {shots}"
+            title = redact_urls(f"Linear probes of {args.model}, {args.dataset}, {shots}")
             atomic_write(args.figure, png_of(block_accuracy_figure([*result.values()], title)))

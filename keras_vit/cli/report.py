@@ -4,7 +4,7 @@ import json
 import pathlib
 import sys
 
-from keras_vit.messages import printable
+from keras_vit.messages import printable, redact_urls
 from keras_vit.writing import atomic_write, check_writable
 
 
@@ -77,9 +77,9 @@ def check_png(option, file):
 def report(args, value, text):
     """Print the text, or the value as JSON with --json, and write the JSON with --output.
 
-    Each is done even if the other fails.
+    Each is done even if the other fails. URLs are without their secrets.
     """
-    encoded = json.dumps(value, indent=2, allow_nan=False)
+    encoded, text = (redact_urls(of) for of in (json.dumps(value, indent=2, allow_nan=False), text))
     try:
         print_now(encoded if args.json else text)
     finally:

@@ -5,7 +5,7 @@ import sys
 
 from keras_vit.cli import options
 from keras_vit.cli.report import check_output, report, text_table
-from keras_vit.messages import listed
+from keras_vit.messages import listed, redact_url
 from keras_vit.names import SEARCH_ENGINES
 from keras_vit.rules import one_of, optional
 
@@ -98,7 +98,7 @@ def _index(args):
 
     paths = [path for argument in args.images for path in images_of(argument)]
     model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
-    source = os.path.abspath(args.model) if os.path.exists(args.model) else args.model
+    source = os.path.abspath(args.model) if os.path.exists(args.model) else redact_url(args.model)
     digest, size = model_digest(model), encoder_of(model)[1]
     with locked(args.index):
         index = ImageIndex(args.index, source, digest, size)

@@ -24,7 +24,7 @@ class Dataset:
     """A data set: its name, its classes, and the samples of each split.
 
     Args:
-        name: The name given to `load_dataset`.
+        name: The name given to `load_dataset`, without the secrets of URLs.
         class_names: One name per class, in the order of the labels; for regression one per target; for images
             with captions none, since a label is the index of an image in its split, and for images without
             labels none, since all labels are 0.

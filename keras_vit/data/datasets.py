@@ -159,25 +159,25 @@ def load_dataset(
     options |= {"task": task, "texts": texts, "fields": tuple(fields)}
     if len(sources_of(name)) > 1 or classes is not None:
         mixture = importlib.import_module("keras_vit.data.sources.mixture")
-        return Dataset(name, task=task, **mixture.load_mixture(name, classes=classes, **options))
-    kind, argument = name.partition(":")[::2]
+        return Dataset(public_name(name), task=task, **mixture.load_mixture(name, classes=classes, **options))
+    (kind, argument), shown = name.partition(":")[::2], public_name(name)
     source = SOURCES.get(kind)
     if source is None or bool(argument) != bool(source.placeholder) or ":" in name and not argument:
-        raise ValueError(f"data set {name!r} is unknown{_hint(name)}; expected {_known()}")
+        raise ValueError(f"data set {shown!r} is unknown{_hint(name)}; expected {_known()}")
     if task not in source.tasks:
-        raise ValueError(f"{name} has no labels for task {task!r}; it has {', '.join(source.tasks)}")
+        raise ValueError(f"{shown} has no labels for task {task!r}; it has {', '.join(source.tasks)}")
     if fields and not source.has_fields:
-        raise ValueError(f"{name} has no fields to choose from; got {', '.join(fields)}")
+        raise ValueError(f"{shown} has no fields to choose from; got {', '.join(fields)}")
     load = getattr(importlib.import_module(f"keras_vit.data.sources.{kind}"), f"load_{kind}")
     loaded = load(argument, **options)
     for split, samples in loaded["splits"].items():
         if not len(samples):
             of_class = " of each class" if loaded["class_names"] else ""
             raise ValueError(
-                f"{name!r} has too few images{of_class}: none for the {split} split; three "
+                f"{shown!r} has too few images{of_class}: none for the {split} split; three "
                 f"images{of_class} are enough for the three splits"
             )
-    return Dataset(name, task=task, **loaded)
+    return Dataset(shown, task=task, **loaded)
 
 
 def sources_of(name):
@@ -217,6 +217,17 @@ def absolute_name(name):
     ('folder:/flowers', 'digits*2 + webdataset:s3://bucket/a.tar')
     """
     return _each_source(name, lambda kind, argument: f"{kind}:{SOURCES[kind].absolute(argument)}")
+
+
+def public_name(name):
+    """The name of a data set without the secrets of its URLs.
+
+    >>> public_name("digits + webdataset:https://me:word@host/a.tar?key=5*2")
+    'digits + webdataset:https://host/a.tar?…*2'
+    """
+    return _each_source(
+        name, lambda kind, argument: f"{kind}:{'::'.join(map(redact_url, argument.split('::')))}"
+    )
 
 
 def _known():

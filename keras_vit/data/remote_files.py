@@ -8,12 +8,16 @@ import urllib.parse
 import fsspec
 from requests import exceptions
 
-from keras_vit.http_requests import Session, check_encrypted, get
+from keras_vit.http_requests import Refused, Session, check_encrypted, get, is_page, received
 from keras_vit.messages import one_line, redact_url
 
 WAITS = (0, 1, 4)  # seconds before each attempt
-TIMEOUT = 30  # seconds to connect, and between two chunks
-CHUNK = 1 << 20  # bytes
+TIMEOUT = 30  # seconds to connect, and between two pieces
+LARGEST_UNKNOWN = 1 << 24  # bytes of a file of unknown size, such as one of class names beside shards
+
+
+class Page(Refused):
+    """The server answers with a page for people, such as of a login, in place of a file."""
 
 
 def is_url(path):
@@ -100,10 +104,13 @@ def described(url):
 
     def of_web():
         with _response(url, "HEAD") as response:
-            headers = response.headers
-            if "Content-Length" not in headers:
-                raise ValueError(f"{redact_url(url)!r}: the server does not say how long the file is")
-            return int(headers["Content-Length"]), headers.get("ETag") or headers.get("Last-Modified", "")
+            headers, shown = response.headers, redact_url(url)
+            length = headers.get("Content-Length")
+            if length is None:
+                raise ValueError(f"{shown!r}: the server does not say how long the file is")
+            if not length.isdecimal() or len(length) > 18:
+                raise ValueError(f"{shown!r}: expected a number of bytes as Content-Length; got {length!r}")
+            return int(length), headers.get("ETag") or headers.get("Last-Modified", "")
 
     def of_system():
         system, path = fsspec.core.url_to_fs(url)
@@ -113,10 +120,16 @@ def described(url):
 
 
 def download(url, path, size=None):
-    """Write the file at a URL, of a known size, to a path.
+    """Write the file at a URL to a path.
+
+    Args:
+        url: The URL.
+        path: The path.
+        size: The number of bytes of the file; None: any up to 16,777,216.
 
     Raises:
-        OSError: as `described`, or if the file has another size.
+        OSError: as `described`, or if the file is shorter.
+        ValueError: if the server sends a page in place of a file, more bytes, or too few in a time.
 
     Example:
         >>> _ = (tmp / "a.tar").write_bytes(b"1234")
@@ -129,14 +142,14 @@ def download(url, path, size=None):
     def receive():
         if _is_web(url):
             with _response(url, "GET") as response, open(path, "wb") as file:
-                for chunk in response.iter_content(CHUNK):
-                    file.write(chunk)
+                for piece in received(response, LARGEST_UNKNOWN if size is None else size):
+                    file.write(piece)
         else:
             system, name = fsspec.core.url_to_fs(url)
             system.get_file(name, os.fspath(path))
-        received = os.path.getsize(path)
-        if size not in (None, received):
-            raise OSError(f"received {received} of {size} bytes")
+        length = os.path.getsize(path)
+        if size not in (None, length):
+            raise OSError(f"received {length} of {size} bytes")
 
     _in_attempts(url, receive)
 
@@ -154,6 +167,8 @@ def _response(url, method):
         if response.status_code != 200:
             kind = PermissionError if response.status_code in (401, 403) else OSError
             raise kind(f"the server answered {response.status_code}")
+        if is_page(response):
+            raise Page(f"{redact_url(url)}: the server answered with a web page, not with a file")
         yield response
 
 

@@ -6,6 +6,7 @@ import json
 import os
 
 from keras_vit.data.shard_cache import folder_beside, is_remote
+from keras_vit.messages import redact_url
 
 
 def check_counts(counts):
@@ -33,7 +34,8 @@ def check_counts(counts):
         own = {f"{os.path.splitext(name)[0]}_stats.json": functools.partial(_of_download, name)}
         for file, read in (OF_FOLDER if is_remote(shard) else OF_FOLDER | own).items():
             if (folder, file) not in known:
-                known[folder, file] = _counts(folder_beside(shard, file) / file, read)
+                shown = redact_url(f"{folder}/{file}")
+                known[folder, file] = _counts(folder_beside(shard, file) / file, shown, read)
             expected = known[folder, file].get(name, count)
             if expected != count:
                 raise ValueError(
@@ -58,11 +60,11 @@ def _of_download(name, value):
 OF_FOLDER = {"_info.json": _of_splits, "sizes.json": dict}  # file name → function from JSON value to counts
 
 
-def _counts(path, read):
+def _counts(path, shown, read):
     """The sample counts in a file of metadata, by file name; none if it is missing."""
     with contextlib.suppress(FileNotFoundError):
         try:
             return read(json.loads(path.read_bytes()))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise ValueError(f"{str(path)!r} is damaged: expected the sample counts of tar files") from None
+            raise ValueError(f"{shown!r} is damaged: expected the sample counts of tar files") from None
     return {}

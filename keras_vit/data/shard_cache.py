@@ -14,7 +14,7 @@ import zlib
 from filelock import FileLock
 from tqdm import tqdm
 
-from keras_vit.data.remote_files import described, download, file_name, is_url
+from keras_vit.data.remote_files import Page, described, download, file_name, is_url
 from keras_vit.messages import redact_url
 from keras_vit.writing import atomic_write, cache_folder, flush, temporary_folder
 
@@ -132,7 +132,7 @@ def folder_beside(shard, name):
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         _fetched(url, path).close()
-    except (FileNotFoundError, PermissionError):  # Some servers only say that there is no access.
+    except (FileNotFoundError, PermissionError, Page):  # Some servers say nothing else of a missing file.
         path.unlink(missing_ok=True)
     return path.parent
 

@@ -29,6 +29,7 @@ from keras_vit.embeddings.encoder import CAPTIONS, OUTPUTS, Encoder, caption_enc
 from keras_vit.embeddings.exported_encoder import ExportedEncoder, export_format
 from keras_vit.embeddings.plan import IMAGES_PER_PART, Plan, begin, read_plan
 from keras_vit.labels import label_kind
+from keras_vit.messages import redact_url
 from keras_vit.models.backbones import backbone
 from keras_vit.rules import integer, one_of, optional
 from keras_vit.types import Path
@@ -236,8 +237,8 @@ def plan_embeddings(
     partitions = partitions or math.ceil(images / IMAGES_PER_PART)
     if partitions > images:
         raise ValueError(f"expected at most {images} parts, one for each image; got {partitions}")
-    source = os.path.abspath(source) if os.path.exists(source) else source
-    digests = model_digest(model), options, data_digest(dataset)
+    source = os.path.abspath(source) if os.path.exists(source) else redact_url(source)
+    digests = model_digest(model), {**options, "name": dataset.name}, data_digest(dataset)
     format = None if format is None else export_format(format)
     plan = Plan(source, *digests, splits, partitions, outputs, dtype, batch_size, format)
     embedder = _embedder(folder, plan, dataset, model)
@@ -321,7 +322,7 @@ def embed_part(folder: Path, part: int) -> str:
 @functools.lru_cache(maxsize=1)
 def _opened(folder, digest):
     plan = read_plan(folder)
-    model, dataset = from_pretrained(plan.model, kind="stored"), load_dataset(**plan.dataset)
+    model, dataset = from_pretrained(plan.model, kind="stored"), planned_data(folder, plan)
     for name, before, now in (
         ("model", plan.model_digest, model_digest(model)),
         ("data set", plan.data_digest, data_digest(dataset)),
@@ -329,6 +330,20 @@ def _opened(folder, digest):
         if before != now:
             raise ValueError(f"the {name} has changed since {folder!r} was begun: choose a new folder")
     return _embedder(folder, plan, dataset, model)
+
+
+def planned_data(folder, plan):
+    """The `Dataset` of a `Plan`.
+
+    Raises:
+        ValueError: as `load_dataset`, or if its URLs had queries, which a plan does not have.
+    """
+    if "?…" in plan.dataset["name"]:
+        raise ValueError(
+            f"{os.fspath(folder)!r} was begun with the URLs {plan.dataset['name']}, of which no secrets are "
+            "stored; expected keras-vit embed with all of them"
+        )
+    return load_dataset(**plan.dataset)
 
 
 def _embedder(folder, plan, dataset, model):

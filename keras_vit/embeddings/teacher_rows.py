@@ -11,10 +11,9 @@ import numpy as np
 import pyarrow.compute
 
 from keras_vit.data.chunked_records import ChunkedRecords
-from keras_vit.data.datasets import load_dataset
 from keras_vit.data.mixed_samples import MixedSamples
 from keras_vit.data.samples import EncodedSamples, IndexedRecords, RecordFiles
-from keras_vit.embeddings.computing import data_digest
+from keras_vit.embeddings.computing import data_digest, planned_data
 from keras_vit.embeddings.encoder import CAPTIONS
 from keras_vit.embeddings.parts import COLUMN, OK, metadata_of, part_paths, part_tables
 from keras_vit.embeddings.plan import read_plan
@@ -105,7 +104,7 @@ def _check_output(folder, plan, output):
 
 def _numbers(folder, plan, samples):
     """The number of each sample among all images of embeddings, whose splits follow one another."""
-    dataset = load_dataset(**plan.dataset)
+    dataset = planned_data(folder, plan)
     if data_digest(dataset) != plan.data_digest:
         raise ValueError(
             f"the data set has changed since {os.fspath(folder)!r} was begun: compute its embeddings again"

@@ -5,9 +5,8 @@ import time
 
 from keras_vit.preprocessing import bounds
 
-TIMEOUT = 10  # seconds to connect, and between two chunks
+TIMEOUT = 10  # seconds to connect, and between two pieces
 LONGEST = 60  # seconds in all
-CHUNK = 1 << 16  # bytes
 
 
 def is_url(source):
@@ -40,17 +39,15 @@ def download_image(url):
     """
     from requests import exceptions  # which takes a tenth of a second to import
 
-    from keras_vit.http_requests import Session, get
+    from keras_vit.http_requests import Session, get, received
 
     content, end = bytearray(), time.monotonic() + LONGEST
     try:
         with Session() as session, get(session, url, 0, True, TIMEOUT) as response:
             if response.status_code != 200:
                 raise ValueError(f"the server answered {response.status_code}")
-            for chunk in response.iter_content(CHUNK):
-                content += chunk
-                if len(content) > bounds.MAX_BYTES:
-                    raise ValueError(f"it has more than {bounds.MAX_BYTES} bytes")
+            for piece in received(response, bounds.MAX_BYTES):
+                content += piece
                 if time.monotonic() > end:
                     raise ValueError(f"it takes more than {LONGEST} seconds")
     except exceptions.RequestException as error:  # Its message may repeat a URL with a password.

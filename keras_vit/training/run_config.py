@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit import rules
 from keras_vit.data.dataset import name_of
+from keras_vit.data.datasets import public_name
+from keras_vit.messages import redact_url
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.tasks import FIELDS_OF_TASKS, PRETRAINING, WRAPPED, task_with_labels
 
@@ -100,8 +102,15 @@ class RunConfig:
         return task_with_labels(self.recipe)
 
     def as_json(self) -> dict[str, Any]:
-        """The configuration as JSON values, without the recipe's informational fields."""
-        return {**dataclasses.asdict(self), "recipe": self.recipe.hyperparameters()}
+        """The configuration as JSON values, without the recipe's informational fields and secrets of URLs."""
+        sources = {"weights": self.weights, "tokenizer": self.tokenizer, "classes": self.classes}
+        return {
+            **dataclasses.asdict(self),
+            "recipe": self.recipe.hyperparameters(),
+            "dataset": public_name(self.dataset),
+            "teachers": tuple(map(redact_url, self.teachers)),
+            **{name: source and redact_url(source) for name, source in sources.items()},
+        }
 
 
 def _defaults(of):

@@ -12,14 +12,13 @@ from filelock import FileLock
 from requests import exceptions
 from tqdm import tqdm
 
-from keras_vit.http_requests import Refused, Session, check_encrypted, get
+from keras_vit.http_requests import Refused, Session, check_encrypted, get, is_page, received
 from keras_vit.messages import one_line, redact_url
 from keras_vit.weights.cache import LARGEST_SIDECAR, cached_path, check_file
 from keras_vit.writing import flush
 
 WAITS = (0, 1, 2, 4, 8)  # seconds before each attempt
-TIMEOUT = 30  # seconds to connect, and between two chunks
-CHUNK = 1 << 16  # bytes
+TIMEOUT = 30  # seconds to connect, and between two pieces
 RETRIED = {408, 429, 500, 502, 503, 504}
 TRANSIENT = (exceptions.Timeout, exceptions.ConnectionError, exceptions.ChunkedEncodingError)
 CLOSED_BUCKETS = re.compile(r"(gs://|https?://storage\.googleapis\.com/)(vit_models|big_vision)/")
@@ -141,15 +140,15 @@ def _attempt(url, part, trust, limit):
         total = version[0]
         progress = {"total": total, "unit": "B", "unit_scale": True, "delay": 2, "disable": None}
         with open(part, "ab") as file, tqdm(desc=part.stem, initial=file.tell(), **progress) as bar:
-            for chunk in response.iter_content(CHUNK):
-                file.write(chunk)
-                bar.update(len(chunk))
+            for piece in received(response):
+                file.write(piece)
+                bar.update(len(piece))
                 if limit is not None and file.tell() > limit:
                     _discard(part)
                     raise Refused(f"{redact_url(url)} has more than {limit} bytes")
-            received = file.tell()
-    if total is not None and received != total:
-        raise _Retry(f"the connection failed after {received} of {total} bytes")
+            length = file.tell()
+    if total is not None and length != total:
+        raise _Retry(f"the connection failed after {length} of {total} bytes")
 
 
 def _check_response(response, url, limit):
@@ -164,7 +163,7 @@ def _check_response(response, url, limit):
         problem += ": no such file; check the URL"
     elif status != 200:
         problem += ", not with a file"
-    elif headers.get("Content-Type", "").startswith("text/html"):
+    elif is_page(response):
         problem = "the server answered with a web page, not with a checkpoint file"
     elif limit is None and not headers.keys() & {"Content-Length", "Transfer-Encoding", "Content-Encoding"}:
         problem = "the server does not say how long the file is; give its size in bytes"

@@ -1,7 +1,11 @@
+import os
+import time
+
 import fsspec
 import pytest
-from made.servers import Server, file, serving, status
+from made.servers import Server, chunked, file, serving, status
 
+from keras_vit import http_requests
 from keras_vit.data import remote_files
 from keras_vit.data.remote_files import described, download, urls_of
 
@@ -108,6 +112,49 @@ def test_a_failed_download_names_the_url_without_its_secrets(
         download(f"{url}/a.tar?key=secret", tmp_path / "a.tar", len(CONTENT))
     assert "secret" not in str(failed.value) and server.downloads("/a.tar?key=secret") == attempts
     assert kind is ValueError or f"'{server.url}/a.tar?…'" in str(failed.value)
+
+
+def test_more_bytes_than_were_stated_end_the_download_at_once(server, tmp_path):
+    server.answers["/a.tar"] = chunked(*[bytes(1 << 16)] * 2000)
+    with pytest.raises(ValueError, match=f"^{server.url}/a.tar has more than 2048 bytes$"):
+        download(f"{server.url}/a.tar", tmp_path / "a.tar", len(CONTENT))
+    assert (tmp_path / "a.tar").stat().st_size <= len(CONTENT) and server.downloads("/a.tar") == 1
+    with pytest.raises(ValueError, match="has more than 16777216 bytes"):
+        download(f"{server.url}/a.tar", tmp_path / "a.tar")
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_not_waited_for(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(http_requests, "PATIENCE", 0.3)
+
+    def slow(handler):
+        handler.answer(200, Content_Length=len(CONTENT))
+        for _ in range(100):
+            time.sleep(0.02)
+            handler.wfile.write(b"0")
+
+    server.answers["/a.tar"] = slow
+    start = time.monotonic()
+    with pytest.raises(
+        ValueError, match="/a.tar: expected 1024 bytes a second; the server has sent [0-9]+ in"
+    ):
+        download(f"{server.url}/a.tar", tmp_path / "a.tar", len(CONTENT))
+    assert time.monotonic() - start < 1.5 and server.downloads("/a.tar") == 1
+
+
+@pytest.mark.parametrize("method", [described, lambda url: download(url, os.devnull, 6)])
+def test_a_page_in_place_of_a_file_is_named(method, server):
+    server.answers["/a.tar"] = lambda handler: handler.answer(200, b"<html>", Content_Type="text/html")
+    with pytest.raises(
+        ValueError, match=f"{server.url}/a.tar: the server answered with a web page, not with"
+    ):
+        method(f"{server.url}/a.tar")
+
+
+@pytest.mark.parametrize("length", ["many", "-1", "1e9", "9" * 5000])
+def test_a_length_that_is_no_number_is_named_with_the_url(length, server):
+    server.answers["/a.tar"] = status(200, Content_Length=length)
+    with pytest.raises(ValueError, match="/a.tar': expected a number of bytes as Content-Length; got '"):
+        described(f"{server.url}/a.tar")
 
 
 def test_a_server_that_does_not_say_the_size_is_refused(server):

@@ -42,7 +42,7 @@ def test_urls_and_bytes_are_read_like_files(png, server, tmp_path):
     [
         (status(404), "the server answered 404"),
         (file(b"<html>"), "expected JPEG, PNG, BMP"),
-        (file(b"0" * 2000), "it has more than 1000 bytes"),
+        (file(b"0" * 2000), "has more than 1000 bytes"),
         (file(b"0" * 10, declared=900), "the request failed .ChunkedEncodingError"),
         (status(302, Location="file:///etc/passwd"), "the request failed .InvalidSchema"),
         (file(b"0" * 10, until=5, hang=threading.Event()), "the request failed .ConnectionError"),

@@ -23,7 +23,7 @@ from keras_vit.weights.fetch import fetch, is_cached
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 OTHER = np.random.default_rng(1).bytes(2_500_000)
-PART = 16 * download.CHUNK  # An incomplete chunk is lost with the connection.
+PART = 1 << 20
 SHA = hashlib.sha256(CONTENT).hexdigest()
 NPZ, JSON = "/a/vit.npz", "/a/vit.json"
 
