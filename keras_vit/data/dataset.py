@@ -36,6 +36,8 @@ class Dataset:
             `labels.boxes.COLUMNS`).
         ignored_files: Paths of a folder's other files, except hidden ones.
         empty_folders: Paths of its subfolders without images.
+        unlabeled: Places of samples in tar and Parquet files whose class is -1, or another number below 0,
+            which stands for an unknown one. They are left out.
         version: The name and version of a data set of TensorFlow Datasets, or a digest; None for others.
         texts: `Texts` that describe the classes or the images; None for data sets without texts.
         parts: The `Dataset` of each source of a mixture.
@@ -55,6 +57,7 @@ class Dataset:
     version: str | None = None
     texts: Any = None
     parts: tuple[Dataset, ...] = ()
+    unlabeled: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """The classes, the sample count of each split, and what was skipped, in one line.
@@ -70,6 +73,7 @@ class Dataset:
             (self.bad_images, "unreadable image", "skipped", _file_names(self.bad_images)),
             (self.ignored_files, "file", "ignored", sorted(suffixes)),
             (self.empty_folders, "folder", "without images", _file_names(self.empty_folders)),
+            (self.unlabeled, "sample", "of an unknown class left out", self.unlabeled),
         )
         parts = [
             f"{len(paths)} {noun}{'s' * (len(paths) > 1)} {state} ({listed(words)})"

@@ -14,6 +14,7 @@ from keras_vit.messages import listed
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 CHUNK = 256  # images that a thread checks at a time
 CLASSES = "classes.txt"  # the names of classes
+MOST_NUMBERS = 1_000_000  # classes without names
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("val", "valid", "validation"), "validation")
 
 
@@ -152,6 +153,28 @@ def read_text(path):
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{os.fspath(path)!r} is not a readable text file: {error}") from None
+
+
+def numbered_names(count, path):
+    """The numbers of classes as their names.
+
+    Args:
+        count: The number of classes.
+        path: The file that could have their names, for messages.
+
+    Raises:
+        ValueError: for more than a million classes, whose numbers are hardly those of classes.
+
+    Example:
+        >>> numbered_names(3, "classes.txt")
+        ('0', '1', '2')
+    """
+    if count > MOST_NUMBERS:
+        raise ValueError(
+            f"expected numbers of classes below {MOST_NUMBERS:,}; got {count - 1}: number them from 0, or "
+            f"write their names into {os.fspath(path)!r}"
+        )
+    return tuple(map(str, range(count)))
 
 
 def read_csv(path):

@@ -1,13 +1,17 @@
 """Images in Parquet files, read by row groups."""
 
+import dataclasses
+
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from keras_vit.data.shard_cache import is_remote, opened
+from keras_vit.data.shard_cache import Shard, is_remote, opened
 
 READ_ROWS = 64
 READ_BYTES = 1 << 20  # of each column of a row group at a time
+LARGEST, MOST_TIMES = 1 << 30, 20  # bytes that columns may have: so many, or so many times the file's
+LARGEST_LABELS = 1 << 28  # bytes, likewise
 
 
 def row_name(shard, place):
@@ -46,8 +50,9 @@ def read_rows(shard, columns, places):
                     if stop > done:
                         is_whole = stop - done == batch.num_rows
                         rows = batch if is_whole else batch.take(pyarrow.array(places[done:stop, 1] - before))
-                        place = f"{shown}, row group {group}"
-                        yield np.arange(done, stop), {n: _contents(rows.column(n), place) for n in columns}
+                        numbers = places[done:stop, 1]
+                        of_columns = {n: _contents(rows.column(n), shard, group, numbers) for n in columns}
+                        yield np.arange(done, stop), of_columns
                     before, done = before + batch.num_rows, stop
                     if done == end:
                         break
@@ -55,6 +60,82 @@ def read_rows(shard, columns, places):
                     raise OSError(f"{shown} has lost rows of row group {group}: it has changed")
     except (pyarrow.ArrowException, IndexError) as error:
         raise OSError(f"{shown} is damaged, or has changed: {error}") from None
+
+
+def check_declared(file, shard, columns):
+    """Raise ValueError for columns whose declared size is no sensible one for the file.
+
+    Args:
+        file: A `pyarrow.parquet.ParquetFile`.
+        shard: Its `Shard`.
+        columns: The names of the columns that are read.
+    """
+    total = sum(chunk.total_uncompressed_size for _, chunk in _chunks(file, columns))
+    if total > (most := max(LARGEST, MOST_TIMES * shard.size)):
+        raise ValueError(f"{shard!r} declares {total} bytes in {', '.join(columns)}; expected at most {most}")
+
+
+def check_images(file, shard, column):
+    """Raise ValueError for a row without an image, of a file that says how many there are.
+
+    Args:
+        file: A `pyarrow.parquet.ParquetFile`.
+        shard: Its `Shard`.
+        column: The name of the column of images.
+    """
+    for group, chunk in _chunks(file, [column]):
+        is_image = chunk.path_in_schema in (column, f"{column}.bytes")
+        statistics = chunk.statistics if is_image else None
+        if statistics is None or not statistics.has_null_count or not statistics.null_count:
+            continue
+        first = 0
+        for batch in file.iter_batches(READ_ROWS, row_groups=[group], columns=[column]):
+            try:
+                _contents(batch.column(column), shard, group, range(first, first + batch.num_rows))
+            except OSError as error:
+                raise ValueError(str(error)) from None
+            first += batch.num_rows
+
+
+def _chunks(file, columns):
+    """The metadata of the chunks of some columns, each with the number of its row group."""
+    for group in range(file.num_row_groups):
+        row_group = file.metadata.row_group(group)
+        for chunk in map(row_group.column, range(row_group.num_columns)):
+            if chunk.path_in_schema.partition(".")[0] in columns:
+                yield group, chunk
+
+
+@dataclasses.dataclass
+class BoundedReader:
+    """A function from the number of a row group and names of columns to the lists of their values.
+
+    A dictionary in a small file can stand for more values than memory can hold.
+
+    Args:
+        file: A `pyarrow.parquet.ParquetFile`.
+        shard: Its `Shard`.
+
+    Raises:
+        ValueError: for more than 268,435,456 bytes, or 20 times the file.
+    """
+
+    file: pyarrow.parquet.ParquetFile
+    shard: Shard
+    total: int = 0
+
+    def __call__(self, group, *names):
+        values = {name: [] for name in names}
+        for batch in self.file.iter_batches(READ_ROWS, row_groups=[group], columns=list(names)):
+            for name, of_name in values.items():
+                column = batch.column(name)
+                if pyarrow.types.is_dictionary(column.type):
+                    column = column.dictionary_decode()
+                self.total += column.nbytes
+                if self.total > (most := max(LARGEST_LABELS, MOST_TIMES * self.shard.size)):
+                    raise ValueError(f"{self.shard!r} has more than {most} bytes in {', '.join(names)}")
+                of_name += column.to_pylist()
+        return [*values.values()]
 
 
 def _readable(shard):
@@ -66,13 +147,13 @@ def _readable(shard):
         return pyarrow.OSFile(file.name)
 
 
-def _contents(column, place):
+def _contents(column, shard, group, rows):
     is_struct = pyarrow.types.is_struct(column.type)
     contents = (column.field("bytes") if is_struct else column).to_pylist()
     if None in contents:
-        paths = column.field("path").to_pylist() if is_struct else contents
-        raise OSError(
-            f"{place}: expected the bytes of images in each row; got only the path "
-            f"{paths[contents.index(None)]!r} in one"
-        )
+        number = contents.index(None)
+        path = column.field("path")[number].as_py() if is_struct else None
+        got = "none" if path is None else f"only the path {path!r}"
+        place = row_name(shard, (group, rows[number]))
+        raise OSError(f"{place}: expected the bytes of an image; got {got}")
     return contents

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from PIL import Image
 
-from keras_vit.data.files import CLASSES, read_text
+from keras_vit.data.files import CLASSES, numbered_names, read_text
 from keras_vit.preprocessing.image_files import TRANSPOSED
 
 OUTSIDE = 1.5  # pixels by which a box may end outside its image, as rounded ones do
@@ -182,7 +182,8 @@ def box_class_names(root, values, names=None):
     count = max((row[4] for rows in values for row in rows), default=-1) + 1
     if names is None:
         path = root / CLASSES
-        names = read_text(path).rstrip().splitlines() if path.is_file() else map(str, range(max(count, 1)))
+        is_named = path.is_file()
+        names = read_text(path).rstrip().splitlines() if is_named else numbered_names(max(count, 1), path)
     names = tuple(name.strip() for name in names)
     if len(names) < count or len({*names}) < len(names) or "" in names:
         raise ValueError(f"expected the names of at least {count} classes, all different; got {len(names)}")

@@ -4,11 +4,12 @@ import dataclasses
 import itertools
 import os
 
-import numpy as np
-
-from keras_vit.data.files import CLASSES, read_text
+from keras_vit.data.files import CLASSES, numbered_names, read_text
 from keras_vit.data.pairs import Texts
+from keras_vit.labels.label_kind import is_float32
 from keras_vit.messages import listed
+
+MOST_VALUES = 2**30  # of labels in memory
 
 
 def parse_text(value, where, noun):
@@ -45,19 +46,29 @@ def parse_numbers(value, where, kind):
     try:
         numbers = tuple(number(word) for word in words)
         fits = not any(isinstance(word, bool) or number(word) != float(word) for word in words)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         fits = False
     if fits and kind.is_class_id:
         fits = len(numbers) == 1
+    elif fits and kind.has_classes:
+        fits = min(numbers, default=0) >= 0
     elif fits:
-        fits = all(np.isfinite(numbers)) and (bool(numbers) or kind.has_classes)
-        fits = fits and not (kind.has_classes and min(numbers, default=0) < 0)
+        fits = bool(numbers) and all(map(is_float32, numbers))
     if not fits:
         expected = (
             "an integer" if kind.is_class_id else "numbers of classes" if kind.has_classes else "numbers"
         )
         raise ValueError(f"{where}: expected {expected} as label; got {value!r}")
     return numbers[0] if kind.is_class_id else numbers
+
+
+def is_unknown(value):
+    """Whether a result of `parse_numbers` is that of a sample of an unknown class.
+
+    >>> is_unknown(-1), is_unknown((-1.0,))
+    (True, False)
+    """
+    return isinstance(value, int) and value < 0
 
 
 def label_maker(root, values, kind, names=None):
@@ -78,6 +89,11 @@ def label_maker(root, values, kind, names=None):
     names = _class_names(root, values, names)
     if kind.is_class_id:
         return names, int
+    if len(names) * len(values) > MOST_VALUES:
+        raise ValueError(
+            f"expected at most {MOST_VALUES:,} values of labels, one for each class of each image; got "
+            f"{len(values)} images of {len(names)} classes"
+        )
     return names, lambda own: tuple(float(number in own) for number in range(len(names)))
 
 
@@ -103,7 +119,7 @@ def _class_names(root, values, names):
     if names is None and file.is_file():
         names = tuple(line.strip() for line in read_text(file).rstrip().split("\n"))
     elif names is None:
-        names = tuple(map(str, range(count)))
+        names = numbered_names(count, file)
     if len({*names}) < len(names) or "" in names or len(names) < max(count, 2):
         raise ValueError(
             f"expected the names of at least {max(count, 2)} classes, each on a line of "

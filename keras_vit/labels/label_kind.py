@@ -75,7 +75,7 @@ class LabelKind:
 
     def parse(self, text):
         """Convert a cell of a CSV table to a part of a label, or raise ValueError."""
-        return parse_number(text, math.isfinite, "a number")
+        return parse_number(text, is_float32, "a number that float32 can hold")
 
     def format(self, label, names):
         """A label in words, with a name for each output."""
@@ -90,6 +90,15 @@ class LabelKind:
         return bool(names) and "" not in names
 
     columns = "one for each class or target"  # of a table, in words
+
+
+def is_float32(number):
+    """Whether a number is finite as float32, the type of labels.
+
+    >>> is_float32(3.4e38), is_float32(1e300)
+    (True, False)
+    """
+    return abs(number) <= float(np.finfo("float32").max)
 
 
 def parse_number(text, accepts, expected):

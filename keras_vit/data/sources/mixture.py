@@ -85,7 +85,7 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
         "parts": tuple(parts),
         **{
             field: tuple(itertools.chain.from_iterable(getattr(part, field) for part in parts))
-            for field in ("bad_images", "ignored_files", "empty_folders")
+            for field in ("bad_images", "ignored_files", "empty_folders", "unlabeled")
         },
     }
 

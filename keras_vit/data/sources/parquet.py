@@ -1,6 +1,7 @@
 """Parquet files, such as those of the Hugging Face Hub: a row is a sample."""
 
 import dataclasses
+import functools
 import json
 import re
 
@@ -10,14 +11,14 @@ import pyarrow.parquet
 from pyarrow import types
 
 from keras_vit.data.chunked_samples import ChunkedSamples
-from keras_vit.data.parquet_samples import read_rows, row_name
+from keras_vit.data.parquet_samples import BoundedReader, check_declared, check_images, read_rows, row_name
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import split_shards, version_of
 from keras_vit.data.stored import storage_of
 from keras_vit.data.stored.column_types import IMAGES, is_image, is_text
 from keras_vit.data.stored_boxes import CATEGORIES
-from keras_vit.data.stored_labels import with_captions
+from keras_vit.data.stored_labels import is_unknown, with_captions
 from keras_vit.messages import listed
 
 
@@ -28,7 +29,8 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     Labels are the one column that fits the task: for "single_label" integers, or class names; for
     "multi_label" lists of the numbers of classes; for "regression" floats, or lists of them; for
     "segmentation" a second column of images; for captions texts, or lists of them. Where several columns
-    fit, the one with a usual name does. The class names are those in the metadata of datasets.
+    fit, the one with a usual name does. The class names are those in the metadata of datasets. Rows of a
+    negative class, which is unknown, are left out.
 
     Args:
         argument: A Parquet file, a folder of them, a pattern such as `train-*.parquet`, or several of these,
@@ -41,7 +43,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
         fields: ("image=COLUMN", "label=COLUMN"), or one of them.
 
     Returns:
-        dict of `class_names`, `splits`, `version` and `texts`, as of `Dataset`.
+        dict of `class_names`, `splits`, `version`, `unlabeled` and `texts`, as of `Dataset`.
 
     Raises:
         ValueError: if a file is missing or damaged, files differ in their columns, not exactly one column
@@ -60,7 +62,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     shards, storage = split_shards(argument, ".parquet"), storage_of(task, texts, labels)
     paths, chosen = tuple(shards), _chosen(fields)
     by_file = any(map(is_remote, paths))  # A file is then a chunk, not a row group: it is fetched once.
-    columns, chunks, rows, digests = None, [], {}, []
+    columns, chunks, rows, digests, unlabeled = None, [], {}, [], []
     key = ["parquet", storage.purpose, chosen]
     contents = read_shards(paths, key, lambda path: _read(path, storage, chosen))
     for path, ((own_columns, groups), digest) in zip(paths, contents):
@@ -73,10 +75,13 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
         for group, values in enumerate(groups):
             if group == 0 or not by_file:
                 chunks.append(path)
-            numbers = np.arange(len(values))
+            numbers = np.array([row for row, value in enumerate(values) if not is_unknown(value)], int)
+            unlabeled += (row_name(path, (group, n)) for n, value in enumerate(values) if is_unknown(value))
             place = np.full_like(numbers, len(chunks) - 1), np.full_like(numbers, group), numbers
             of_split[0].append(np.column_stack(place))
-            of_split[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
+            of_split[1].extend(
+                tuple(values[n]) if isinstance(values[n], list) else values[n] for n in numbers
+            )
     rows = {split: (np.concatenate(own), values) for split, (own, values) in rows.items() if values}
     if not rows or seed is not None and "train" not in rows:
         raise ValueError(f"no rows to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
@@ -91,7 +96,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
         )
         for split, (own, values) in rows.items()
     }
-    others, splits = {}, hold_out_missing(splits, seed)
+    others, splits = {"unlabeled": tuple(unlabeled)}, hold_out_missing(splits, seed)
     if texts:
         captions = {
             tuple(row): text for own, values in rows.values() for row, text in zip(own.tolist(), values)
@@ -118,6 +123,8 @@ class Columns:
 def _columns(schema, path, storage, chosen):
     """The `Columns` of a schema; `chosen` has the names that fields give."""
     features = _features(schema, path)
+    if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+        raise ValueError(f"{path!r} has several columns of the name {twice[0]!r}")
     image = _column(schema, path, "image", IMAGES, chosen)
     if storage.column is None:
         return Columns(image)
@@ -126,7 +133,7 @@ def _columns(schema, path, storage, chosen):
         image,
         label,
         is_text(_type(schema, label)),
-        None if is_image(_type(schema, label)) else _class_names(features.get(label)),
+        None if is_image(_type(schema, label)) else _class_names(features.get(label), path),
         bool(storage.others) and {*storage.others} <= {*schema.names},
     )
 
@@ -173,11 +180,14 @@ def _features(schema, path):
     return features
 
 
-def _class_names(feature):
+def _class_names(feature, path):
     """The class names of a feature, or of the items of its lists; None if it has none."""
     while isinstance(feature, (list, dict)):
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
-            return tuple(map(str, feature.get("names") or ()))
+            names = feature.get("names") or ()
+            if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+                raise ValueError(f"{path!r}: its metadata 'huggingface' have no list of class names")
+            return tuple(names)
         if isinstance(feature, dict) and "bbox" in feature:  # of objects
             feature = next((feature[name] for name in CATEGORIES if name in feature), None)
             continue
@@ -191,8 +201,10 @@ def _read(path, storage, chosen):
         try:
             with pyarrow.parquet.ParquetFile(opened_file) as file:
                 columns = _columns(file.schema_arrow, path, storage, chosen)
-                groups = range(file.num_row_groups)
-                values = [_values(file, path, number, columns, storage) for number in groups]
+                check_declared(file, path, [columns.image, *([columns.label] if columns.label else [])])
+                check_images(file, path, columns.image)
+                read = BoundedReader(file, path)
+                values = [_values(read, number, columns, storage) for number in range(file.num_row_groups)]
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(
                 f"{path!r} is no Parquet file, or is damaged: {str(error).splitlines()[0]}"
@@ -200,15 +212,11 @@ def _read(path, storage, chosen):
     return dataclasses.astuple(columns), values
 
 
-def _values(file, path, number, columns, storage):
+def _values(read, number, columns, storage):
     """What the storage reads of each row of a row group."""
-
-    def read(*names):
-        table = file.read_row_group(number, list(names))
-        return [table[name].to_pylist() for name in names]
-
-    count = file.metadata.row_group(number).num_rows
-    return storage.column_values(read, count, columns, f"{path!r}, row group {number}, row")
+    count = read.file.metadata.row_group(number).num_rows
+    place = f"{read.shard!r}, row group {number}, row"
+    return storage.column_values(functools.partial(read, number), count, columns, place)
 
 
 def _chosen(fields):

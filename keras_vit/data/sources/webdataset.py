@@ -15,7 +15,7 @@ from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import split_shards, version_of
 from keras_vit.data.stored import storage_of
-from keras_vit.data.stored_labels import with_captions
+from keras_vit.data.stored_labels import is_unknown, with_captions
 from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
 from keras_vit.messages import listed
 
@@ -43,7 +43,7 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
             default, what `stored_boxes.objects_of` takes, and `width` and `height` may be there, too.
 
     Returns:
-        dict of `class_names`, `splits`, `version`, `ignored_files` and `texts`, as of `Dataset`.
+        dict of `class_names`, `splits`, `version`, `unlabeled` and `texts`, as of `Dataset`.
 
     Raises:
         ValueError: if a tar file is missing, compressed or cut off, or its sample count is not that of the
@@ -94,7 +94,7 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     if texts:
         captions = dict(itertools.chain.from_iterable(zip(*of_split) for of_split in rows.values()))
         splits, others["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
-    others |= {"version": version_of(paths, digests), "ignored_files": tuple(skipped)}
+    others |= {"version": version_of(paths, digests), "unlabeled": tuple(skipped)}
     return {"class_names": names, "splits": splits, **others}
 
 
@@ -107,7 +107,7 @@ def _read_samples(paths, purpose, read):
             for name, parts in grouped(path, tar_index(path)):
                 sample = Sample(path, file, name, parts)
                 place, value = sample.place(IMAGES, "an image"), read(sample)
-                if isinstance(value, int) and value < 0:
+                if is_unknown(value):
                     skipped.append(name)
                     continue
                 places.append(place)

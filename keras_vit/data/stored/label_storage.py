@@ -41,7 +41,7 @@ class LabelStorage:
     types = {}
 
     def column_values(self, read, count, columns, place):
-        """What is read of each row of a row group of a Parquet file: JSON values.
+        """What is read of each row of a row group of a Parquet file: JSON values; a negative int skips it.
 
         Args:
             read: A function from names of columns to the lists of their values.

@@ -34,10 +34,7 @@ class Numbers(LabelStorage):
         return parse_text(value, place, "a class name")
 
     def _numbers(self, value, place):
-        numbers = parse_numbers(value, place, self.kind)
-        if self.kind.is_class_id and numbers < 0:
-            raise ValueError(f"{place}: the class is unknown, {numbers}; leave out files without classes")
-        return numbers
+        return parse_numbers(value, place, self.kind)
 
     def sample_value(self, sample, key):
         return parse_numbers(sample.value(SUFFIX, key), sample, self.kind)

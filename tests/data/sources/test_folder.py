@@ -248,7 +248,8 @@ WRONG_TABLES = [
     (MULTI, ("file,cat", 'a.png,"1', "b.png,0"), "line 3: unexpected end of data"),
     (MULTI, ("file,cat", 'a.png,"1"0', "b.png,0"), "line 2: .* expected after"),
     (MULTI, ("file,cat,split", "a.png,1,test"), "has no samples to train on"),
-    (NUMBER, ("file,age", "a.png,old"), "line 2, column age: expected a number; got 'old'"),
+    (NUMBER, ("file,age", "a.png,old"), "line 2, column age: expected a number that .*; got 'old'"),
+    (NUMBER, ("file,age", "a.png,1e300"), "expected a number that float32 can hold; got '1e300'"),
     (SINGLE, ("file,label,age", "a.png,cat,3"), "line 1: .* and label, each once; got file, label, age"),
 ]
 

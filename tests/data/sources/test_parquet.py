@@ -5,7 +5,7 @@ import pytest
 from made.sampling import some
 from made.shards import encoded, encoded_mask, read, read_splits, structs, write_parquet
 
-from keras_vit.data import chunked_records
+from keras_vit.data import chunked_records, parquet_samples
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.samples import worker_slots
 from keras_vit.data.stored import STORAGES
@@ -149,7 +149,16 @@ WRONG = {
         {},
         "row group 2, row 0: expected an integer as label; got None",
     ),
-    "unknown": (IMAGE | {"label": [0] * 8 + [-1]}, {}, "row group 2, row 0: the class is unknown, -1"),
+    "id as class": (
+        IMAGE | {"label": [0] * 8 + [99999999]},
+        {},
+        "numbers of classes below 1,000,000; got 9999",
+    ),
+    "beyond float32": (
+        IMAGE | {"label": [1.0] * 8 + [1e300]},
+        {"task": "regression"},
+        r"row group 2, row 0: expected numbers as label; got 1e\+300",
+    ),
     "no caption": (IMAGE | {"text": [""] * 9}, {"texts": True}, "row 0: expected a caption; got ''"),
     "one class": (IMAGE | {"label": [0] * 9}, {}, "the names of at least 2 classes"),
     "one name": (
@@ -186,17 +195,87 @@ def test_damaged_and_different_files_are_refused(folder):
         load(folder)
 
 
-def test_images_that_are_paths_and_files_that_change_are_named_when_they_are_read(folder):
+def test_rows_of_an_unknown_class_are_left_out_and_named(folder):
+    labels = [number % 3 for number in range(30, 36)]
     path = folder / "data" / "test-00000-of-00001.parquet"
-    content = structs(range(30, 36))
-    content[5]["bytes"] = None
-    write_parquet(path, {"image": content, "label": [0] * 6}, CLASSES)
+    write_parquet(path, {"image": structs(range(30, 36)), "label": [-1, *labels[1:5], -1]}, CLASSES)
+    data = load(folder)
+    assert data.unlabeled == (f"{path}, row 0 of row group 0", f"{path}, row 1 of row group 1")
+    assert "; 2 samples of an unknown class left out (" + ", ".join(data.unlabeled) + ")" in data.summary()
+    assert read_splits(data, "test") == [(n, n % 3) for n in range(31, 35)]
+    assert len(load(folder, labels=False).split("test")) == 6
+
+
+@pytest.mark.parametrize(
+    "images, message",
+    [
+        (structs(range(5)) + [{"bytes": None, "path": "5.png"}], "got only the path '5.png'"),
+        (structs(range(5)) + [None], "got none"),
+        ([encoded(n) for n in range(5)] + [None], "got none"),
+    ],
+)
+def test_a_row_without_an_image_is_named_when_it_is_loaded_or_read(images, message, folder):
+    path = folder / "data" / "test-00000-of-00001.parquet"
+    write_parquet(path, {"image": images, "label": [0] * 6}, CLASSES)
+    message = f"{path}, row 1 of row group 1: expected the bytes of an image; {message}"
+    with pytest.raises(ValueError, match=message):
+        load(path, seed=None)
+    table = pyarrow.parquet.read_table(path)
+    pyarrow.parquet.write_table(table, path, row_group_size=4, write_statistics=False)
+    with pytest.raises(Exception, match=message):
+        read(load(f"{path}::{folder}/data/train-*.parquet").split("test").evaluation_records())
+
+
+def test_a_file_that_changes_is_named_when_it_is_read(folder):
     test = load(folder).split("test")
-    with pytest.raises(Exception, match="test-00000.*row group 1.*expected the bytes .* the path '35.png'"):
-        read(test.evaluation_records())
+    path = folder / "data" / "test-00000-of-00001.parquet"
     write_parquet(path, {"image": structs(range(2)), "label": [0] * 2}, CLASSES)
     with pytest.raises(Exception, match="test-00000.* has changed"):
         read(test.evaluation_records())
+
+
+@pytest.mark.parametrize("names", [5, "cat", {"0": "cat"}, ["cat", 1], [["cat"]]])
+def test_class_names_that_are_no_list_of_texts_are_refused(names, tmp_path):
+    features = {"label": {"_type": "ClassLabel", "names": names}}
+    path = write_parquet(tmp_path / "a.parquet", IMAGE | {"label": [0, 1, 2] * 3}, features)
+    with pytest.raises(ValueError, match="its metadata 'huggingface' have no list of class names"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", ["image", "label", "other"])
+def test_two_columns_of_one_name_are_refused(name, tmp_path):
+    columns = {"image": [encoded(0)] * 9, "label": [0, 1, 2] * 3, name: [1] * 9}
+    arrays = [pyarrow.array(values) for values in columns.values()] + [pyarrow.array([1] * 9)]
+    table = pyarrow.Table.from_arrays(arrays, names=[*columns, name])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=f"a.parquet' has several columns of the name '{name}'"):
+        load(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("is_dictionary", [True, False])
+def test_a_dictionary_that_stands_for_more_labels_than_memory_holds_is_refused(
+    is_dictionary, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(parquet_samples, "LARGEST_LABELS", 1 << 16)
+    labels = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array([0, 1] * 200, pyarrow.int32()), ["x" * 2000, "y"]
+    )
+    table = pyarrow.table(
+        {"image": [b"x"] * 400, "label": labels if is_dictionary else labels.dictionary_decode()}
+    )
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(table, path, compression="gzip")
+    with pytest.raises(ValueError, match="a.parquet' has more than [0-9]+ bytes in label"):
+        load(path, fields=("label=label",))
+
+
+def test_columns_that_declare_more_than_a_file_can_hold_are_refused(tmp_path, monkeypatch):
+    path = write_parquet(tmp_path / "a.parquet", {"image": [bytes(1 << 20)] * 4, "label": [0, 1] * 2})
+    monkeypatch.setattr(parquet_samples, "LARGEST", 1 << 16)
+    with pytest.raises(
+        ValueError, match="a.parquet' declares [0-9]+ bytes in image, label; expected at most"
+    ):
+        load(path)
 
 
 def test_a_run_refuses_sorted_classes(tmp_path, monkeypatch):

@@ -110,7 +110,8 @@ def test_labels_may_be_values_of_json_objects(tmp_path):
 def test_a_negative_class_skips_the_sample_and_is_reported(tmp_path):
     path = write_tar(tmp_path / "a.tar", samples(range(40), cls=lambda n: b"-1" if n == 4 else classes(n)))
     data = load(path)
-    assert data.ignored_files == (f"{path}/00004",) and "1 file ignored" in data.summary()
+    assert data.unlabeled == (f"{path}/00004",) and data.ignored_files == ()
+    assert data.summary().endswith(f"; 1 sample of an unknown class left out ({path}/00004)")
     assert sum(map(len, data.splits.values())) == 39
 
 
@@ -168,6 +169,23 @@ DAMAGED = {
     "no label": ([IMAGE], {}, "/a has no member with the suffix cls; its members are png"),
     "no integer": ([IMAGE, ("a.cls", b"cat")], {}, "/a: expected an integer as label; got 'cat'"),
     "half": ([IMAGE, ("a.json", {"y": 1.5})], {"fields": ["label=json:y"]}, "expected an integer .* got 1.5"),
+    "infinity": (
+        [IMAGE, ("a.json", b'{"y": 1e400}')],
+        {"fields": ["label=json:y"]},
+        "expected an integer as label; got inf",
+    ),
+    "large numbers": (
+        [IMAGE, ("a.json", b'{"y": [1%s]}' % (b"0" * 400))],
+        {"fields": ["label=json:y"], "task": "regression"},
+        "expected numbers as label; got",
+    ),
+    "large classes": (
+        [IMAGE, ("a.json", b'{"y": [1%s]}' % (b"0" * 40))],
+        {"fields": ["label=json:y"], "task": "multi_label"},
+        "expected numbers of classes as label; got",
+    ),
+    "beyond float32": ([IMAGE, ("a.cls", b"-1e39")], {"task": "regression"}, "as label; got '-1e39'"),
+    "id as class": ([IMAGE, ("a.cls", b"99999999")], {}, "below 1,000,000; got 99999999: number them from 0"),
     "true": (
         [IMAGE, ("a.json", {"y": True})],
         {"fields": ["label=json:y"]},
