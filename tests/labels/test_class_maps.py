@@ -35,9 +35,7 @@ USERS = {
 @pytest.mark.parametrize("user", USERS)
 def test_a_class_has_not_the_number_of_ignored_pixels(user):
     USERS[user](255)
-    with pytest.raises(
-        ValueError, match="^expected at most 255 classes, since 255 marks pixels .*; got 256$"
-    ):
+    with pytest.raises(ValueError, match="^expected at most 255 classes, since 255 marks .*; got 256$"):
         USERS[user](256)
 
 
