@@ -39,6 +39,7 @@ class Dataset:
         unlabeled: Places of samples in tar and Parquet files whose class is -1, or another number below 0,
             which stands for an unknown one. They are left out.
         version: The name and version of a data set of TensorFlow Datasets, or a digest; None for others.
+        split_sources: By split where it comes from, as "from images/val" or "held out", where that is known.
         texts: `Texts` that describe the classes or the images; None for data sets without texts.
         parts: The `Dataset` of each source of a mixture.
 
@@ -55,12 +56,13 @@ class Dataset:
     ignored_files: tuple[str, ...] = ()
     empty_folders: tuple[str, ...] = ()
     version: str | None = None
+    split_sources: dict[str, str] = dataclasses.field(default_factory=dict)
     texts: Any = None
     parts: tuple[Dataset, ...] = ()
     unlabeled: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """The classes, the sample count of each split, and what was skipped, in one line.
+        """The classes, the sample count of each split and its source, and what was skipped, in one line.
 
         >>> splits = {"test": load_dataset("digits").split("test")}
         >>> names = ("daisy", "rose", "tulip")
@@ -91,7 +93,11 @@ class Dataset:
             labels = f"{self._count(self.class_names)} ({listed(self.class_names, MAX_NAMES)})"
         else:
             labels = "images without labels"
-        return "; ".join([f"{labels}: {splits}", *parts])
+        of_source = collections.defaultdict(list)
+        for split, source in self.split_sources.items():
+            of_source[source].append(split)
+        sources = ", ".join(f"{' and '.join(names)} {source}" for source, names in of_source.items())
+        return "; ".join([f"{labels}: {splits}", *([sources] if sources else []), *parts])
 
     def captions(self, split: str) -> Sequence[Sequence[str]] | None:
         """The texts of each image of a split; None where texts describe classes, or there are none."""

@@ -97,9 +97,10 @@ def load_dataset(
             these digits overlap.
             "digits_words": "digits" with texts for recipes with `image_text`: words and numbers in several
             wordings, others in each split. Needs the package tokenizers.
-            "folder:PATH": PATH/CLASS/*, or PATH/{train,val,test}/CLASS/* (val and test may be missing; val
-            may be valid or validation, in any case), or PATH/labels.csv with the columns `file` or
-            `filename`, `label` and `split` (train, val or test; may be missing). For other tasks than
+            "folder:PATH": PATH/CLASS/*, or PATH/{train,val,test}/CLASS/*, or PATH/CLASS/{train,val,test}/*
+            (val and test may be missing; other names of splits are in `keras_vit.data.files.SPLIT_NAMES`),
+            or PATH/labels.csv with the columns `file` or `filename`, `label` and `split` (may be missing,
+            then the split is that of the image's folder). For other tasks than
             "single_label" the table has a column for each class (0 or 1) or each target (a number) in
             place of `label`. Images are JPEG, PNG, BMP of 8, 24 or 32 bits per pixel, GIF, WebP and
             TIFF, and are read in their EXIF orientation. For maps it is PATH/images/* with files of the same

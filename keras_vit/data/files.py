@@ -3,6 +3,7 @@
 import concurrent.futures
 import csv
 import io
+import json
 import os
 import pathlib
 
@@ -15,7 +16,11 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".ti
 CHUNK = 256  # images that a thread checks at a time
 CLASSES = "classes.txt"  # the names of classes
 MOST_NUMBERS = 1_000_000  # classes without names
-SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("val", "valid", "validation"), "validation")
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 
 
 def visible_files(root):
@@ -47,7 +52,8 @@ def paths_of(root, files):
     ['a/b/1.jpg', 'a/b/2.jpg']
     """
     for folder, names in files.items():
-        start = os.path.join(pathlib.Path(root, folder), "")  # A million paths of pathlib take 3 seconds.
+        above = os.fspath(pathlib.Path(root, folder))  # A million paths of pathlib take 3 seconds.
+        start = "" if above == os.curdir else os.path.join(above, "")
         yield from (start + name for name in names)
 
 
@@ -177,6 +183,24 @@ def numbered_names(count, path):
     return tuple(map(str, range(count)))
 
 
+def parse_json(text, where):
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: if it is none, or nested too deeply, with the place.
+
+    Example:
+        >>> parse_json("[1", "a.json")
+        Traceback (most recent call last):
+        ValueError: a.json: expected JSON; got Expecting ',' delimiter: line 1 column 3 (char 2)
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "values nested too deeply" if isinstance(error, RecursionError) else error
+        raise ValueError(f"{where}: expected JSON; got {reason}") from None
+
+
 def read_csv(path):
     r"""The rows of a table with the numbers of their last lines; rows without values are left out.
 
@@ -253,15 +277,3 @@ def file_of_row(root, file, where):
     if "\0" in file or not os.path.isfile(path):
         raise ValueError(f"{where}: no such file: {file!r}")
     return path
-
-
-def split_of_row(name, default, where):
-    """The split that a table names; the default for an empty name.
-
-    >>> split_of_row(" Val", "train", ""), split_of_row("", "train", "")
-    ('validation', 'train')
-    """
-    split = SPLIT_NAMES.get(name.strip().lower() or default)
-    if split is None:
-        raise ValueError(f"{where}: expected one of {', '.join(SPLIT_NAMES)}; got {name!r}")
-    return split

@@ -5,7 +5,8 @@ import pathlib
 
 from PIL import Image
 
-from keras_vit.data.files import IMAGE_SUFFIXES, SPLIT_NAMES
+from keras_vit.data.files import IMAGE_SUFFIXES
+from keras_vit.data.folder_splits import folder_splits, split_among
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import TRANSPOSED
 
@@ -17,14 +18,14 @@ def read_pairs(root, files, folder, suffixes, noun):
 
     Args:
         root: The folder, pathlib.Path: images/NAME.jpg (or another kind of image) with a map of the same name
-            in another folder, both perhaps within train, val and test, above or below these two.
+            in another folder, both perhaps within folders of splits, above or below these two.
         files: The paths of all files relative to it, pathlib.Path.
         folder: The name of the folder of the maps.
         suffixes: Of the maps, in lower case.
         noun: What a map is, for messages.
 
     Returns:
-        A list of (split, path of the image, path of the map).
+        A list of (split, path of the image, path of the map), and by split the folders that state it.
 
     Raises:
         ValueError: if there are no images, or none to train on, or an image has not exactly one map.
@@ -34,19 +35,23 @@ def read_pairs(root, files, folder, suffixes, noun):
         ...     (tmp / name).mkdir()
         ...     Image.new("L", (8, 8)).save(tmp / name / "a.png")
         >>> files = [pathlib.Path("images/a.png"), pathlib.Path("masks/a.png")]
-        >>> [split for split, *_ in read_pairs(tmp, files, "masks", (".png",), "mask")]
+        >>> pairs, stated_by = read_pairs(tmp, files, "masks", (".png",), "mask")
+        >>> [split for split, *_ in pairs]
         ['train']
     """
     layout = (
         f"{IMAGES}/NAME.jpg with {folder}/NAME{suffixes[0]}, both perhaps in folders of splits, as "
         f"{IMAGES}/train and {folder}/train or as train/{IMAGES} and train/{folder}"
     )
-    images, maps = {}, {}
-    for file in files:
-        if file.suffix.lower() in IMAGE_SUFFIXES and (place := _place(file, IMAGES)):
-            images.setdefault(place, []).append(file)
-        if place := _place(file, folder):
-            maps.setdefault(place, []).append(file)
+    files = {os.fspath(root / file): file for file in files}
+    splits, images, maps = {}, {}, {}
+    for subfolder, found in ((IMAGES, images), (folder, maps)):
+        paths = [path for path, file in files.items() if _is_in(file, subfolder)]
+        splits[subfolder] = folder_splits(root, paths)
+        for path, (split, stated_by) in splits[subfolder].items():
+            if subfolder == folder or files[path].suffix.lower() in IMAGE_SUFFIXES:
+                place = split or "train", _name_of(files[path], subfolder, stated_by)
+                found.setdefault(place, []).append(files[path])
     if not images:
         raise ValueError(f"no images and {noun}s in {os.fspath(root)!r}; expected {layout}")
     pairs, missing = [], []
@@ -63,27 +68,34 @@ def read_pairs(root, files, folder, suffixes, noun):
     if missing:
         others = [str(file) for left in maps.values() for file in left]
         others = others or sorted(
-            {file.parts[0] for file in files if not {IMAGES, folder} & {*file.parts[:2]}}
+            {file.parts[0] for file in files.values() if not {IMAGES, folder} & {*file.parts[:2]}}
         )
         raise ValueError(
             f"{len(missing)} image(s) in {os.fspath(root)!r} have no {noun}: {listed(missing)}; "
             f"{f'there is {listed(others)}; ' if others else ''}expected {layout}"
         )
-    splits = dict.fromkeys(split for split, *_ in pairs)
-    if "train" not in splits:
-        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {', '.join(splits)}")
-    return pairs
+    stated_by = {split: [] for split, *_ in pairs}
+    if "train" not in stated_by:
+        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {', '.join(stated_by)}")
+    for split, path, _ in pairs:
+        if splits[IMAGES][path][0]:
+            stated_by[split].append(splits[IMAGES][path][1])
+    return pairs, stated_by
 
 
-def _place(file, kind):
-    """The split of a file in a folder of that kind, and its name without the suffix; None elsewhere."""
-    parts = [*file.with_suffix("").parts]
-    if kind not in file.parent.parts[:2] or parts[0] != kind and parts[0].lower() not in SPLIT_NAMES:
-        return None
-    parts.remove(kind)
-    is_split = len(parts) > 1 and parts[0].lower() in SPLIT_NAMES
-    split = SPLIT_NAMES[parts.pop(0).lower()] if is_split else "train"
-    return split, pathlib.PurePath(*parts)
+def _is_in(file, folder):
+    """Whether a file is in a folder of this name at the top or in one of a split."""
+    above = file.parent.parts
+    return above[:1] == (folder,) or above[1:2] == (folder,) and split_among(above[:1])[0] is not None
+
+
+def _name_of(file, folder, stated_by):
+    """The path of a file without the suffix, the folder and that of its split."""
+    parts, above = [*file.with_suffix("").parts], pathlib.PurePath(stated_by).parts
+    if above:
+        del parts[len(above) - 1]
+    parts.remove(folder)
+    return pathlib.PurePath(*parts)
 
 
 def refuse_other_sizes(pairs, noun):

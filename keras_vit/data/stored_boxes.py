@@ -8,10 +8,12 @@ import numpy as np
 from PIL import Image
 
 from keras_vit.data.files import CLASSES, numbered_names, read_text
+from keras_vit.messages import article
 from keras_vit.preprocessing.image_files import TRANSPOSED
 
 OUTSIDE = 1.5  # pixels by which a box may end outside its image, as rounded ones do
 ORIENTATION = 0x0112  # the EXIF tag
+CROWDS = dict.fromkeys(("0", "0.0", "false", ""), False) | dict.fromkeys(("1", "1.0", "true"), True)
 CATEGORIES = ("category", "categories", "category_id", "label")  # names of the classes of objects
 
 
@@ -25,6 +27,9 @@ class StoredObject:
         name: Of its class, a str, or its number.
         crowd: Whether it is a crowd, or too difficult to count.
         area: Its own area in pixels; None for that of the box.
+
+    Raises:
+        ValueError: for an area that is no finite number from 0 on.
     """
 
     where: str
@@ -32,6 +37,14 @@ class StoredObject:
     name: str | int
     crowd: bool = False
     area: float | None = None
+
+    def __post_init__(self):
+        try:
+            self.area = None if self.area is None else float(self.area)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(f"{self.where}: expected an area; got {self.area!r:.40}") from None
+        if self.area is not None and not 0 <= self.area < math.inf:
+            raise ValueError(f"{self.where}: expected an area from 0 on; got {self.area:g}")
 
 
 def with_extent(box, where):
@@ -51,12 +64,50 @@ def numbers_of(values, count, where):
     [1.0, 2.5]
     """
     try:
-        numbers = [float(value) for value in values]
-    except (TypeError, ValueError):
+        numbers = [float(value) for value in values] if isinstance(values, list | tuple) else []
+    except (TypeError, ValueError, OverflowError):
         numbers = []
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{where}: expected {count} numbers of a box; got {values!r}")
+        raise ValueError(f"{where}: expected {count} numbers of a box; got {values!r:.80}")
     return numbers
+
+
+def class_of(value, where, expected="the number or name of a class"):
+    """A number or a name that identifies something, of which 1.0 is 1.
+
+    Raises:
+        ValueError: for a value of another type, with the place.
+
+    Example:
+        >>> class_of(1.0, "a.json"), class_of("cat", "a.json")
+        (1, 'cat')
+        >>> class_of([1], "a.json, image 0", "an id")
+        Traceback (most recent call last):
+        ValueError: a.json, image 0: expected an id; got a list
+    """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{where}: expected {expected}; got {article(type(value).__name__)}")
+    return value
+
+
+def is_crowd(value, where):
+    """Whether an object is a crowd: 0, 1, false, true or these as text; nothing is 0.
+
+    Raises:
+        ValueError: for another value, with the place.
+
+    Example:
+        >>> is_crowd("0", "a.json"), is_crowd(1, "a.json"), is_crowd(None, "a.json")
+        (False, True, False)
+    """
+    text = (
+        str(value).strip().lower() if isinstance(value, str | int | float) else ("" if value is None else "?")
+    )
+    if text not in CROWDS:
+        raise ValueError(f"{where}: expected 0 or 1 for whether an object is a crowd; got {value!r:.40}")
+    return CROWDS[text]
 
 
 def checked_rows(objects, size, numbers, are_fractions=False):
@@ -96,7 +147,7 @@ def checked_rows(objects, size, numbers, are_fractions=False):
         seen.add(key)
         area = (box[2] - box[0]) * (box[3] - box[1])
         if one.area is not None:
-            area = float(one.area) / (size[0] * size[1])
+            area = one.area / (size[0] * size[1])
         rows.append((*box.tolist(), numbers[one.name], one.crowd, float(area)))
     return rows, reasons
 
@@ -125,16 +176,23 @@ def objects_of(value, where):
         return []
     keys = value.keys() if isinstance(value, dict) else ()
     classes = next((value[name] for name in CATEGORIES if name in keys), None)
-    if "bbox" not in keys or not isinstance(classes, list) or len(classes) != len(value["bbox"] or ()):
+    if "bbox" not in keys or not isinstance(classes, list):
         has = ", ".join(keys) or repr(value)[:40]
         raise ValueError(f"{where}: expected bbox and category, a value of each object; got {has}")
     count = len(classes)
-    areas = value.get("area") or [None] * count
-    crowds = value.get("iscrowd") or value.get("is_crowd") or [False] * count
-    rows = zip(value["bbox"], classes, crowds, areas, strict=True)
+    columns = {
+        "bbox": value["bbox"] or [],
+        "area": value.get("area") or [None] * count,
+        "iscrowd": value.get("iscrowd") or value.get("is_crowd") or [False] * count,
+    }
+    for name, column in columns.items():
+        if not isinstance(column, list) or len(column) != count:
+            raise ValueError(
+                f"{where}: expected {name} and category, a value of each object; got {column!r:.40}"
+            )
     return [
-        StoredObject(where, with_extent(box, where), name, bool(crowd), area)
-        for box, name, crowd, area in rows
+        StoredObject(where, with_extent(box, where), class_of(name, where), is_crowd(crowd, where), area)
+        for name, box, area, crowd in zip(classes, *columns.values())
     ]
 
 
@@ -156,7 +214,7 @@ def numbered_rows(value, size, where):
     if size is None:
         raise ValueError(f"{where}: its image cannot be read")
     for one in objects:
-        if isinstance(one.name, bool) or not isinstance(one.name, int) or one.name < 0:
+        if not isinstance(one.name, int) or one.name < 0:
             raise ValueError(f"{where}: expected the number of a class; got {one.name!r}")
     rows, reasons = checked_rows(objects, size, {one.name: one.name for one in objects})
     if reasons:

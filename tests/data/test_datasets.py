@@ -63,7 +63,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name, hint, tmp_path, mo
 
 def test_the_summary_lists_what_was_found_and_skipped(tmp_path):
     root = write_classes(tmp_path, ("daisy", "rose", "tulip"))
-    found = "3 classes (daisy, rose, tulip): 21 train, 3 validation, 6 test"
+    found = "3 classes (daisy, rose, tulip): 21 train, 3 validation, 6 test; validation and test held out"
     assert load_dataset(f"folder:{root}").summary() == found
     for name in ("rose/notes.txt", "tulip/1.XCF", "tulip/2.xcf", "README", "cover.png"):
         write_broken(root / name)
@@ -79,10 +79,10 @@ def test_the_summary_names_classes_without_training_images_or_with_a_single_test
     write_classes(tmp_path / "train", ("daisy", "rose", "tulip"))
     write_classes(tmp_path / "test", ("daisy", "lily", "tulip"), count=4)
     write_classes(tmp_path / "test", ("rose",), count=1)
-    assert (
-        load_dataset(tmp_path)
-        .summary()
-        .endswith(" 13 test; 1 class without training images (lily); 1 class with a single test image (rose)")
+    assert load_dataset(tmp_path).summary() == (
+        "4 classes (daisy, lily, rose, tulip): 27 train, 3 validation, 13 test; train from train, validation "
+        "held out, test from test; 1 class without training images (lily); 1 class with a single test image "
+        "(rose)"
     )
 
 

@@ -1,19 +1,17 @@
 """Folders of images and boxes: COCO, YOLO, Pascal VOC and `metadata.jsonl`."""
 
 import collections
-import dataclasses
-import json
 import os
-import pathlib
-import re
-import xml.etree.ElementTree
 
 from PIL import Image
 
+from keras_vit.data.box_files.coco import read_coco
+from keras_vit.data.box_files.labeled import BoxFiles
+from keras_vit.data.box_files.metadata import METADATA, OBJECTS, read_metadata
+from keras_vit.data.box_files.voc import read_voc
+from keras_vit.data.box_files.yolo import read_yolo
 from keras_vit.data.files import (
     CLASSES,
-    IMAGE_SUFFIXES,
-    SPLIT_NAMES,
     file_orientations,
     images_among,
     mapped,
@@ -21,36 +19,18 @@ from keras_vit.data.files import (
     read_text,
     refuse_unreadable,
 )
-from keras_vit.data.samples import Samples, hold_out_missing
-from keras_vit.data.stored_boxes import StoredObject, checked_rows, numbers_of, objects_of, with_extent
+from keras_vit.data.folder_splits import folder_splits, split_fields
+from keras_vit.data.samples import Samples
+from keras_vit.data.stored_boxes import checked_rows
 from keras_vit.labels.boxes import encode_boxes
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import TRANSPOSED
 
-METADATA, OBJECTS = "metadata.jsonl", "objects"
+READERS = (read_metadata, read_coco, read_voc, read_yolo)
 LAYOUT = (
     "COCO's JSON files with images, annotations and categories; YOLO's data.yaml with images/ and labels/; "
     f"Pascal VOC's XML files; or {METADATA} with {OBJECTS}"
 )
-
-
-@dataclasses.dataclass
-class _Labeled:
-    """An image and its objects.
-
-    Args:
-        split: The name of its split.
-        path: Of the image.
-        objects: A list of `StoredObject`.
-        size: (width, height) by the file of labels; None if unknown.
-        are_fractions: Whether the sides of the objects are fractions.
-    """
-
-    split: str
-    path: str
-    objects: list
-    size: tuple[int, int] | None = None
-    are_fractions: bool = False
 
 
 def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
@@ -60,20 +40,22 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
         root: The folder, a pathlib.Path, with images anywhere below it and one of
 
             * COCO: one or several JSON files with `images`, `annotations` and `categories`, anywhere; the
-              split of each is in its name or its folder's, as in `annotations/instances_val2017.json` or
-              `valid/_annotations.coco.json` (Roboflow). The areas are those of the annotations, and `iscrowd`
-              makes a crowd.
+              split of each is that of its folder, as in `valid/_annotations.coco.json` (Roboflow), or in its
+              name, as in `annotations/instances_val2017.json`. The areas are those of the annotations, and
+              `iscrowd` makes a crowd.
             * YOLO: `data.yaml` (or another `.yaml` file there) with `names`, and for `images/…/NAME.jpg` a
-              text file `labels/…/NAME.txt` with lines "class x y width height", in fractions. An image
-              without a file has no objects.
+              text file `labels/…/NAME.txt` with lines "class x y width height", in fractions, and key points
+              where there is `kpt_shape`. An image without a file has no objects. `train`, `val` and `test`
+              are folders of images, text files that name images, or lists of these.
             * Pascal VOC: XML files with the names of the images beside them or in `Annotations`, with the
-              splits of `ImageSets/Main`; `difficult` objects count as crowds.
-            * `metadata.jsonl` of Hugging Face's ImageFolder, in the folder of the images or of a split: on
-              each line `file_name` and `objects` with `bbox`, a list of [left, top, width, height], and
-              `category` or `categories`.
+              splits of `ImageSets/Main` (train, val, trainval, test); `difficult` objects count as crowds.
+            * `metadata.jsonl` of Hugging Face's ImageFolder, in a folder above the images: on each line
+              `file_name` and `objects` with `bbox`, a list of [left, top, width, height], and `category` or
+              `categories`.
 
-            Names of classes are in these files; of categories that are numbers, `classes.txt` has a name per
-            line.
+            Where these state no split, the folder of an image does. An image that several of them have is
+            one sample with all objects. Names of classes are in these files; of categories that are numbers,
+            `classes.txt` has a name per line.
         files: As of `visible_files`.
         on_bad_image: As of `load_dataset`; it is for images that cannot be read and for wrong boxes.
         seed: Of the split.
@@ -83,8 +65,8 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
 
     Raises:
         ValueError: for another layout; a label file that cannot be read; an image that is missing, cannot be
-            read or has another size than its file of labels says; a box without a class or an extent, with
-            its sides in the wrong order, outside of its image, or that is there twice.
+            read or has another size than its file of labels says; an image in two splits; a box without a
+            class, with its sides in the wrong order, outside of its image, or that is there twice.
 
     Example:
         >>> (tmp / "labels").mkdir(), (tmp / "images").mkdir()
@@ -100,9 +82,9 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     if on_bad_image == "keep":
         raise ValueError("on_bad_image='keep' is for images without boxes, which are all read")
     used, labeled, names = _read(root, files)
-    if not labeled:
+    if not any(image.objects for image in labeled):
         raise ValueError(f"no boxes in {os.fspath(root)!r}; expected {LAYOUT}")
-    paths = [image.path for image in labeled]
+    paths = [*dict.fromkeys(image.path for image in labeled)]
     turns = dict(zip(paths, file_orientations(paths)))
     stored = dict(zip(paths, mapped(_size, paths, "reading sizes")))
     sizes = {
@@ -112,12 +94,14 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     }
     bad = [path for path in paths if path not in sizes]
     refuse_unreadable(bad, on_bad_image)
-    readable = [image for image in labeled if image.path in sizes]
-    _refuse_other_sizes(readable, sizes)
+    _refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
     names = names or _names_of(root, labeled)
     numbers = {name: number for number, name in enumerate(names)}
-    splits, wrong = collections.defaultdict(lambda: ([], [])), []
-    for image in readable:
+    splits, stated_by, wrong = collections.defaultdict(lambda: ([], [])), collections.defaultdict(list), []
+    for image in _joined(root, labeled):
+        stated_by[image.split] += image.stated_by
+        if image.path not in sizes:
+            continue
         rows, reasons = checked_rows(image.objects, sizes[image.path], numbers, image.are_fractions)
         if reasons:
             wrong += reasons
@@ -135,262 +119,41 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {listed(sorted(splits))}")
     is_turned = any(turn and turn > 1 for turn in turns.values())
     samples = {split: Samples(*map(tuple, columns), exif=is_turned) for split, columns in splits.items()}
-    fields = {"class_names": names, "splits": hold_out_missing(samples, seed), "bad_images": tuple(bad)}
-    return used | {image.path for image in labeled}, fields
+    fields = {"class_names": names, **split_fields(samples, stated_by, seed), "bad_images": tuple(bad)}
+    return used | {*paths}, fields
 
 
 def _read(root, files):
-    """(paths of the label files, list of `_Labeled`, names of the classes or None) of the first layout."""
-    paths = [*paths_of(root, files)]
-    images = _Images([*paths_of(root, images_among(files))])
+    """The paths of the label files, the `LabeledImage`s, and the names of the classes or None."""
     by_suffix = collections.defaultdict(list)
-    for path in paths:
+    for path in paths_of(root, files):
         by_suffix[os.path.splitext(path)[1].lower()].append(path)
-    metadata = [path for path in by_suffix[".jsonl"] if os.path.basename(path) == METADATA]
-    if metadata:
-        return {*metadata}, [image for path in metadata for image in _of_metadata(root, path)], None
-    if coco := {path: content for path in by_suffix[".json"] if (content := _coco(path))}:
-        return {*coco}, *_of_coco(root, coco, images)
-    if by_suffix[".xml"]:
-        used, labeled = _of_voc(root, by_suffix[".xml"], by_suffix[".txt"], images)
-        return used, labeled, None
-    configs = [path for suffix in (".yaml", ".yml") for path in by_suffix[suffix]]
-    if configs:
-        return _of_yolo(root, configs, images)
-    return set(), [], None
+    folder = BoxFiles(root, by_suffix, [*paths_of(root, images_among(files))])
+    return next((read for reader in READERS if (read := reader(folder))), (set(), [], None))
 
 
-class _Images:
-    """The images in a folder, by name."""
+def _joined(root, labeled):
+    """One `LabeledImage` for each image, with its split and with the objects of all its entries.
 
-    def __init__(self, paths):
-        self.paths = paths
-        self.by_name = collections.defaultdict(list)
-        for path in paths:
-            self.by_name[os.path.basename(path)].append(path)
-
-    def find(self, name, near, split, where):
-        """The path of an image that a label file names; ValueError if there is none, or several.
-
-        Args:
-            name: Its name or the end of its path.
-            near: The folder of the label file, whose own images come first.
-            split: The split of the file, whose folders come next.
-            where: The place of the name, for messages.
-        """
-        ending = "/" + pathlib.PurePosixPath(name.replace("\\", "/")).as_posix().lstrip("/")
-        fits = [path for path in self.by_name[os.path.basename(ending)] if path.endswith(ending)]
-        if len(fits) > 1:
-            fits = [path for path in fits if os.path.dirname(path) == near] or fits
-        if len(fits) > 1:
-            fits = [path for path in fits if _split_of(path, near) == split] or fits
-        if len(fits) != 1:
-            others = f"several: {listed(fits)}" if fits else "none"
-            raise ValueError(f"{where}: expected one image {name!r}; got {others}")
-        return fits[0]
-
-
-def _split_of(path, root):
-    """The split in the names of a file and of its folders below the root; None if there is none.
-
-    >>> _split_of("/a/train/annotations/instances_val2017.json", "/a"), _split_of("/a/valid/1.jpg", "/a")
-    ('validation', 'validation')
+    Raises:
+        ValueError: for an image in two splits.
     """
-    parts = os.path.relpath(os.path.splitext(path)[0], root).split(os.sep)
-    for part in reversed(parts):
-        for word in reversed(re.findall(r"[a-z]+", part.lower())):
-            if word in SPLIT_NAMES:
-                return SPLIT_NAMES[word]
-    return None
-
-
-# COCO
-
-
-def _coco(path):
-    """The content of a JSON file if it is COCO's; None for other files."""
-    with open(path, "rb") as file:
-        head = file.read(2**16)
-    if not head.lstrip().startswith(b"{"):
-        return None
-    try:
-        content = json.loads(read_text(pathlib.Path(path)))
-    except ValueError as error:
-        if b'"images"' in head or b'"annotations"' in head:
-            raise ValueError(f"{path!r} is not a readable JSON file: {error}") from None
-        return None
-    is_coco = isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
-    return content if is_coco else None
-
-
-def _of_coco(root, contents, images):
-    """(list of `_Labeled`, names of the classes) of COCO's files."""
-    labeled, names = [], {}
-    for path, content in contents.items():
-        categories = {}
-        for number, category in enumerate(_list(content["categories"], f"{path}, categories")):
-            where = f"{path}, category {number}"
-            categories[_value(category, "id", where)] = str(_value(category, "name", where))
-        names |= dict.fromkeys(categories.values())
-        split = _split_of(path, root) or "train"
-        by_id = {}
-        for number, image in enumerate(_list(content["images"], f"{path}, images")):
-            where = f"{path}, image {number}"
-            file = images.find(str(_value(image, "file_name", where)), os.path.dirname(path), split, where)
-            size = (image["width"], image["height"]) if {"width", "height"} <= image.keys() else None
-            by_id[_value(image, "id", where)] = _Labeled(split, file, [], size)
-        for number, annotation in enumerate(_list(content["annotations"], f"{path}, annotations")):
-            where = f"{path}, annotation {annotation.get('id', number)}"
-            image = by_id.get(_value(annotation, "image_id", where))
-            if image is None:
-                raise ValueError(f"{where}: expected the id of an image; got {annotation['image_id']!r}")
-            sides = with_extent(_value(annotation, "bbox", where), where)
-            name = categories.get(_value(annotation, "category_id", where), annotation["category_id"])
-            crowd, area = bool(annotation.get("iscrowd", 0)), annotation.get("area")
-            image.objects.append(StoredObject(where, sides, name, crowd, area))
-        labeled += by_id.values()
-    used = {one.name for image in labeled for one in image.objects}
-    # Roboflow's files have a category above all others, which no object has.
-    parents = {category.get("supercategory") for of in contents.values() for category in of["categories"]}
-    return labeled, tuple(name for name in names if name in used or name not in parents)
-
-
-def _list(value, where):
-    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
-        raise ValueError(f"{where}: expected a list of objects; got {str(value)[:40]}")
-    return value
-
-
-def _value(row, key, where):
-    if key not in row:
-        raise ValueError(f"{where}: expected the key {key!r}; got {', '.join(row) or 'none'}")
-    return row[key]
-
-
-# metadata.jsonl
-
-
-def _of_metadata(root, path):
-    """The images of a `metadata.jsonl`."""
-    folder, split = os.path.dirname(path), _split_of(os.path.dirname(path) + "/x", root) or "train"
-    for line, text in enumerate(read_text(pathlib.Path(path)).splitlines(), 1):
-        if not text.strip():
-            continue
-        where = f"{path}, line {line}"
-        try:
-            row = json.loads(text)
-            objects, file = row[OBJECTS], os.path.join(folder, row["file_name"])
-        except (ValueError, TypeError, KeyError) as error:
+    unstated = folder_splits(root, [image.path for image in labeled if image.split is None])
+    images = {}
+    for image in labeled:
+        if image.split is None:
+            split, stated_by = unstated[image.path]
+            image.split, image.stated_by = split or "train", (stated_by,) if split else ()
+        first = images.setdefault(image.path, image)
+        if first.split != image.split:
+            by = " and ".join(listed(of.stated_by) or "default" for of in (first, image))
             raise ValueError(
-                f"{where}: expected file_name and {OBJECTS} with bbox and category; got {error!r}"
-            ) from None
-        if not os.path.isfile(file):
-            raise ValueError(f"{where}: no such file: {row['file_name']!r}")
-        objects = objects_of(objects, where)
-        size = (row["width"], row["height"]) if {"width", "height"} <= row.keys() else None
-        yield _Labeled(split, file, objects, size)
-
-
-# Pascal VOC
-
-
-def _of_voc(root, files, lists, images):
-    """(paths of the label files, list of `_Labeled`) of Pascal VOC's files."""
-    splits, used = {}, {*files}
-    for path in lists:
-        stem = os.path.splitext(os.path.basename(path))[0].lower()
-        if os.path.basename(os.path.dirname(path)) == "Main" and stem in SPLIT_NAMES:
-            splits |= dict.fromkeys(read_text(pathlib.Path(path)).split(), SPLIT_NAMES[stem])
-            used.add(path)
-    labeled = []
-    for path in files:
-        stem = os.path.splitext(os.path.basename(path))[0]
-        if splits and stem not in splits:
-            continue
-        split = splits.get(stem) or _split_of(path, root) or "train"
-        try:
-            annotation = xml.etree.ElementTree.fromstring(read_text(pathlib.Path(path)))
-        except xml.etree.ElementTree.ParseError as error:
-            raise ValueError(f"{path!r} is not a readable XML file: {error}") from None
-        if annotation.tag != "annotation":
-            used.discard(path)
-            continue
-        name = annotation.findtext("filename") or ""
-        if os.path.splitext(name)[0] != stem:  # Renamed files often keep the name of another.
-            fits = [f"{stem}{suffix}" for suffix in IMAGE_SUFFIXES if f"{stem}{suffix}" in images.by_name]
-            name = fits[0] if fits else name
-        file = images.find(name, os.path.dirname(path), split, path)
-        objects = []
-        for number, one in enumerate(annotation.findall("object")):
-            where = f"{path}, object {number}"
-            texts = [one.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")]
-            left, top, right, bottom = numbers_of(texts, 4, where)
-            # The first pixel is 1, and the last one belongs to the box.
-            sides = (left - 1, top - 1, right, bottom)
-            is_difficult = (one.findtext("difficult") or "0").strip() == "1"
-            objects.append(StoredObject(where, sides, (one.findtext("name") or "").strip(), is_difficult))
-        size = [annotation.findtext(f"size/{side}") for side in ("width", "height")]
-        known = all(text and text.strip().isdigit() and int(text) for text in size)
-        labeled.append(_Labeled(split, file, objects, tuple(map(int, size)) if known else None))
-    return used, labeled
-
-
-# YOLO
-
-
-def _of_yolo(root, configs, images):
-    """(paths of the label files, list of `_Labeled`, names of the classes) of YOLO's files."""
-    import yaml
-
-    names, used = None, set()
-    for path in configs:
-        try:
-            content = yaml.safe_load(read_text(pathlib.Path(path)))
-        except yaml.YAMLError as error:
-            raise ValueError(f"{path!r} is not a readable YAML file: {listed([str(error)])}") from None
-        if isinstance(content, dict) and "names" in content:
-            names, used = content["names"], {path}
-            break
-    if isinstance(names, dict):
-        names = [names.get(number) for number in range(len(names))]
-    if not isinstance(names, list) or not names or None in names:
-        raise ValueError(f"{listed(configs)}: expected names, a list of the classes or one by number")
-    names = tuple(map(str, names))
-    labeled = []
-    for path in images.paths:
-        parts = os.path.relpath(path, root).split(os.sep)
-        if "images" not in parts[:-1]:
-            continue
-        place = len(parts) - 1 - parts[::-1].index("images")
-        parts[place] = "labels"
-        label = os.path.join(root, os.path.splitext(os.path.join(*parts))[0] + ".txt")
-        split = _split_of(path, root) if len(parts) > 2 else None
-        objects = []
-        if os.path.isfile(label):
-            used.add(label)
-            for line, text in enumerate(read_text(pathlib.Path(label)).splitlines(), 1):
-                if text.strip():
-                    objects.append(_yolo_object(text.split(), f"{label}, line {line}", names))
-        labeled.append(_Labeled(split or "train", path, objects, are_fractions=True))
-    return used, labeled, names
-
-
-def _yolo_object(words, where, names):
-    """The `StoredObject` of a line: class x y width height, or class and the corners of a polygon."""
-    numbers = numbers_of(words[1:], max(len(words) - 1, 4), where)
-    name = names[int(words[0])] if words[0].isdigit() and int(words[0]) < len(names) else words[0]
-    if len(numbers) > 4:
-        xs, ys = numbers[0::2], numbers[1::2]
-        if len(numbers) % 2 or len(xs) < 3:
-            raise ValueError(
-                f"{where}: expected a box of 4 numbers, or the corners of a polygon; got {words}"
+                f"{image.path!r} is in {first.split} and in {image.split} (by {by}); an image is in one split"
             )
-        return StoredObject(where, (min(xs), min(ys), max(xs), max(ys)), name)
-    x, y, width, height = numbers
-    return StoredObject(where, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), name)
-
-
-# Checks
+        if first is not image:
+            known = {(one.sides, one.name) for one in first.objects}
+            first.objects += [one for one in image.objects if (one.sides, one.name) not in known]
+    return images.values()
 
 
 def _size(path):

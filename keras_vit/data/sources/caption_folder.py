@@ -1,12 +1,12 @@
 """Folders of images and captions, in the form of `imagefolder` of Hugging Face's datasets."""
 
 import dataclasses
-import json
 import os
 
-from keras_vit.data.files import SPLIT_NAMES, file_of_row, read_csv, read_table, read_text, split_of_row
+from keras_vit.data.files import SPLIT_NAMES, file_of_row, parse_json, read_csv, read_table, read_text
+from keras_vit.data.folder_splits import split_fields, split_of_row
 from keras_vit.data.pairs import Texts
-from keras_vit.data.samples import hold_out_missing, samples_of_files
+from keras_vit.data.samples import samples_of_files
 
 TABLES = ("metadata.csv", "metadata.jsonl")
 FILE, TEXT, SPLIT = "file_name", "text", "split"
@@ -49,18 +49,21 @@ def load_caption_folder(root, files, *, on_bad_image="fail", seed=0):
     folders = [folder for folder in files if _is_place(folder)]
     tables = [folder / name for folder in folders for name in files[folder] if name in TABLES]
     captions, split_of = _read_tables(root, tables)
-    by_split = {}
+    by_split, stated_by = {}, {}
     for path in sorted(captions):
-        by_split.setdefault(split_of[path], []).append(path)
+        split, of = split_of[path]
+        by_split.setdefault(split, []).append(path)
+        stated_by.setdefault(split, []).extend([of] if of else [])
     by_split = {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}
     splits, bad = samples_of_files(by_split, on_bad_image)
-    splits = {
+    fields = split_fields(splits, stated_by, seed)
+    splits = fields["splits"] = {
         split: dataclasses.replace(samples, labels=tuple(range(len(samples))))
-        for split, samples in hold_out_missing(splits, seed).items()
+        for split, samples in fields["splits"].items()
     }
     texts = {split: tuple(tuple(captions[p]) for p in of.images) for split, of in splits.items()}
     used = {*captions, *(os.fspath(root / table) for table in tables)}
-    return used, {"class_names": (), "splits": splits, "texts": Texts(texts), "bad_images": bad}
+    return used, {**fields, "class_names": (), "texts": Texts(texts), "bad_images": bad}
 
 
 def _is_place(folder):
@@ -79,31 +82,30 @@ def _read_tables(root, tables):
     captions, split_of, lines = {}, {}, {}
     for table in tables:
         for where, row in (_csv_rows if table.suffix == ".csv" else _json_rows)(root / table):
-            path, split = _place_of(root, table.parent, row, where)
+            path, split = _place_of(root, table, row, where)
             caption = row[TEXT].strip()
             if not caption:
                 raise ValueError(f"{where}, column {TEXT}: expected a caption; got {row[TEXT]!r}")
-            if split_of.setdefault(path, split) != split:
-                raise ValueError(f"{where}: {row[FILE]!r} is in split {split_of[path]}, too")
+            if split_of.setdefault(path, split)[0] != split[0]:
+                raise ValueError(f"{where}: {row[FILE]!r} is in split {split_of[path][0]}, too")
             if (path, caption) in lines:
                 raise ValueError(f"{where}: {row[FILE]!r} has this caption in {lines[path, caption]}, too")
             lines[path, caption] = where.rpartition(", ")[2]
             captions.setdefault(path, []).append(caption)
     if not captions:
         raise ValueError(f"no captions in {os.fspath(root)!r}; expected {LAYOUT}")
-    if "train" not in split_of.values():
-        splits = ", ".join(sorted({*split_of.values()}))
+    splits = sorted({split for split, _ in split_of.values()})
+    if "train" not in splits:
+        splits = ", ".join(splits)
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {splits}")
     return captions, split_of
 
 
-def _place_of(root, folder, row, where):
-    """The path of a row's image, and its split."""
-    file = os.path.normpath(os.path.join(folder, row[FILE].strip()))
+def _place_of(root, table, row, where):
+    """The path of a row's image, its split, and what states it."""
+    file = os.path.normpath(os.path.join(table.parent, row[FILE].strip()))
     path = file_of_row(root, file, f"{where}, column {FILE}")
-    above = file.partition(os.sep)[0].lower()
-    default = above if above in SPLIT_NAMES else "train"
-    return path, split_of_row(row.get(SPLIT, ""), default, f"{where}, column {SPLIT}")
+    return path, split_of_row(root, path, row.get(SPLIT, ""), root / table, f"{where}, column {SPLIT}")
 
 
 def _csv_rows(table):
@@ -117,10 +119,7 @@ def _json_rows(table):
         if not text.strip():
             continue
         where = f"{os.fspath(table)}, line {line}"
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError):
-            row = text.strip()
+        row = parse_json(text, where)
         values = [row.get(FILE), row.get(TEXT), row.get(SPLIT, "")] if isinstance(row, dict) else [None]
         if not all(isinstance(value, str) for value in values):
             raise ValueError(f"{where}: expected an object with {COLUMNS}, all text; got {text.strip()[:80]}")

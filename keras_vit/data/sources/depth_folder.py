@@ -17,8 +17,8 @@ from keras_vit.data.depth_maps import (
     read_settings,
 )
 from keras_vit.data.files import file_orientations, refuse_unreadable
+from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.paired_files import read_pairs, refuse_other_sizes
-from keras_vit.data.samples import hold_out_missing
 
 # What a missing scale may be, by quantity.
 SCALES = {
@@ -75,7 +75,7 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
         raise ValueError("on_bad_image='keep' is for images without depth maps, which are all read")
     paths = [folder / name for folder, names in files.items() for name in names]
     folder = _folder(root, paths)
-    pairs = read_pairs(root, paths, folder, SUFFIXES, "depth map")
+    pairs, stated_by = read_pairs(root, paths, folder, SUFFIXES, "depth map")
     reader = _reader(root, QUANTITIES[folder], pairs)
     orientations = file_orientations([image for _, image, _ in pairs])
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -102,7 +102,7 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
         own = [(pair, turn) for pair, turn, _ in readable if pair[0] == split]
         images, depths = (tuple(pair[place] for pair, _ in own) for place in (1, 2))
         splits[split] = DepthSamples(images, depths, reader, exif=any(turn > 1 for _, turn in own))
-    fields = {"class_names": reader.names, "splits": hold_out_missing(splits, seed), "bad_images": tuple(bad)}
+    fields = {"class_names": reader.names, **split_fields(splits, stated_by, seed), "bad_images": tuple(bad)}
     return {os.fspath(root / SETTINGS), *(path for pair in pairs for path in pair[1:])}, fields
 
 

@@ -15,10 +15,10 @@ from keras_vit.data.files import (
     paths_of,
     read_csv,
     read_table,
-    split_of_row,
     visible_files,
 )
-from keras_vit.data.samples import hold_out_missing, samples_of_files
+from keras_vit.data.folder_splits import folder_splits, split_fields, split_of_row
+from keras_vit.data.samples import samples_of_files
 from keras_vit.data.sources.caption_folder import load_caption_folder
 from keras_vit.labels import LABEL_KINDS, label_kind
 from keras_vit.messages import listed
@@ -27,7 +27,7 @@ from keras_vit.messages import listed
 SPLIT_LIKE = re.compile(r"(?<![a-z])(train|test|valid|(val|dev|eval|fold|holdout)(?![a-z]))")
 LAYOUT = (
     "folders of classes (CLASS/*.jpg), or only folders of splits (train/CLASS/*.jpg and, if there are any, "
-    "val/CLASS/*.jpg and test/CLASS/*.jpg)"
+    "val/CLASS/*.jpg and test/CLASS/*.jpg), or these within each class (CLASS/train/*.jpg)"
 )
 TABLE = "labels.csv"
 FILE = ("file", "filename")  # names of its column of images
@@ -39,12 +39,12 @@ def load_folder(
     r"""Load a folder of images. Hidden files and folders, whose names begin with a dot, are skipped.
 
     Args:
-        path: The folder. For "single_label" with {train,val,test}/CLASS/* or CLASS/*, or with a table
-            `labels.csv` of the columns `file` or `filename` (relative to the folder), `label` and `split`
-            (may be missing). For other tasks the table has a column for each class (0 or 1) or each target
-            (a number) in place of `label`. For labels with a folder of their own, see the module of
-            `data/sources` that their kind names, as `mask_folder`; with `texts` see
-            `caption_folder.load_caption_folder`.
+        path: The folder. For "single_label" with {train,val,test}/CLASS/*, CLASS/{train,val,test}/* or
+            CLASS/*, or with a table `labels.csv` of the columns `file` or `filename` (relative to the
+            folder), `label` and `split` (may be missing, then it is that of the image's folder). For other
+            tasks the table has a column for each class (0 or 1) or each target (a number) in place of
+            `label`. For labels with a folder of their own, see the module of `data/sources` that their kind
+            names, as `mask_folder`; with `texts` see `caption_folder.load_caption_folder`.
         task, on_bad_image, seed, texts, labels: As of `load_dataset`.
 
     Returns:
@@ -82,7 +82,7 @@ def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
     table = os.fspath(root / TABLE)
     rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
     if kind.is_class_id and not (rows and "label" in map(str.strip, rows[0][1])):
-        names, by_split, empty = _read_classes(root, files) if labels else _read_images(root, files)
+        names, by_split, stated_by, empty = (_read_classes if labels else _read_images)(root, files)
         for other, own in LABEL_KINDS.items():
             if folder := next((one for one in own.map_folders if {*names} == {"images", one}), None):
                 raise ValueError(
@@ -93,26 +93,29 @@ def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
     elif not rows:
         raise ValueError(f"task {kind.name!r} needs the table {table!r}, which is missing or empty")
     else:
-        names, by_split = _read_table(root, rows, kind)
+        names, by_split, stated_by = _read_table(root, rows, kind)
         used, empty = {table}, ()
     used.update(*(paths for paths, _ in by_split.values()))
     splits, bad = samples_of_files(by_split, on_bad_image)
-    fields = {"class_names": names, "splits": hold_out_missing(splits, seed), "bad_images": bad}
+    fields = {"class_names": names, **split_fields(splits, stated_by, seed), "bad_images": bad}
     return used, {**fields, "empty_folders": tuple(empty)}
 
 
 def _read_classes(root, files):
-    """Class names, by split the paths and their class indices, and the folders without images."""
+    """Class names; by split the paths and their class indices, and what states it; folders without images."""
     images = images_among(files)
-    splits = _split_folders(root, images)
-    depth = 1 if splits else 0  # of the class folders
-    by_split = {split: {} for split in splits.values() or ["train"]}
+    of_split, of_class = _layout(root, images)
+    depth = 0 if of_split is None else 1
+    by_split, stated_by = {}, {}
     for folder, names in images.items():
         if len(folder.parts) > depth:
-            of_split = by_split[splits.get(folder.parts[0], "train")]
-            of_split.setdefault(folder.parts[depth], []).extend(paths_of(root, {folder: names}))
+            name = "" if of_split is None else folder.parts[of_split]
+            split = SPLIT_NAMES[name.lower()] if name else "train"
+            paths = by_split.setdefault(split, {}).setdefault(folder.parts[of_class], [])
+            paths += paths_of(root, {folder: names})
+            stated_by.setdefault(split, []).extend([os.path.join("*" * of_split, name)] if name else [])
     hint = f"; {TABLE} has no column label" * (root / TABLE).is_file()
-    if not any(by_split.values()):
+    if not by_split:
         raise ValueError(
             f"no images in class folders of {os.fspath(root)!r}; expected {LAYOUT}, of files that end in "
             f"{', '.join(IMAGE_SUFFIXES)}{hint}"
@@ -123,7 +126,7 @@ def _read_classes(root, files):
         for folder in files
         if len(folder.parts) <= depth + 1 and folder not in with_images and folder.parent in with_images
     ]
-    return *_index_classes(root, by_split, hint), empty
+    return *_index_classes(root, by_split, hint), stated_by, empty
 
 
 def _read_images(root, files):
@@ -136,14 +139,13 @@ def _read_images(root, files):
             raise ValueError(
                 f"no images in {os.fspath(root)!r}; expected files that end in {', '.join(IMAGE_SUFFIXES)}"
             ) from None
-    tops = {folder: folder.parts[0] if folder.parts else "" for folder in images}
-    splits = {top: SPLIT_NAMES.get(top.lower()) for top in tops.values()}
-    is_split = "train" in splits.values() and None not in splits.values()
-    by_split = {}
-    for folder, names in images.items():
-        split = splits[tops[folder]] if is_split else "train"
-        by_split.setdefault(split, []).extend(paths_of(root, {folder: names}))
-    return (), {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}, ()
+    by_split, stated_by = {}, {}
+    for path, (split, folder) in folder_splits(root, [*paths_of(root, images)]).items():
+        by_split.setdefault(split or "train", []).append(path)
+        stated_by.setdefault(split or "train", []).extend([folder] if split else [])
+    if "train" not in by_split:
+        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {', '.join(by_split)}")
+    return (), {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}, stated_by, ()
 
 
 def _index_classes(root, by_split, hint=""):
@@ -168,8 +170,8 @@ def _index_classes(root, by_split, hint=""):
     return names, samples
 
 
-def _split_folders(root, folders):
-    """The split of each of the root's subfolders; empty where these are classes.
+def _layout(root, folders):
+    """The place of the split among the folders above an image, None without splits; and that of the class.
 
     Args:
         folders: Those that contain images directly, relative to the root.
@@ -179,25 +181,43 @@ def _split_folders(root, folders):
     """
     top = sorted({folder.parts[0] for folder in folders if folder.parts})
     nested = {folder.parts[0] for folder in folders if len(folder.parts) > 1}
+    inner = {(folder.parts[0], name.lower()) for folder in folders for name in folder.parts[1:]}
+    below = {name for _, name in inner} & SPLIT_NAMES.keys()
     splits = {name: SPLIT_NAMES[name.lower()] for name in nested if name.lower() in SPLIT_NAMES}
     if splits:
         is_clear = len(splits) == len(top) == len({*splits.values()}) and "train" in splits.values()
+        is_clear &= not any(SPLIT_NAMES.keys() & map(str.lower, folder.parts[2:]) for folder in folders)
+        places = 0, 1
+    elif below:
+        seconds = {
+            folder.parts[1].lower() if len(folder.parts) > 1 else "" for folder in folders if folder.parts
+        }
+        is_clear = seconds == below and "train" in map(SPLIT_NAMES.get, below)
+        places = 1, 0
     else:
         suspects = {name for name in top if SPLIT_LIKE.search(name.lower())}
         is_clear = not suspects or not suspects & nested and len(suspects) < len(top)
+        # A class may have a folder such as train_station, but several are more likely to be splits.
+        is_clear &= sum(bool(SPLIT_LIKE.search(name)) for _, name in inner) < 2
+        places = None, 0
     if not is_clear:
         raise ValueError(
             f"splits and classes cannot be distinguished in {os.fspath(root)!r}, which has the folders "
             f"{listed(top)}; expected {LAYOUT}"
         )
-    return splits
+    return places
 
 
 def _read_table(root, rows, kind):
     """The names of the classes or targets, and by split the paths and their labels."""
     table, rows = os.fspath(root / TABLE), [(line, [*map(str.strip, values)]) for line, values in rows]
     names = tuple(column for column in rows[0][1] if column not in (*FILE, "split"))
-    by_split, lines, expected = {}, {}, f"file (or filename), split (may be missing) and {kind.columns}"
+    by_split, stated_by, lines, expected = (
+        {},
+        {},
+        {},
+        f"file (or filename), split (may be missing) and {kind.columns}",
+    )
 
     def accepts(columns):
         return len({*FILE} & {*columns}) == 1 and kind.fits_columns(names)
@@ -208,7 +228,8 @@ def _read_table(root, rows, kind):
         if where != lines.setdefault(path, where):
             line = lines[path].rpartition(", ")[2]
             raise ValueError(f"{where}, column {column}: {row[column]!r} is in {line} too")
-        split = split_of_row(row.get("split", ""), "train", f"{where}, column split")
+        split, of = split_of_row(root, path, row.get("split", ""), table, f"{where}, column split")
+        stated_by.setdefault(split, []).extend([of] if of else [])
         label = tuple(_parse_label(kind, row[name], f"{where}, column {name}") for name in names)
         if kind.is_class_id:
             by_split.setdefault(split, {}).setdefault(*label, []).append(path)
@@ -218,7 +239,7 @@ def _read_table(root, rows, kind):
             labels.append(label)
     if "train" not in by_split:
         raise ValueError(f"{table} has no samples to train on")
-    return _index_classes(root, by_split) if kind.is_class_id else (names, by_split)
+    return *(_index_classes(root, by_split) if kind.is_class_id else (names, by_split)), stated_by
 
 
 def _parse_label(kind, text, where):

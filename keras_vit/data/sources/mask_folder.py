@@ -11,9 +11,9 @@ import numpy as np
 from tqdm import tqdm
 
 from keras_vit.data.files import CLASSES, file_orientations, read_text, refuse_unreadable
+from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.masks import MaskSamples, read_mask
 from keras_vit.data.paired_files import read_pairs, refuse_other_sizes
-from keras_vit.data.samples import hold_out_missing
 from keras_vit.labels import IGNORE
 from keras_vit.messages import listed
 
@@ -94,7 +94,7 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
     if on_bad_image == "keep":
         raise ValueError("on_bad_image='keep' is for images without masks, which are all read")
     files = [folder / name for folder, names in files.items() for name in names]
-    paths = read_pairs(root, files, MASKS, (".png",), "mask")
+    paths, stated_by = read_pairs(root, files, MASKS, (".png",), "mask")
     classes = read_classes(root)
     pairs = _check_pairs(paths, classes.colors)
     readable = [pair for pair in pairs if pair.orientation and not pair.reason]
@@ -113,7 +113,7 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
         splits[split] = MaskSamples(images, masks, classes.table, classes.colors, exif=is_turned)
     _refuse_one_class(root, pixels, classes)
     names = classes.names or tuple(map(str, range(max({*pixels} - {IGNORE}) + 1)))
-    fields = {"class_names": names, "splits": hold_out_missing(splits, seed), "bad_images": tuple(bad)}
+    fields = {"class_names": names, **split_fields(splits, stated_by, seed), "bad_images": tuple(bad)}
     used = {os.fspath(root / CLASSES), *(path for pair in pairs for path in (pair.image, pair.mask))}
     return used, fields
 

@@ -31,7 +31,7 @@ def test_an_image_has_the_captions_of_its_rows(table, tmp_path):
         words = f"{('dark', 'bright')[number % 2]} {number}"
         assert found[f"{number:02d}.png"][1] == (f"a photo of {words}", f"some {words}")
     assert [len(samples) for samples in dataset.splits.values()] == [15, 1, 4]
-    assert dataset.summary() == "40 captions: 15 train, 1 validation, 4 test"
+    assert dataset.summary() == "40 captions: 15 train, 1 validation, 4 test; validation and test held out"
     again = load(tmp_path, seed=1)
     assert captions_of(load(tmp_path)) == found != captions_of(again)
 

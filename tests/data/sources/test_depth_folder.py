@@ -78,7 +78,10 @@ def test_images_with_depth_maps_of_their_names_are_a_data_set(tmp_path):
     (tmp_path / "depths" / "extra.png").write_bytes(millimeters(0))
     dataset = load(tmp_path)
     assert [len(dataset.splits[split]) for split in SPLITS] == [7, 1, 2]
-    assert dataset.summary() == "1 channel (depth): 7 train, 1 validation, 2 test; 1 file ignored (.png)"
+    assert dataset.summary() == (
+        "1 channel (depth): 7 train, 1 validation, 2 test; validation and test held out; 1 file ignored "
+        "(.png)"
+    )
     assert_meters(dataset)
     np.testing.assert_array_equal(dataset.split("test")[0][1][..., 0], meters(4))
     known = np.stack([meters(number) for number in range(10)])

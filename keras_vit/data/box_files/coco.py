@@ -1,0 +1,117 @@
+"""COCO's JSON files of images and boxes."""
+
+import pathlib
+
+from keras_vit.data.box_files.labeled import LabeledImage, size_of_labels
+from keras_vit.data.files import parse_json, read_text
+from keras_vit.data.folder_splits import split_of_labels
+from keras_vit.data.stored_boxes import StoredObject, class_of, is_crowd, with_extent
+
+KEYS = {"images", "annotations", "categories"}
+
+
+def read_coco(folder):
+    """The images and the classes of COCO's files.
+
+    Several files may have boxes in one image, as `instances_train2017.json` and
+    `person_keypoints_train2017.json`. Files of captions or of panoptic segments, without boxes, are left out.
+
+    Args:
+        folder: The `BoxFiles`.
+
+    Returns:
+        (the paths of the label files, list of `LabeledImage`, names of the classes); None without such files.
+
+    Raises:
+        ValueError: for a value that is missing, of another type, or an id that is there twice.
+    """
+    contents = {path: content for path in folder.paths[".json"] if (content := _content(path))}
+    if not contents:
+        return None
+    labeled, names = [], {}
+    for path, content in contents.items():
+        categories = _by_id(content, "categories", f"{path}, category")
+        categories = {
+            number: str(class_of(_value(category, "name", where), where, "a name"))
+            for number, (where, category) in categories.items()
+        }
+        names |= dict.fromkeys(categories.values())
+        labeled += _images(folder, path, content, categories)
+    return {*contents}, labeled, _class_names(contents.values(), names, labeled)
+
+
+def _content(path):
+    """The content of a JSON file if it is COCO's, with boxes; None for other files."""
+    with open(path, "rb") as file:
+        head = file.read(2**16)
+    if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        return None
+    try:
+        content = parse_json(read_text(pathlib.Path(path)), repr(path))
+    except ValueError:
+        if b'"images"' in head or b'"annotations"' in head:
+            raise
+        return None
+    if not isinstance(content, dict) or not content.keys() >= KEYS:
+        return None
+    annotations = content["annotations"]
+    is_panoptic = isinstance(annotations, list) and any(
+        isinstance(one, dict) and "segments_info" in one for one in annotations[:1]
+    )
+    return None if is_panoptic else content
+
+
+def _images(folder, path, content, categories):
+    """The `LabeledImage`s of a file."""
+    split = split_of_labels(folder.root, path)
+    stated_by = (folder.relative(path),) if split else ()
+    by_id = {}
+    for number, (where, image) in _by_id(content, "images", f"{path}, image").items():
+        file = folder.find(str(_value(image, "file_name", where)), path, split, where)
+        size = size_of_labels(image.get("width"), image.get("height"), where)
+        by_id[number] = LabeledImage(file, [], split, stated_by, size)
+    for number, annotation in enumerate(_list(content["annotations"], f"{path}, annotations")):
+        number_or_id = annotation.get("id", number)
+        where = f"{path}, annotation {number_or_id if isinstance(number_or_id, int | str) else number}"
+        image_id = class_of(_value(annotation, "image_id", where), where, "the id of an image")
+        if image_id not in by_id:
+            raise ValueError(f"{where}: expected the id of an image; got {image_id!r}")
+        sides = with_extent(_value(annotation, "bbox", where), where)
+        category = class_of(_value(annotation, "category_id", where), where)
+        crowd = is_crowd(annotation.get("iscrowd"), where)
+        name = categories.get(category, category)
+        by_id[image_id].objects.append(StoredObject(where, sides, name, crowd, annotation.get("area")))
+    return by_id.values()
+
+
+def _class_names(contents, names, labeled):
+    """The names of categories without that above all others, which Roboflow writes and no object has."""
+    used = {one.name for image in labeled for one in image.objects}
+    rows = [category for content in contents for category in content["categories"]]
+    parents = {row.get("supercategory") for row in rows if isinstance(row.get("supercategory"), str)}
+    tops = {row["name"] for row in rows if row.get("supercategory") in (None, "none", "")} & parents
+    return tuple(name for name in names if name in used or name not in tops)
+
+
+def _by_id(content, key, place):
+    """By id, the place and the row of a list of objects."""
+    rows = {}
+    for number, row in enumerate(_list(content[key], f"{place.rpartition(', ')[0]}, {key}")):
+        where = f"{place} {number}"
+        of_row = class_of(_value(row, "id", where), where, "an id")
+        if of_row in rows:
+            raise ValueError(f"{where}: expected an id of its own; got {of_row!r} twice")
+        rows[of_row] = where, row
+    return rows
+
+
+def _list(value, where):
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        raise ValueError(f"{where}: expected a list of objects; got {str(value)[:40]}")
+    return value
+
+
+def _value(row, key, where):
+    if key not in row:
+        raise ValueError(f"{where}: expected the key {key!r}; got {', '.join(row) or 'none'}")
+    return row[key]

@@ -1,0 +1,188 @@
+"""YOLO's `data.yaml`, with a text file of boxes for each image."""
+
+import os
+import pathlib
+
+from keras_vit.data.box_files.labeled import LabeledImage
+from keras_vit.data.files import SPLIT_NAMES, read_text
+from keras_vit.data.stored_boxes import StoredObject, numbers_of
+from keras_vit.messages import listed
+
+IMAGES, LABELS = "images", "labels"
+NOTHING = ("", "~", "null")  # of a key without a value
+
+
+def read_yolo(folder):
+    """The images and the classes of YOLO's files.
+
+    Without `train`, `val` or `test` in `data.yaml`, the images are those in folders `images`, and the names
+    of folders state the splits.
+
+    Args, Returns, Raises: See `coco.read_coco`.
+    """
+    configs = [path for suffix in (".yaml", ".yml") for path in folder.paths[suffix]]
+    contents = ((path, _yaml(path)) for path in configs)
+    config, content = next((pair for pair in contents if "names" in pair[1]), (None, {}))
+    if not configs:
+        return None
+    names, values = _names(content.get("names"), listed(configs)), _numbers_of_points(content, config)
+    used, sets = {config}, _sets(folder, config, content)
+    if sets is None:
+        sets = {
+            path: (None, ()) for path in folder.images if IMAGES in folder.relative(path).split(os.sep)[:-1]
+        }
+    labeled = []
+    for path, (split, stated_by) in sets.items():
+        label = _labels_of(path, folder)
+        objects = []
+        if os.path.isfile(label):
+            used.add(label)
+            for line, text in enumerate(read_text(pathlib.Path(label)).splitlines(), 1):
+                if text.strip():
+                    objects.append(_object(text.split(), f"{label}, line {line}", names, values))
+        labeled.append(LabeledImage(path, objects, split, stated_by, are_fractions=True))
+    stated_by = {file for _, files in sets.values() for file in files}
+    return (
+        used | {path for path in folder.paths[".txt"] if folder.relative(path) in stated_by},
+        labeled,
+        names,
+    )
+
+
+def _yaml(path):
+    """The mapping in a YAML file, whose scalars are texts; {} for another value.
+
+    Texts as they are: `no` and 1.0 are names of classes.
+    """
+    import yaml
+
+    class Loader(yaml.BaseLoader):
+        def construct_mapping(self, node, deep=False):
+            content = super().construct_mapping(node, deep)
+            if len(content) < len(node.value):
+                raise yaml.YAMLError("a key is there twice")
+            return content
+
+    try:
+        content = yaml.load(read_text(pathlib.Path(path)), Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        reason = "values nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ValueError(f"{path!r} is not a readable YAML file: {listed([reason])}") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _names(names, where):
+    """The names of the classes, a list or a dict by number."""
+    if isinstance(names, dict):
+        names = [names.get(str(number)) for number in range(len(names))]
+    if not isinstance(names, list) or not names or not all(map(_is_text, names)):
+        raise ValueError(f"{where}: expected names, a list of the classes or one by number")
+    if len({*names}) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"{where}: expected another name for each class; got twice {listed(twice)}")
+    return tuple(names)
+
+
+def _numbers_of_points(content, where):
+    """How many numbers of key points follow a box, by `kpt_shape`; None without."""
+    shape = content.get("kpt_shape")
+    if shape is None:
+        return None
+    if not isinstance(shape, list) or [_is_text(n) and n.isdecimal() for n in shape] != [True, True]:
+        raise ValueError(f"{where}: expected kpt_shape of two numbers; got another value")
+    return int(shape[0]) * int(shape[1])
+
+
+def _is_text(value):
+    return isinstance(value, str) and value not in NOTHING
+
+
+def _sets(folder, config, content):
+    """By image that `train`, `val` or `test` name, its split and what states it; None without these."""
+    sets = {}
+    keys = [key for key in content if key.lower() in SPLIT_NAMES and content[key] not in NOTHING]
+    for key in keys:
+        split, where = SPLIT_NAMES[key.lower()], f"{config}, {key}"
+        for entry in content[key] if isinstance(content[key], list) else [content[key]]:
+            for path, stated_by in _images_of(folder, config, content.get("path"), entry, where):
+                first = sets.setdefault(path, (split, (stated_by,)))
+                if first[0] != split:
+                    raise ValueError(f"{where}: {path!r} is in {first[0]}, too; an image is in one split")
+    return sets if keys else None
+
+
+def _images_of(folder, config, above, entry, where):
+    """Yield the images in a folder, or those that a text file names line by line, with the name of either."""
+    base, root = os.path.dirname(config), os.fspath(folder.root)
+    starts = (*([os.path.join(base, above)] if _is_text(above) else []), base, root)
+    place = _in_root(root, entry, starts, os.path.exists) if isinstance(entry, str) else None
+    if place is None:
+        got = repr(entry) if isinstance(entry, str) else "another value"
+        raise ValueError(f"{where}: expected a folder or a list of images in {root!r}; got {got}")
+    stated_by = folder.relative(place)
+    if os.path.isdir(place):
+        inside = "" if stated_by == os.curdir else os.path.join(place, "")
+        yield from ((path, stated_by) for path in folder.images if path.startswith(inside))
+        return
+    known = {*folder.images}
+    for line, text in enumerate(read_text(pathlib.Path(place)).splitlines(), 1):
+        if text.strip():
+            path = _in_root(root, text.strip(), (os.path.dirname(place), *starts), known.__contains__)
+            if path is None:
+                raise ValueError(f"{place}, line {line}: expected an image in {root!r}; got {text.strip()!r}")
+            yield path, stated_by
+
+
+def _in_root(root, name, starts, is_there):
+    """The first path in a folder that a name stands for, relative to one of several others; None without one.
+
+    Files that are moved keep the paths of another machine, and Roboflow writes `../train/images`: of paths
+    out of the folder, the end that is there is meant.
+    """
+    parts = pathlib.PurePosixPath(name.replace("\\", "/")).parts
+    is_out = parts[:1] in (("/",), ("..",))
+    for first in range(len(parts) if is_out else 1):
+        for start in starts:
+            relative = os.path.relpath(os.path.join(start, *parts[first:]), root)
+            path = os.fspath(pathlib.Path(root, relative))
+            if relative.split(os.sep)[0] != os.pardir and is_there(path):
+                return path
+    return None
+
+
+def _labels_of(path, folder):
+    """The path of the text file of an image: in `labels` in place of `images`, or beside it."""
+    parts = folder.relative(os.path.splitext(path)[0] + ".txt").split(os.sep)
+    if IMAGES in parts[:-1]:
+        parts[len(parts) - 1 - parts[::-1].index(IMAGES)] = LABELS
+    return os.path.join(folder.root, *parts)
+
+
+def _class_name(word, names):
+    """The name of the class of a number, of which 1.0 is 1; another word as it is, which is no class."""
+    try:
+        number = float(word)
+    except ValueError:
+        return word
+    return names[int(number)] if number.is_integer() and 0 <= number < len(names) else word
+
+
+def _object(words, where, names, points):
+    """The `StoredObject` of a line: class x y width height, perhaps key points; or class and a polygon."""
+    numbers = numbers_of(words[1:], max(len(words) - 1, 4), where)
+    name = _class_name(words[0], names)
+    if points is not None:
+        if len(numbers) != 4 + points:
+            raise ValueError(
+                f"{where}: expected a box of 4 numbers and {points} of key points; got {len(numbers)}"
+            )
+        numbers = numbers[:4]
+    if len(numbers) > 4:
+        xs, ys = numbers[0::2], numbers[1::2]
+        if len(numbers) % 2 or len(xs) < 3:
+            raise ValueError(
+                f"{where}: expected a box of 4 numbers, or the corners of a polygon; got {words}"
+            )
+        return StoredObject(where, (min(xs), min(ys), max(xs), max(ys)), name)
+    x, y, width, height = numbers
+    return StoredObject(where, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), name)

@@ -1,0 +1,163 @@
+import json
+import re
+
+import pytest
+from made.box_folders import NAMES, OBJECTS, coco, load, objects_of, write_coco, write_images
+
+
+def write(root, **files):
+    """Files of labels by their names, all about the same images."""
+    write_images(root / "images")
+    for name, content in files.items():
+        (root / f"{name}.json").write_text(json.dumps(content))
+
+
+def changed(**values):
+    """The content of a file in which the first row of some lists has other values."""
+    content = coco()
+    for key, row in values.items():
+        content[key][0].update(row)
+    return content
+
+
+def test_an_image_in_several_files_is_one_sample_with_the_objects_of_all(tmp_path):
+    both = coco()
+    cats = coco(names=("cat",), objects=[[one for one in own if one[0] == "cat"] for own in OBJECTS])
+    write(tmp_path, instances_train=both, person_keypoints_train=cats, copy_train=both)
+    data = load(tmp_path, seed=None)
+    assert data.class_names == NAMES and objects_of(data.split("train")) == dict(enumerate(OBJECTS))
+
+
+def test_files_of_one_class_each_are_joined(tmp_path):
+    parts = {
+        name: coco(objects=[[one for one in own if one[0] == name] for own in OBJECTS]) for name in NAMES
+    }
+    write(tmp_path, **parts)
+    samples = load(tmp_path, seed=None).split("train")
+    found = {number: sorted(own) for number, own in objects_of(samples).items()}
+    assert found == {number: sorted(own) for number, own in enumerate(OBJECTS)}
+
+
+def test_an_image_with_two_ids_is_one_sample(tmp_path):
+    content = coco()
+    content["images"].append({**content["images"][0], "id": 7})
+    content["annotations"].append({**content["annotations"][0], "image_id": 7, "bbox": [0, 0, 10, 10]})
+    write(tmp_path, labels=content)
+    samples = load(tmp_path, seed=None).split("train")
+    assert len(samples) == 12 and objects_of(samples)[0] == [*OBJECTS[0], ("dog", 0, 0, 10, 10)]
+
+
+def test_an_image_in_two_splits_is_refused(tmp_path):
+    write(tmp_path, instances_train=coco(), instances_val=coco(objects=OBJECTS[:2]))
+    with pytest.raises(ValueError, match=r"00.png' is in train and in validation \(by instances_train.json"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("images, labels", [("{}", "annotations/{}.json"), ("{}/images", "{}/labels/a.json")])
+def test_splits_may_have_images_of_equal_names(images, labels, tmp_path):
+    for split in ("train2017", "val2017"):
+        write_coco(tmp_path, images.format(split), labels.format(split))
+    data = load(tmp_path, seed=None)
+    for split in ("train", "validation"):
+        folder = f"/{split.replace('idation', '')}2017/"
+        assert len(data.split(split)) == 12 and all(folder in path for path in data.split(split).images)
+
+
+def test_the_folder_of_annotations_of_coco_is_read(tmp_path):
+    images = coco()["images"]
+    write_coco(tmp_path, "train2017")
+    for name, row in {"panoptic": {"segments_info": []}, "captions": {"caption": "a cat"}}.items():
+        content = {"images": images, "annotations": [{"image_id": 100, **row}]}
+        content |= {"categories": [{"id": 1, "name": "cat"}]} if name == "panoptic" else {}
+        (tmp_path / f"annotations/{name}_train2017.json").write_text(json.dumps(content))
+    data = load(tmp_path, seed=None)
+    assert len(data.split("train")) == 12 and len(data.ignored_files) == 2
+
+
+def test_classes_of_one_name_are_one_class(tmp_path):
+    content = coco()
+    content["categories"].append({"id": 5, "name": "dog"})
+    content["annotations"][0]["category_id"] = 5
+    write(tmp_path, labels=content)
+    data = load(tmp_path, seed=None)
+    assert data.class_names == NAMES and objects_of(data.split("train")) == dict(enumerate(OBJECTS))
+
+
+def test_a_class_whose_supercategory_is_itself_stays_a_class(tmp_path):
+    content = coco()
+    content["categories"].insert(0, {"id": 1, "name": "person", "supercategory": "person"})
+    write(tmp_path, labels=content)
+    assert load(tmp_path).class_names == ("person", *NAMES)
+
+
+@pytest.mark.parametrize("value, expected", [("0", 0), ("false", 0), (None, 0), ("1", 1), (1.0, 1)])
+def test_a_crowd_may_be_stated_as_text(value, expected, tmp_path):
+    write(tmp_path, labels=changed(annotations={"iscrowd": value}))
+    assert load(tmp_path, seed=None).split("train")[0][1][:, 5].tolist() == [expected]
+
+
+@pytest.mark.parametrize("size", [{"width": None}, {"height": 0}, {"width": "40", "height": 20.0}])
+def test_sizes_may_be_unknown_or_text(size, tmp_path):
+    write(tmp_path, labels=changed(images=size))
+    assert objects_of(load(tmp_path, seed=None).split("train")) == dict(enumerate(OBJECTS))
+
+
+def twice(key):
+    content = coco()
+    content[key][1]["id"] = content[key][0]["id"]
+    return content
+
+
+# A file of labels → the message.
+WRONG = {
+    "an id that is a list": (changed(images={"id": [1]}), "image 0: expected an id; got a list"),
+    "a category that is an object": (
+        changed(annotations={"category_id": {}}),
+        "annotation 0: expected the number or name of a class; got a dict",
+    ),
+    "an image that is an object": (
+        changed(annotations={"image_id": {}}),
+        "annotation 0: expected the id of an image; got a dict",
+    ),
+    "a name that is a list": (changed(categories={"name": [1]}), "category 0: expected a name; got a list"),
+    "an image id twice": (twice("images"), "image 1: expected an id of its own; got 100 twice"),
+    "a category id twice": (twice("categories"), "category 1: expected an id of its own; got 90 twice"),
+    "an area that is a list": (changed(annotations={"area": [1]}), "annotation 0: expected an area; got [1]"),
+    "an infinite area": (
+        changed(annotations={"area": float("inf")}),
+        "annotation 0: expected an area from 0 on; got inf",
+    ),
+    "a box that is text": (
+        changed(annotations={"bbox": "1234"}),
+        "annotation 0: expected 4 numbers of a box; got '1234'",
+    ),
+    "a huge number": (
+        changed(annotations={"bbox": [1, 2, 3, 10**400]}),
+        "annotation 0: expected 4 numbers of a box; got [1, 2, 3, 1000",
+    ),
+    "a crowd in words": (
+        changed(annotations={"iscrowd": "no"}),
+        "annotation 0: expected 0 or 1 for whether an object is a crowd; got 'no'",
+    ),
+    "a size in words": (
+        changed(images={"width": "wide"}),
+        "image 0: expected a width and a height in pixels; got wide, 20",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_values_are_refused_with_their_place(case, tmp_path):
+    content, message = WRONG[case]
+    write(tmp_path, labels=content)
+    with pytest.raises(ValueError, match=re.escape(f"{tmp_path}/labels.json, {message}")):
+        load(tmp_path)
+
+
+def test_a_file_that_is_nested_deeply_is_refused_if_it_has_images(tmp_path):
+    write(tmp_path, labels=coco())
+    (tmp_path / "other.json").write_text('{"x": ' + "[" * 100_000)
+    assert len(load(tmp_path).ignored_files) == 1
+    (tmp_path / "other.json").write_text('{"images": ' + "[" * 100_000)
+    with pytest.raises(ValueError, match="other.json': expected JSON; got values nested too deeply$"):
+        load(tmp_path)

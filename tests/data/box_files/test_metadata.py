@@ -1,0 +1,67 @@
+import json
+import re
+
+import pytest
+from made.box_folders import load, write_images
+
+OBJECTS = {"bbox": [[4, 2, 16, 10]], "category": ["cat"]}
+
+
+def write(root, *rows):
+    write_images(root)
+    others = [{"file_name": f"{number:02}.png", "objects": OBJECTS} for number in range(len(rows), 12)]
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in (*rows, *others)]
+    (root / "metadata.jsonl").write_text("\n".join(lines))
+
+
+# A line → the message.
+WRONG = {
+    "outside": ({"file_name": "../a.png", "objects": OBJECTS}, "expected a file in 'ROOT'; got '../a.png'"),
+    "absolute": (
+        {"file_name": "/etc/a.png", "objects": OBJECTS},
+        "expected a file in 'ROOT'; got '/etc",
+    ),
+    "missing": ({"file_name": "99.png", "objects": OBJECTS}, "no such file: '99.png'"),
+    "no object": ("[1]", "expected file_name and objects with bbox and category; got [1]"),
+    "a number": ({"file_name": 5, "objects": OBJECTS}, "expected file_name and objects with bbox and cat"),
+    "deep": ("[" * 100_000, "expected JSON; got values nested too deeply"),
+    "boxes": (
+        {"file_name": "00.png", "objects": {**OBJECTS, "bbox": 5}},
+        "expected bbox and category, a value of each object; got 5",
+    ),
+    "areas": (
+        {"file_name": "00.png", "objects": {**OBJECTS, "area": [1, 2]}},
+        "expected area and category, a value of each object; got [1, 2]",
+    ),
+    "a category": (
+        {"file_name": "00.png", "objects": {**OBJECTS, "category": [[1]]}},
+        "expected the number or name of a class; got a list",
+    ),
+    "a crowd": (
+        {"file_name": "00.png", "objects": {**OBJECTS, "iscrowd": ["no"]}},
+        "expected 0 or 1 for whether an object is a crowd; got 'no'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_lines_are_refused_with_their_place(case, tmp_path):
+    line, message = WRONG[case]
+    write(tmp_path, line)
+    message = f"{tmp_path}/metadata.jsonl, line 1: {message.replace('ROOT', str(tmp_path))}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load(tmp_path)
+
+
+def test_an_image_in_several_lines_is_one_sample_with_all_objects(tmp_path):
+    rows = [{"file_name": "00.png", "objects": {**OBJECTS, "bbox": [[n, 2, 16, 10]]}} for n in (1, 2)]
+    write(tmp_path, *rows, {"file_name": "01.png", "objects": OBJECTS})
+    samples = load(tmp_path, seed=None).split("train")
+    assert len(samples) == 11 and len(samples[0][1]) == 2
+
+
+def test_numbers_of_classes_may_be_floats(tmp_path):
+    write(tmp_path)
+    path = tmp_path / "metadata.jsonl"
+    path.write_text(path.read_text().replace('"cat"', "1.0"))
+    assert load(tmp_path).class_names == ("0", "1")
