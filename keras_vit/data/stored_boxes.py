@@ -222,22 +222,21 @@ def numbered_rows(value, size, where):
     return [[*row[:5], int(row[5]), row[6]] for row in rows]
 
 
-def box_class_names(root, values, names=None):
-    """The names of classes of `numbered_rows`: those given, the lines of `classes.txt`, or the numbers.
+def box_class_names(root, count, names=None):
+    """The names of classes of boxes: those given, the lines of `classes.txt`, or the numbers.
 
     Args:
         root: The folder, pathlib.Path.
-        values: The results of `numbered_rows` of all images.
+        count: The number of classes, at least.
         names: The names, where they are known.
 
     Raises:
-        ValueError: if there are fewer names than classes.
+        ValueError: if there are fewer names than classes, or equal ones.
 
     Example:
-        >>> box_class_names(tmp, [[[0.0, 0.0, 0.5, 1.0, 2, 0, 0.5]]])
+        >>> box_class_names(tmp, 3)
         ('0', '1', '2')
     """
-    count = max((row[4] for rows in values for row in rows), default=-1) + 1
     if names is None:
         path = root / CLASSES
         is_named = path.is_file()

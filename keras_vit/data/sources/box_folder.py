@@ -11,17 +11,15 @@ from keras_vit.data.box_files.metadata import METADATA, OBJECTS, read_metadata
 from keras_vit.data.box_files.voc import read_voc
 from keras_vit.data.box_files.yolo import read_yolo
 from keras_vit.data.files import (
-    CLASSES,
     file_orientations,
     images_among,
     mapped,
     paths_of,
-    read_text,
     refuse_unreadable,
 )
 from keras_vit.data.folder_splits import folder_splits, split_fields
 from keras_vit.data.samples import Samples
-from keras_vit.data.stored_boxes import checked_rows
+from keras_vit.data.stored_boxes import box_class_names, checked_rows
 from keras_vit.labels.boxes import encode_boxes
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import TRANSPOSED
@@ -183,12 +181,10 @@ def _pixels(size):
 def _names_of(root, labeled):
     """The names of the classes: those of the objects, sorted, or for numbers the lines of `classes.txt`."""
     names = {one.name for image in labeled for one in image.objects}
-    path = root / CLASSES
     if names and all(isinstance(name, int) for name in names):
-        lines = [line.strip() for line in read_text(path).splitlines()] if path.is_file() else None
-        lines = lines or [str(number) for number in range(max(names) + 1)]
+        lines = box_class_names(root, max(names) + 1)
         for image in labeled:
             for one in image.objects:
-                one.name = lines[one.name] if 0 <= one.name < len(lines) else one.name
-        return tuple(lines)
+                one.name = lines[one.name] if one.name >= 0 else one.name
+        return lines
     return tuple(sorted(map(str, names)))

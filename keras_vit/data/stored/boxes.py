@@ -73,7 +73,8 @@ class Boxes(LabelStorage):
         return numbered_rows(sample.json_value(key or KEY), sizes, str(sample))
 
     def meaning(self, root, values, known, noun):
-        return Meaning(box_class_names(root, values, known), encode_boxes)
+        count = max((row[4] for rows in values for row in rows), default=-1) + 1
+        return Meaning(box_class_names(root, count, known), encode_boxes)
 
     def of_feature(self, name, key, feature):
         """As of `LabelStorage`: of boxes with a class in a sequence, such as `objects` of COCO and VOC.

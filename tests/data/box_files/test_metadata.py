@@ -60,6 +60,24 @@ def test_an_image_in_several_lines_is_one_sample_with_all_objects(tmp_path):
     assert len(samples) == 11 and len(samples[0][1]) == 2
 
 
+@pytest.mark.parametrize(
+    "number, lines, message",
+    [
+        (99_999_999, None, "^expected numbers of classes below 1,000,000; got 99999999: number them from 0"),
+        (1, "cat\ncat\n", "^expected the names of at least 2 classes, all different; got 2$"),
+        (2, "cat\ndog\n", "^expected the names of at least 3 classes, all different; got 2$"),
+    ],
+)
+def test_numbers_that_are_no_classes_are_refused(number, lines, message, tmp_path):
+    write(tmp_path)
+    path = tmp_path / "metadata.jsonl"
+    path.write_text(path.read_text().replace('"cat"', str(number)))
+    if lines:
+        (tmp_path / "classes.txt").write_text(lines)
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path)
+
+
 def test_numbers_of_classes_may_be_floats(tmp_path):
     write(tmp_path)
     path = tmp_path / "metadata.jsonl"
