@@ -4,7 +4,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.interpolation import interpolation_weights
 from keras_vit.layers.configurable import Configurable
 
 
@@ -57,9 +56,12 @@ def aligned_resize(x, size):
         x = ops.convert_to_tensor(x)
         resized = tf.raw_ops.ResizeBilinear(images=x, size=size, align_corners=True)
         return ops.cast(resized, x.dtype)
-    dtype = keras.backend.standardize_dtype(x.dtype)
-    for axis, length in zip((1, 2), size):
-        weights = interpolation_weights(np.arange(length), length, x.shape[axis], "bilinear")
-        x = ops.tensordot(ops.cast(x, "float32"), weights.astype("float32"), axes=(axis, 1))
-        x = ops.moveaxis(x, -1, axis)
-    return ops.cast(x, dtype)
+    resized = ops.cast(x, "float32")
+    for axis, length in zip((1, 2), size):  # without products with matrices, which GPUs and TPUs would round
+        places = np.arange(length) * (x.shape[axis] - 1) / max(length - 1, 1)
+        first = np.floor(places).astype("int32")
+        second = np.minimum(first + 1, x.shape[axis] - 1)
+        weight = np.float32(places - first).reshape([-1 if axis == i else 1 for i in range(4)])
+        before, after = (ops.take(resized, index, axis=axis) for index in (first, second))
+        resized = before + weight * (after - before)
+    return ops.cast(resized, x.dtype)

@@ -312,7 +312,8 @@ class DepthBins(Configurable):
         depths = np.linspace(self.min_depth, self.max_depth, scores.shape[-1], dtype="float32")
         # By the mean and not the sum, which is large in float16.
         weights = weights / ops.mean(weights, axis=-1, keepdims=True)
-        return ops.matmul(weights, depths[:, np.newaxis] / len(depths))
+        # No matmul, of which GPUs and TPUs would round the depths.
+        return ops.mean(ops.cast(weights, "float32") * depths, axis=-1, keepdims=True)
 
     def compute_output_spec(self, scores):
         batch, *sides, _ = scores.shape

@@ -30,10 +30,11 @@ def nearest_colors(images, palette, numpy=ops, math=ops):
 
     Source: Chen et al. 2020, section 3.2; `ImageGPTImageProcessor` of transformers.
     """
-    # Of |x|² - 2xp + |p|² the first term is the same for all colors. ONNX and LiteRT have no operations for
-    # Keras's argmin on TensorFlow, which compares bits.
-    near = 2 * numpy.matmul(images, numpy.transpose(palette)) - numpy.sum(numpy.square(palette), axis=-1)
-    return math.top_k(near, 1)[1][..., 0]
+    # GPUs and TPUs would round the pixels of a matmul. ONNX and LiteRT have no operations for Keras's argmin
+    # on TensorFlow, which compares bits.
+    channels = range(palette.shape[-1])
+    distances = sum(numpy.square(images[..., i : i + 1] - palette[:, i]) for i in channels)
+    return math.top_k(-distances, 1)[1][..., 0]
 
 
 @keras.saving.register_keras_serializable("keras_vit")

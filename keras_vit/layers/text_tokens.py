@@ -147,8 +147,8 @@ class TokenPooling(Configurable):
         else:
             ids = ops.cast(ids, "int32")
             marks = ids if self.token == "argmax" else ops.cast(ids == self.eos_id, "int32")
-            weights = ops.one_hot(ops.argmax(marks, axis=1), length, dtype=tokens.dtype)
-            chosen = ops.matmul(ops.expand_dims(weights, 1), tokens)
+            index = ops.reshape(ops.argmax(marks, axis=1), (batch, 1, 1))
+            chosen = ops.take_along_axis(tokens, index, axis=1)
         return ops.reshape(chosen, (batch, channels))
 
     def compute_output_shape(self, tokens_shape: Shape, ids_shape: Shape | None = None) -> Shape:

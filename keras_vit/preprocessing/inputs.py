@@ -102,4 +102,5 @@ def with_channels(pixels, channels, numpy):
         return pixels
     if pixels.shape[-1] == 1:
         return numpy.repeat(pixels, channels, axis=-1)
-    return numpy.matmul(pixels, np.array(LUMA, "float32")[:, np.newaxis])
+    # No matmul, of which GPUs would round the weights.
+    return numpy.sum(pixels * np.array(LUMA, "float32"), axis=-1, keepdims=True)

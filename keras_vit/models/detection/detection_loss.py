@@ -70,7 +70,7 @@ class DetectionLoss(keras.losses.Loss):
         matched = ops.cast(patch >= 0, "float32")
         chosen = ops.one_hot(patch, patches, dtype="float32")  # (b, m, n), 0 without a patch
         target = ops.einsum("bmn,bmk->bnk", chosen, is_class)
-        boxes = ops.einsum("bmn,bnc->bmc", chosen, corners)
+        boxes = ops.take_along_axis(corners, ops.expand_dims(ops.maximum(patch, 0), 2), axis=1)
         distance = ops.sum(ops.abs(boxes - true), axis=2)
         overlap = 1 - giou(boxes, true)
         loss = ops.sum(focal_loss(logits, target), axis=(1, 2))

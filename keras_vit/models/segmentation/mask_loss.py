@@ -84,7 +84,8 @@ def query_loss(masks, classes, labels, draw=keras.random.uniform, num_points=125
         def compare(slot, loss, gradient):
             query, number = queries[:, slot], slots[:, slot]
             chosen = ops.one_hot(query, num_queries, dtype="float32")  # (b, q), 0 without a class
-            matched = ops.expand_dims(ops.einsum("bhwq,bq->bhw", masks, chosen), 3)
+            chosen = ops.reshape(chosen, (batch, 1, 1, num_queries))
+            matched = ops.sum(masks * chosen, axis=3, keepdims=True)
             shift = ops.expand_dims(shifts[:, slot], 1)
             drawn = (candidates + shift) % 1.0
             _, index = ops.top_k(-ops.abs(sample(matched, drawn)[..., 0]), kept)
@@ -94,8 +95,7 @@ def query_loss(masks, classes, labels, draw=keras.random.uniform, num_points=125
             value, slope = _compared(logits, *_targets(labels, points, number, count))
             is_present = ops.cast(slot < total, "float32")
             slope = _spread(slope * ops.expand_dims(is_present, 1), points, matched)
-            slope = slope * ops.reshape(chosen, (batch, 1, 1, num_queries))
-            return loss + is_present * value, gradient + slope
+            return loss + is_present * value, gradient + slope * chosen
 
         start = ops.zeros_like(masks[:, 0, 0, 0]), ops.zeros_like(masks)
         loss, gradient = _for_each_slot(total, compare, *start)
