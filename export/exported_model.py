@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Callable
@@ -13,22 +14,38 @@ import numpy as np
 from keras_vit.export import tar_archive
 from keras_vit.export.description import Description
 from keras_vit.export.formats import ARCHIVES, SAVED_MODEL, format_of, suffix_of, suffixes
-from keras_vit.export.outputs import OUTPUTS, outputs_of
+from keras_vit.export.outputs import outputs_of
+from keras_vit.messages import did_you_mean
 from keras_vit.models.classifying import classify
+from keras_vit.models.depth.estimating import estimate
+from keras_vit.models.detection.detecting import detect
+from keras_vit.models.windows import segment
 from keras_vit.rules import integer, optional
 from keras_vit.types import Images, Path
 from keras_vit.weights.fetch import fetch
 
-_METHODS = {outputs.method for outputs in OUTPUTS.values()}
 _LOWEST, _HIGHEST = -1, 2  # of images in [0, 1], which bicubic resizing overshoots
+
+
+def _method(function):
+    """A method of the live model's class; of exports of other classes it says which one they have."""
+
+    @functools.wraps(function)
+    def method(self, images, *arguments, **options):
+        outputs = outputs_of(self.description)
+        if function.__name__ != outputs.method:
+            raise ValueError(outputs.advice)
+        return function(self.of_model_input(), images, *arguments, **options)
+
+    return method
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportedModel:
     """What `keras_vit.evaluation` and `classify` take in place of a live model.
 
-    It also has the method of the live model's class for images, with the same arguments: `segment` of an
-    `ImageSegmenter`, `detect` of an `ObjectDetector`, and so on.
+    Its methods for images are those of the live model's class, with the same arguments: `segment` is for the
+    exports of an `ImageSegmenter`, `detect` for those of an `ObjectDetector`, and so on.
 
     Args:
         description: The file's `Description`.
@@ -109,28 +126,20 @@ class ExportedModel:
         return outputs_of(self.description).as_live(self.main_output(images))
 
     def __getattr__(self, name: str) -> Any:
-        """A method of the live model's class, or an attribute that its `Description` has.
-
-        Methods of other classes say which one this is.
-        """
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name not in _METHODS:
-            return getattr(self.description, name)
-
-        def method(images: Images, **options: Any) -> Any:
-            outputs = outputs_of(self.description)
-            if name != outputs.method:
-                raise ValueError(outputs.advice)
-            return outputs.use(self, images, **options)
-
-        return method
+        """An attribute that the `Description` has."""
+        if name.startswith("_") or not hasattr(self.description, name):
+            hint = did_you_mean(name, [known for known in dir(type(self)) if known[0] != "_"])
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+        return getattr(self.description, name)
 
     def of_model_input(self) -> ExportedModel:
         """This export as a function of the live model's input, which `preprocessing` then normalizes."""
         return _TakesModelInput(**vars(self))
 
     classify = classify
+    segment = _method(segment)
+    detect = _method(detect)
+    estimate = _method(estimate)
 
 
 class _TakesModelInput(ExportedModel):

@@ -4,7 +4,6 @@ from keras_vit.export.outputs.maps import MapOutputs
 from keras_vit.export.outputs.rows import checked_values
 from keras_vit.inspection.class_map_pictures import class_colors
 from keras_vit.lazy import LazyModule
-from keras_vit.models.windows import segment
 from keras_vit.tasks.segmentation_scores import one_hot
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
@@ -84,9 +83,6 @@ class ClassMapOutputs(MapOutputs):
             return None, None
         agrees = f"it agrees with the live model on {row['agreement']:.2%} of {pixels:,} pixels"
         return f"{agrees}; the bound is {least:.1%}", None
-
-    def use(self, exported, images, **options):
-        return segment(exported.of_model_input(), images, **options)
 
     @property
     def colors(self):

@@ -7,7 +7,7 @@ from keras_vit.export.outputs.rows import checked_values
 from keras_vit.export.tolerance import problem_of_rows
 from keras_vit.inspection.depth_pictures import LARGEST, depth_colors
 from keras_vit.lazy import LazyModule
-from keras_vit.models.depth.estimating import DEPTHS, estimate, is_bounded
+from keras_vit.models.depth.estimating import DEPTHS, is_bounded
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
@@ -101,9 +101,6 @@ class DepthOutputs(MapOutputs):
         if row["score"] is None:  # Noise has no depth.
             return None, f"{differs}, of noise; this is checked on images of a data set"
         return f"{differs}; the bound is {MAX_DIFFERENCE:.0%}", None
-
-    def use(self, exported, images, **options):
-        return estimate(exported.of_model_input(), images, **options)
 
     @property
     def colors(self):

@@ -6,7 +6,6 @@ from keras_vit.export.outputs.rows import RowOutputs, checked_values
 from keras_vit.export.tolerance import MAX_MEAN_DIFFERENCE, differ, too_few
 from keras_vit.inspection.box_pictures import box_colors
 from keras_vit.lazy import LazyModule
-from keras_vit.models.detection.detecting import detect
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
@@ -108,9 +107,6 @@ class DetectionOutputs(RowOutputs):
             return None, None
         agrees = f"it agrees with the live model on {row['agreement']:.1%} of the objects"
         return f"{agrees} in {images} images; the bound is {least:.1%}", None
-
-    def use(self, exported, images, **options):
-        return detect(exported, images, **options)
 
     @property
     def colors(self):

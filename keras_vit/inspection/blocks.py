@@ -7,8 +7,7 @@ import keras
 
 from keras_vit.layers.attention import query_chunks
 from keras_vit.models.backbones import inner_transformer, is_transformer
-from keras_vit.models.classifying import check_size
-from keras_vit.models.vit.geometry import grid_shape, is_dynamic
+from keras_vit.models.vit.geometry import grid_shape, is_dynamic, patch_pixels
 
 # Bytes of scores held at a time. One block of B/16 has 800 MB of them for one image of 1,024 pixels.
 CHUNK_BYTES = 64 * 2**20
@@ -35,7 +34,6 @@ def check_images(model, images):
             f"expected images of shape (batch, {height}, {width}, {model.in_channels}), from "
             f"model.preprocessing; got {shape or type(images).__name__}"
         )
-    check_size(model, images)
 
 
 def blocks_of(model):
@@ -53,7 +51,10 @@ def is_integer(number):
 
 def patch_grid(model, images):
     """Return (rows, columns) of the patches that the model divides these images into."""
-    return grid_shape(images.shape[1:3], model.patch_size, model.resnet)
+    size = images.shape[1:3]
+    if is_dynamic(model.image_size):  # The model resizes images to whole patches.
+        size = [-(-side // patch) * patch for side, patch in zip(size, patch_pixels(model))]
+    return grid_shape(size, model.patch_size, model.resnet)
 
 
 def walk(model, images):

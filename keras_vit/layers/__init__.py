@@ -35,6 +35,7 @@ from keras_vit.layers.text_tokens import TokenPooling as TokenPooling
 from keras_vit.layers.token_grid import GridToTokens as GridToTokens
 from keras_vit.layers.token_grid import TokensToGrid as TokensToGrid
 from keras_vit.layers.weight_norm import WeightNormDense as WeightNormDense
+from keras_vit.layers.whole_patches import WholePatches as WholePatches
 from keras_vit.lazy import lazy_names
 
 __getattr__, __dir__ = lazy_names(__name__)

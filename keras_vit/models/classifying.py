@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keras_vit.labels import labels_of
-from keras_vit.models.vit.geometry import is_dynamic, patched_size
-from keras_vit.rules import check_divisible, integer
+from keras_vit.rules import integer
 from keras_vit.types import Images
 
 if TYPE_CHECKING:
     from keras_vit.models.vit.vision_transformer import VisionTransformer
-
-
-def check_size(model, images):
-    """Raise ValueError if the model accepts any image size, but its patch does not divide that of a batch."""
-    if is_dynamic(model.image_size) and not isinstance(images, dict):  # of packed patches
-        check_divisible(patched_size(images.shape[1:3], model.resnet), model.patch_size)
 
 
 def check_finite(outputs):
@@ -82,8 +75,6 @@ def classified(model, inputs, top, task=None):
     """As `classify`, of a batch of model input."""
     label = _class_labels(model, task)
     names = model.class_names or [str(i) for i in range(model.num_classes)]
-    # This is also checked in the model, but Keras adds lines to the messages of errors in a call.
-    check_size(model, inputs)
     logits = check_finite(np.asarray(model.predict_on_batch(inputs), "float64"))
     return most_probable(label.probabilities(logits), names, top)
 

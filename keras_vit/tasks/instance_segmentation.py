@@ -1,6 +1,6 @@
 """The objects that a segmenter finds by its queries, as `predict` lists them."""
 
-from keras_vit.messages import did_you_mean, listed
+from keras_vit.messages import article, did_you_mean, listed
 from keras_vit.tasks.detection import object_rows
 from keras_vit.tasks.segmentation import Segmentation
 from keras_vit.tasks.task import names_or_indices
@@ -15,8 +15,8 @@ class InstanceSegmentation(Segmentation):
 
     def check_model(self, model):
         if not hasattr(model, "query_predictions"):
-            kind = type(model).__name__
-            raise ValueError(f"objects with masks need an ImageSegmenter with head='mask'; got a {kind}")
+            named = article(type(model).__name__)
+            raise ValueError(f"objects with masks need an ImageSegmenter with head='mask'; got {named}")
         model.query_predictions()
 
     def rows(self, model, paths, inputs, top, threshold=SHOWN, things=None, write=None):

@@ -104,6 +104,7 @@ LAYERS = [
     (segmentation_head.QueryAttentionBias, {"num_prefix_tokens": 1}, [(4, 6, 3), GRID]),
     (segmentation_head.SemanticScores, {}, [(4, 6, 3), (3, 5), IMAGE]),
     (aligned_resize.AlignedResize, {}, [GRID, IMAGE]),
+    (layers.WholePatches, {"patch_size": (5, 8)}, [IMAGE]),
     (depth_head.Readout, {}, [(7, 8), GRID]),
     (depth_head.Readout, {"kind": "add"}, [(7, 8), GRID]),
     (depth_head.Readout, {"kind": "project", "activation": "quick_gelu"}, [(7, 8), GRID]),
@@ -197,7 +198,7 @@ DETECTOR = {"encoder": ENCODER, "num_classes": 5, "merge_class_token": True, "cl
 MODELS.append((keras_vit.ObjectDetector, DETECTOR, [IMAGE]))
 DEPTH = {"encoder": ENCODER, "decoder_size": 8, "neck_sizes": [4, 5, 6, 7], "class_names": ["depth"]}
 MODELS += [
-    (keras_vit.DepthEstimator, {**DEPTH, "readout": "project"}, [IMAGE]),
+    (keras_vit.DepthEstimator, {**DEPTH, "readout": "project", "quantity": "disparity"}, [IMAGE]),
     (keras_vit.DepthEstimator, {"encoder": ENCODER, "head": "linear", "bins": 8}, [IMAGE]),
 ]
 TOWERS = {"image": ENCODER, "text": TEXT, "text_projection": 12, "projection_bias": True}

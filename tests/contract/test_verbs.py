@@ -1,10 +1,13 @@
 """Every kind of model with everything that can be done with a model: it works, or is refused in one line."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
+import io
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -22,11 +25,12 @@ from PIL import Image
 from reference.comparing import assert_same_arrays, randomize
 from reference.small import DECODER, HEAD, HYBRID, NO_TRANSFORMER, PACKED, PIXELS, SMALL, TEXT
 
+import _keras_vit_cli
 import keras_vit
 from keras_vit import evaluation, export, inspection
 from keras_vit.cli import image_batches
 from keras_vit.cli.labels import with_labels
-from keras_vit.data import load_dataset
+from keras_vit.data import datasets, load_dataset
 from keras_vit.embeddings import embed, plan_embeddings, read_embeddings
 from keras_vit.engine.adapting import plain_arrays
 from keras_vit.evaluation.representations import encoder_of
@@ -539,3 +543,97 @@ def test_pixels_are_no_input(kind):
             ValueError, match="^expected float input, as from model.preprocessing; got uint8$"
         ):
             call(pixels)
+
+
+# Options of `predict`.
+PREDICT_OPTIONS = (
+    [],
+    ["--maps", "maps"],
+    ["--windows"],
+    ["--boxes", "boxes"],
+    ["--threshold", "0.1"],
+    ["--output", "rows.csv"],
+    ["--output", "rows.coco.json"],
+)
+EXPORT_FORMATS = ("saved_model", "tflite", "onnx", "openvino", "web")
+
+
+def command(*arguments):
+    """The status of a command, what it prints, and its lines of errors."""
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        status = _keras_vit_cli.main([*map(str, arguments)])
+    return status, out.getvalue(), errors.getvalue().splitlines()
+
+
+def numbers_in(value, path=()):
+    """The numbers in a JSON value by their paths, in which objects and classes have their names."""
+    if isinstance(value, dict):
+        rows = value.items()
+    elif isinstance(value, list):
+        rows = [(row.get("name", i) if isinstance(row, dict) else i, row) for i, row in enumerate(value)]
+    else:
+        return {path: value} if isinstance(value, float) else {}
+    return {key: x for name, row in rows for key, x in numbers_in(row, (*path, name)).items()}
+
+
+def assert_same_command(live, exported, folder, arguments, is_same):
+    """The same status, number of lines of errors and files, and with `is_same` the same numbers."""
+    results, values = [], []
+    for model in (live, exported):
+        with tempfile.TemporaryDirectory(dir=folder) as empty, contextlib.chdir(empty):
+            status, text, errors = command(*arguments, "--json", "--model", model)
+            written = {path.relative_to(empty) for path in pathlib.Path(empty).rglob("*")}
+        results.append((status, status and len(errors), written))
+        values.append(numbers_in(json.loads(text)) if status == 0 else {})
+    assert results[0] == results[1], (arguments, errors)
+    if is_same:
+        assert values[1] == pytest.approx(values[0], rel=1e-3, abs=1e-3), arguments
+
+
+def exported_file(kind, option, folder):
+    """The file or folder of a format, exported from a kind of model."""
+    options = {"precisions": (PRECISIONS[option],), "images": 2}
+    rows = export.export_folder(model_of(kind), folder / "export", (option,), **options)["formats"]
+    return folder / "export" / "web" if option == "web" else next(iter(rows.values()))["path"]
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Data sets of few images."""
+    monkeypatch.setattr(
+        datasets,
+        "load_dataset",
+        lambda name, *_, task, **options: digits(task) if name == "digits" else few_scenes(task),
+    )
+
+
+@pytest.mark.tensorflow_only("exports are made on it")
+def test_predict_finds_with_an_exported_detector_what_the_model_does(tmp_path, files, eager):
+    exported = exported_file("detector", "onnx", tmp_path)
+    for options in ([], ["--boxes", "boxes"]):
+        arguments = ["predict", files / "image.png", *options]
+        assert_same_command(files / "detector.keras", exported, tmp_path, arguments, is_same=True)
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only("exports are made on it")
+@pytest.mark.parametrize("option", EXPORT_FORMATS)
+@pytest.mark.parametrize("kind", sorted(EXPORTED))
+def test_the_command_line_does_with_an_export_what_it_does_with_the_model(kind, option, tmp_path, files, few):
+    """It also refuses the same in one line, and both write the same files."""
+    if option == "web" and kind not in VERBS["export web"][1]:
+        return
+    exported = exported_file(kind, option, tmp_path)
+    commands = [["predict", files / "image.png", *options] for options in PREDICT_OPTIONS]
+    commands.append(["evaluate", "--dataset", "digits_scenes" if model_of(kind).task else "digits"])
+    is_same = option != "web" and (option != "tflite" or kind not in OPEN_SIZE)
+    for arguments in commands:
+        assert_same_command(files / f"{kind}.keras", exported, tmp_path, arguments, is_same)
+    for arguments, words in (
+        (["predict", files / "image.png", "--instances"], "need an ImageSegmenter with head='mask'"),
+        (["embed", "--data", "digits", "--output", tmp_path / "vectors"], "expected the run, .keras file"),
+    ):
+        status, _, errors = command(*arguments, "--model", exported)
+        assert (status, len(errors)) == (2, 1) and words in errors[0]
+    assert command("benchmark", "--model", exported, "--batch_sizes", 1, "--rounds", 1)[0] == 0

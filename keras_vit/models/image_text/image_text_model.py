@@ -17,7 +17,7 @@ from keras_vit.layers.dense import Dense, without_state
 from keras_vit.layers.hints import FREE, sharded
 from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
 from keras_vit.models.backbones import of_backbone
-from keras_vit.models.classifying import check_finite, check_size, most_probable
+from keras_vit.models.classifying import check_finite, most_probable
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.image_text.pair_loss import pair_loss
 from keras_vit.models.image_text.text_encoding import TextEncoding
@@ -177,7 +177,6 @@ class ImageTextModel(TextEncoding, ConfiguredModel):
         """
         vectors = []
         for batch in self.preprocessing.batches(images, batch_size, value_range):
-            check_size(self.image, batch)
             vectors.append(check_finite(np.asarray(self.image_encoder.predict_on_batch(batch))))
         return np.concatenate([*vectors, np.zeros((0, self.image_encoder.output.shape[-1]), "float32")])
 

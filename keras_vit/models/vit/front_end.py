@@ -2,8 +2,8 @@
 
 import keras
 
-from keras_vit.layers import AddPositionEmbs, GridToTokens, PatchEmbedding
-from keras_vit.models.vit.geometry import is_dynamic
+from keras_vit.layers import AddPositionEmbs, GridToTokens, PatchEmbedding, WholePatches
+from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
 
 
 def image_input(config, dtype):
@@ -18,7 +18,10 @@ def image_input(config, dtype):
         the attention or None).
     """
     images = keras.Input((*config.image_size, config.in_channels), name="images")
-    return images, images, None
+    if not is_dynamic(config.image_size) or config.patch_size == (1, 1):
+        return images, images, None
+    whole = WholePatches(patch_pixels(config), dtype="float32", name="whole_patches")
+    return images, whole(images), None
 
 
 def patch_embedding(config, dtype):

@@ -10,6 +10,7 @@ from reference.small import NEWER, NO_TRANSFORMER, SMALL, assert_same_as_numpy, 
 
 from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.layers import resize_position_grid
+from keras_vit.layers.segmentation_head import resize
 
 OPTIONS = [
     {},
@@ -151,14 +152,28 @@ def test_pixels_that_fill_no_patch_are_ignored_and_the_model_says_so(monkeypatch
 
 
 @pytest.mark.tensorflow_only("shapes are checked alike on every backend")
-def test_an_image_smaller_than_a_patch_or_of_a_dynamic_model_that_it_does_not_divide_is_refused():
+def test_an_image_smaller_than_a_patch_is_refused():
     with pytest.raises(ValueError, match="a grid of 7×16 .* is smaller than the patch of 8×8"):
         small(image_size=(7, 16))
-    dynamic = small(image_size=(None, None))
-    with pytest.raises(ValueError, match="is not divisible by the patch of 8×8"):
-        dynamic(np.zeros((1, 16, 20, 3)))
-    with pytest.raises(ValueError, match="a grid of 15×17 .* is not divisible by the patch of 8×8$"):
-        dynamic.classify(np.zeros((1, 15, 17, 3), "uint8"))
+
+
+@pytest.mark.parametrize("size, whole", [((15, 17), (16, 24)), ((42, 61), (48, 64)), ((3, 8), (8, 8))])
+@pytest.mark.parametrize("compute", ["__call__", "predict_on_batch"])
+def test_a_model_of_any_size_resizes_images_to_whole_patches(size, whole, compute, rng):
+    model = small(image_size=(None, None))
+    images = rng.standard_normal((2, *size, 3)).astype("float32")
+    expected = numpy(getattr(model, compute)(numpy(resize(images, whole))))
+    assert_close(numpy(getattr(model, compute)(images)), expected, 1e-6)
+    grid = model.feature_extractor("tokens", grid=True)(images)["tokens"]
+    assert grid.shape[1:3] == (whole[0] // 8, whole[1] // 8)
+
+
+def test_images_of_whole_patches_stay_as_they_are(rng):
+    dynamic, fixed = small(image_size=(None, None), position_grid=(2, 3)), small(image_size=(16, 24))
+    fixed.set_weights(dynamic.get_weights())
+    images = images_for(fixed)
+    assert_close(numpy(dynamic.predict_on_batch(images)), numpy(fixed.predict_on_batch(images)), 1e-6)
+    np.testing.assert_array_equal(numpy(dynamic.get_layer("whole_patches")(images)), images)
 
 
 @pytest.mark.parametrize("kind", ["axial", "mixed", "dinov3"])
