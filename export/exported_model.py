@@ -7,7 +7,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -24,10 +24,11 @@ from keras_vit.rules import integer, optional
 from keras_vit.types import Images, Path
 from keras_vit.weights.fetch import fetch
 
+_Method = TypeVar("_Method", bound=Callable)
 _LOWEST, _HIGHEST = -1, 2  # of images in [0, 1], which bicubic resizing overshoots
 
 
-def _method(function):
+def _method(function: _Method) -> _Method:
     """A method of the live model's class; of exports of other classes it says which one they have."""
 
     @functools.wraps(function)
@@ -37,7 +38,7 @@ def _method(function):
             raise ValueError(outputs.advice)
         return function(self.of_model_input(), images, *arguments, **options)
 
-    return method
+    return cast(_Method, method)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -37,6 +37,7 @@ maps = keras_vit.from_pretrained("segmenter.keras", kind="segmenter").segment("p
 vectors = keras_vit.from_pretrained("siglip", kind="image_text").encode_text(["a cat"])
 folder = keras_vit.export.export_saved_model(small, "exported")
 rows = keras_vit.export.open_exported(folder).classify(np.zeros((1, 8, 8, 3)))
+found = keras_vit.export.open_exported(folder).detect("photo.jpg", 0.5)
 heat = keras_vit.inspection.attention_maps(small, "photo.jpg")
 tokens = keras_vit.layers.ClassToken()(np.zeros((1, 4, 8)))
 saved = keras_vit.save_weights(small, "weights.npz", "vit_jax")

@@ -11,6 +11,7 @@ from keras_vit.rules import integer
 from keras_vit.types import Images
 
 if TYPE_CHECKING:
+    from keras_vit.export.exported_model import ExportedModel
     from keras_vit.models.vit.vision_transformer import VisionTransformer
 
 
@@ -36,7 +37,7 @@ def check_head(model):
 
 
 def classify(
-    model: VisionTransformer,
+    model: VisionTransformer | ExportedModel,
     images: Images,
     top: int = 5,
     batch_size: int = 32,

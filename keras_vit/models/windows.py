@@ -20,6 +20,8 @@ from keras_vit.types import Images, Size
 if TYPE_CHECKING:
     import keras
 
+    from keras_vit.export.exported_model import ExportedModel
+
 _PAIR = optional(items(integer(at_least=1), 2))
 _OVERLAP = number(0, below=1)
 _IN_MEMORY = 2**25  # bytes of either of two temporary files; more are on disk
@@ -27,7 +29,7 @@ _AT_ONCE = 2**24  # logits of a whole image that are resized at once, at least o
 
 
 def segment(
-    model: keras.Model,
+    model: keras.Model | ExportedModel,
     images: Images,
     whole: bool = False,
     window: Size | None = None,

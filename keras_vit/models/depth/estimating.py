@@ -19,12 +19,14 @@ from keras_vit.types import Images, Size
 if TYPE_CHECKING:
     import keras
 
+    from keras_vit.export.exported_model import ExportedModel
+
 DEPTHS = ("metric", "relative")  # the quantities that are larger where it is farther
 WITHOUT_SCALE = ("relative", "disparity")  # those of which each image has its own scale
 
 
 def estimate(
-    model: keras.Model,
+    model: keras.Model | ExportedModel,
     images: Images,
     whole: bool = False,
     window: Size | None = None,

@@ -15,6 +15,7 @@ from keras_vit.types import Images
 if TYPE_CHECKING:
     import keras
 
+    from keras_vit.export.exported_model import ExportedModel
     from keras_vit.preprocessing import Preprocessing
 
 _FRACTION = number(0, high=1)
@@ -36,7 +37,7 @@ class Detections(NamedTuple):
 
 
 def detect(
-    model: keras.Model,
+    model: keras.Model | ExportedModel,
     images: Images,
     threshold: float = 0.3,
     top: int = 100,
