@@ -7,6 +7,8 @@ from keras_vit.models.vit.geometry import stem_stride
 from keras_vit.models.vit.schema import check_options
 from keras_vit.variants import FAMILIES, VARIANTS, cost, parse_variant
 from keras_vit.weights.catalogue import CATALOGUE, CSV, find, license_note, list_models, resolve
+from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.timm_config import options_of
 
 ROWS = [*CATALOGUE.values()]
 PREFIXES = r"(vit|deit|deit3|eva|eva02|beit|beitv2|beit3|aimv2|pe_\w+|naflexvit|flexivit|test_vit\d?)"
@@ -99,7 +101,10 @@ def test_a_file_of_known_size_holds_the_variants_parameters():
 
 def test_options_are_valid_and_activations_given_only_where_the_layout_leaves_them_open():
     for row in ROWS:
-        assert {*row.options} <= {"activation", "pooling", "norm_epsilon", "position_embedding", "num_heads"}
+        assert {*row.options} <= {
+            *("activation", "pooling", "norm_epsilon", "num_heads"),
+            *("position_embedding", "position_interpolation"),
+        }
         check_options(row.options, row.name)
         given, clip = row.options.get("activation"), "_clip_" in row.name
         if clip or ("_siglip_" in row.name and "_gap_" not in row.name):
@@ -108,6 +113,17 @@ def test_options_are_valid_and_activations_given_only_where_the_layout_leaves_th
         else:
             assert given in (None, "gelu_tanh"), row.name
         assert given != "quick_gelu" or clip, row.name
+
+
+def test_interpolations_of_positions_are_given_where_the_layout_does_not_imply_them():
+    implied, start = LAYOUTS["timm"].position_interpolation(()), "hf://timm/"
+    for row in ROWS:
+        if row.source.startswith(start):
+            config = {"architecture": row.source.removeprefix(start).partition(".")[0], "global_pool": "map"}
+            expected = options_of(config)["position_interpolation"]
+            assert row.options.get("position_interpolation", implied) == expected, row.name
+    naflex = find("google/siglip2-base-patch16-naflex")
+    assert naflex.options["position_interpolation"] == "bilinear_antialias"
 
 
 def test_preprocessing_arguments_are_valid():
