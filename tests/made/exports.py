@@ -56,7 +56,14 @@ MODELS = {
     "no head": {"num_classes": None},
     "gray": {"in_channels": 1},
     "chunked attention": {},
-    "any size": {"image_size": (None, None), "position_grid": (4, 4)},
+    "any size": {
+        **{"image_size": (None, None), "position_grid": (4, 4)},
+        "position_interpolation": "bicubic_antialias_square",
+    },
+    "any size, bicubic": {
+        **{"image_size": (None, None), "position_grid": (4, 4)},
+        "position_interpolation": "bicubic",
+    },
     **NEWER,
     "any size, rotary": {**NEWER["EVA-02-B"], "image_size": (None, None), "position_grid": (4, 4)},
     "mixed": {**NEWER["DINOv3-S"], "rotary": "mixed"},
