@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -119,18 +118,6 @@ class Dataset:
             hint = did_you_mean(name, self.splits)
             raise ValueError(f"split {name!r} is unknown{hint}; {self.name} has {', '.join(self.splits)}")
         return self.splits[name]
-
-
-def name_of(name):
-    """The name of a data set, also for the path of its folder.
-
-    >>> name_of(pathlib.Path("flowers")), name_of("digits")
-    ('folder:flowers', 'digits')
-    """
-    if not isinstance(name, os.PathLike):
-        return name
-    path = os.fspath(name)
-    return path if path.startswith("folder:") else f"folder:{path}"
 
 
 def _file_names(paths):

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Sequence
 
 from keras_vit.data.dataset import Dataset as Dataset
-from keras_vit.data.dataset import name_of
 from keras_vit.data.samples import Samples as Samples
 from keras_vit.labels import LABEL_KINDS, label_kind
 from keras_vit.messages import did_you_mean, redact_url
@@ -91,7 +90,7 @@ def load_dataset(
     """Load a data set by its name.
 
     Args:
-        name: The path of a folder as a `pathlib.Path`, or one of
+        name: The path of a folder, which is as "folder:PATH", or one of
             "digits": scikit-learn's 1797 scanned digits of 8×8 pixels, no download.
             "digits_scenes": for tasks whose labels move with the image, 6360 scenes of 32×32 pixels in which
             these digits overlap.
@@ -181,6 +180,19 @@ def load_dataset(
     return Dataset(shown, task=task, **loaded)
 
 
+def name_of(name):
+    """The name of a data set, also for the path of its folder.
+
+    >>> name_of(pathlib.Path("flowers")), name_of("digits")
+    ('folder:flowers', 'digits')
+    """
+    is_path = isinstance(name, os.PathLike)
+    name = os.fspath(name) if is_path else name
+    if not isinstance(name, str) or name.partition(":")[0] in SOURCES:
+        return name
+    return f"folder:{name}" if is_path or os.path.isdir(os.path.expanduser(name)) else name
+
+
 def sources_of(name):
     """The names of the sources of a mixture, each with its weight as in the name; another name without one.
 
@@ -217,7 +229,7 @@ def absolute_name(name):
     >>> absolute_name("folder:/data/../flowers"), absolute_name("digits*2 + webdataset:s3://bucket/a.tar")
     ('folder:/flowers', 'digits*2 + webdataset:s3://bucket/a.tar')
     """
-    return _each_source(name, lambda kind, argument: f"{kind}:{SOURCES[kind].absolute(argument)}")
+    return _each_source(name_of(name), lambda kind, argument: f"{kind}:{SOURCES[kind].absolute(argument)}")
 
 
 def public_name(name):
@@ -241,9 +253,7 @@ def _known():
 
 
 def _hint(name):
-    """The end of a message about an unknown name: the folder, or the data set, of this name."""
-    if os.path.isdir(os.path.expanduser(name)):
-        return f" (did you mean 'folder:{name}'?)"
+    """The end of a message about an unknown name: the data set of this name."""
     kind, colon, argument = name.partition(":")
     kinds = [own for own, source in SOURCES.items() if bool(source.placeholder) == bool(argument)]
     if (hint := did_you_mean(kind, kinds)) or colon:

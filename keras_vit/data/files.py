@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import csv
+import functools
 import io
 import json
 import os
@@ -26,6 +27,8 @@ SPLIT_NAMES = {
 def visible_files(root):
     """The names of the files in each folder, sorted; hidden ones and `__MACOSX` are skipped.
 
+    Links to folders are followed, but each folder is there once.
+
     Returns:
         dict of pathlib.PurePath, relative to the root, to a list of str, with the root and every folder below
         it.
@@ -37,12 +40,23 @@ def visible_files(root):
         >>> visible_files(tmp)
         {PurePosixPath('.'): ['a.jpg']}
     """
-    files_of = {}
-    for folder, folders, files in os.walk(root, followlinks=True):
-        folders[:] = sorted(name for name in folders if not _is_hidden(name) and not _is_cycle(folder, name))
-        relative = pathlib.PurePath(folder).relative_to(root)
-        files_of[relative] = [name for name in sorted(files) if not _is_hidden(name)]
-    return files_of
+    files_of, starts, seen = {}, [os.fspath(root)], set()
+    above = f"{os.path.realpath(root)}{os.sep}"
+    # Links are followed after all folders, so that what is in the root is read in its own place.
+    for start in starts:
+        for folder, folders, files in os.walk(start):
+            real = os.path.realpath(folder)
+            is_above = folder != starts[0] and above.startswith(os.path.join(real, ""))
+            if real in seen or is_above:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = [name for name in sorted(folders) if not _is_hidden(name)]
+            paths = (os.path.join(folder, name) for name in folders)
+            starts += [path for path in paths if os.path.islink(path)]
+            files = [name for name in sorted(files) if not _is_hidden(name)]
+            files_of[pathlib.PurePath(folder).relative_to(root)] = files
+    return dict(sorted(files_of.items(), key=lambda item: item[0].parts))
 
 
 def paths_of(root, files):
@@ -81,10 +95,18 @@ def _is_hidden(name):
     return name.startswith(".") or name == "__MACOSX"
 
 
-def _is_cycle(folder, name):
-    """Whether this is a link to a folder that contains it, which would be walked without end."""
-    path = os.path.join(folder, name)
-    return os.path.islink(path) and f"{os.path.realpath(folder)}/".startswith(f"{os.path.realpath(path)}/")
+def refuse_links_to_one_image(paths):
+    """Raise ValueError for images of which two are the same file, by symbolic links.
+
+    >>> refuse_links_to_one_image(["images/a.png", "images/b.png"])
+    """
+    real_folder, seen = functools.cache(os.path.realpath), {}
+    for path in paths:
+        folder, name = os.path.split(path)
+        real = os.path.realpath(path) if os.path.islink(path) else os.path.join(real_folder(folder), name)
+        if real in seen:
+            raise ValueError(f"expected each image once; got {seen[real]} and {path}, which are one file")
+        seen[real] = path
 
 
 def file_orientations(paths, decode=False):

@@ -1,5 +1,6 @@
 """Fingerprints of data sets, by which a resumed run recognizes its data; no image is read for them."""
 
+import functools
 import hashlib
 import json
 import os
@@ -61,9 +62,11 @@ def _files(dataset, split, samples):
         words = {label: json.dumps(captions[label]) for label in labels}
     statuses = (number for s in map(os.stat, paths) for number in (s.st_size, s.st_mtime_ns))
     statuses = np.fromiter(statuses, "int64", 2 * len(paths)).reshape(-1, 2)
-    start = len(f"{folder}{os.sep}")
+    relative = functools.cache(lambda above: os.path.relpath(above, folder))
+    places = map(os.path.split, paths)
+    names = (os.path.normpath(os.path.join(relative(above), name)) for above, name in places)
     columns = (
-        pyarrow.array((path[start:] for path in paths), pyarrow.string(), size=len(paths)),
+        pyarrow.array(names, pyarrow.string(), size=len(paths)),
         [split] * len(paths),
         [words[label] for label in labels or [()] * len(paths)],
         *statuses.T,

@@ -8,8 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from keras_vit import rules
-from keras_vit.data.dataset import name_of
-from keras_vit.data.datasets import public_name
+from keras_vit.data.datasets import name_of, public_name
 from keras_vit.messages import redact_url
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.tasks import FIELDS_OF_TASKS, PRETRAINING, WRAPPED, task_with_labels

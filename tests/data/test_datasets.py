@@ -10,7 +10,7 @@ from made.folders import write_broken, write_classes
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from keras_vit.data.datasets import load_dataset
+from keras_vit.data.datasets import absolute_name, load_dataset, title_of
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,6 @@ def test_the_split_is_a_function_of_the_seed(name, tmp_path):
     "name, hint",
     [
         ("digit", "'digits'"),
-        ("photos", "'folder:photos'"),  # a folder
         ("fodler:photos", "'folder'"),
         ("cifar-10", "'tfds:cifar10'"),
         ("mnist", "'tfds:mnist'"),
@@ -59,6 +58,18 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name, hint, tmp_path, mo
     known = r"digits \(.*\), folder:PATH \(.*\), .*, vtab:TASK \(.*\) or webdataset:PATH \(.*\)$"
     with pytest.raises(ValueError, match=f"data set '{name}' is unknown{re.escape(hint)}; expected {known}"):
         load_dataset(name)
+
+
+def test_a_folder_needs_no_source_unless_a_source_has_its_name(tmp_path, monkeypatch):
+    write_classes(tmp_path / "photos", count=5)
+    write_classes(tmp_path / "digits", count=5)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("photos", "./photos", "~/photos", "folder:~/photos", str(tmp_path / "photos")):
+        assert load_dataset(name).class_names == ("cat", "dog")
+        assert absolute_name(name) == f"folder:{tmp_path}/photos" and title_of(name) == "photos"
+    assert load_dataset("photos").name == "folder:photos"
+    assert len(load_dataset("digits").class_names) == 10
 
 
 def test_the_summary_lists_what_was_found_and_skipped(tmp_path):

@@ -37,6 +37,16 @@ def test_a_fingerprint_has_the_classes_the_splits_and_every_file(root):
     assert differences(found, fingerprint_of(root)) == []
 
 
+@pytest.mark.parametrize("name", [".", "./", "../here", "folder:."])
+def test_files_have_their_names_in_the_folder_however_it_is_named(name, tmp_path, monkeypatch):
+    write_classes(tmp_path / "here", ("bat", "cat"), count=3)
+    monkeypatch.chdir(tmp_path / "here")
+    data = load_dataset(name if ":" in name else pathlib.Path(name))
+    files = fingerprint(data)["files"].column("file").to_pylist()
+    assert sorted(files) == [f"{folder}/{number:02}.png" for folder in ("bat", "cat") for number in range(3)]
+    assert not data.ignored_files
+
+
 def test_a_fingerprint_of_records_has_their_version_and_counts(tmp_path):
     prepare(tmp_path, {"train": 30, "test": 10})
     found = fingerprint(load_dataset("tfds:toy", data_dir=tmp_path))

@@ -121,6 +121,22 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     return used | {*paths}, fields
 
 
+def has_boxes(root, files):
+    """Whether a folder has files of labels with boxes.
+
+    Args:
+        root, files: See `load_box_folder`.
+
+    Example:
+        >>> has_boxes(tmp, keras_vit.data.files.visible_files(tmp))
+        False
+    """
+    try:
+        return any(image.objects for image in _read(root, files)[1])
+    except ValueError:
+        return False
+
+
 def _read(root, files):
     """The paths of the label files, the `LabeledImage`s, and the names of the classes or None."""
     by_suffix = collections.defaultdict(list)

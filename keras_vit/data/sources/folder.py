@@ -15,10 +15,12 @@ from keras_vit.data.files import (
     paths_of,
     read_csv,
     read_table,
+    refuse_links_to_one_image,
     visible_files,
 )
 from keras_vit.data.folder_splits import folder_splits, split_fields, split_of_row
 from keras_vit.data.samples import samples_of_files
+from keras_vit.data.sources.box_folder import has_boxes
 from keras_vit.data.sources.caption_folder import load_caption_folder
 from keras_vit.labels import LABEL_KINDS, label_kind
 from keras_vit.messages import listed
@@ -30,6 +32,7 @@ LAYOUT = (
     "val/CLASS/*.jpg and test/CLASS/*.jpg), or these within each class (CLASS/train/*.jpg)"
 )
 TABLE = "labels.csv"
+VOC = "JPEGImages"  # its folder of images
 FILE = ("file", "filename")  # names of its column of images
 
 
@@ -72,7 +75,13 @@ def load_folder(
         load = getattr(module, f"load_{kind.folder}")
     else:
         load = functools.partial(_load_labels, kind=kind, labels=labels)
-    used, fields = load(root, files, on_bad_image=on_bad_image, seed=seed)
+    try:
+        used, fields = load(root, files, on_bad_image=on_bad_image, seed=seed)
+    except ValueError as error:
+        if kind.is_class_id and not texts and has_boxes(root, files):
+            raise ValueError(f"{error}; boxes found: --recipe detect, or task='detection'") from None
+        raise
+    refuse_links_to_one_image(path for samples in fields["splits"].values() for path in samples.images)
     ignored = tuple(path for path in paths_of(root, files) if path not in used)
     return {**fields, "ignored_files": ignored}
 
@@ -89,6 +98,8 @@ def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
                     f"{os.fspath(root)!r} has images and {folder}, for the task {other!r} and its recipes; "
                     f"the task is {kind.name!r}"
                 )
+        if VOC in names:
+            raise ValueError(f"{os.fspath(root)!r} has the folders of Pascal VOC, which are no classes")
         used = set()
     elif not rows:
         raise ValueError(f"task {kind.name!r} needs the table {table!r}, which is missing or empty")

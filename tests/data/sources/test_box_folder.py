@@ -21,6 +21,7 @@ from made.box_folders import (
 )
 from PIL import Image
 
+from keras_vit.data import load_dataset
 from keras_vit.data.batches import box_batches, training_batches
 from keras_vit.models.detection.detecting import Detections
 from keras_vit.preprocessing import Preprocessing
@@ -38,6 +39,20 @@ def test_every_layout_has_the_same_boxes(layout, tmp_path):
         areas = (rows[:, 2] - rows[:, 0]) * (rows[:, 3] - rows[:, 1])
         np.testing.assert_allclose(rows[:, 6], areas / part, rtol=1e-5)
         assert not rows[:, 5].any()
+
+
+@pytest.mark.parametrize("write", [*WRITERS.values(), write_roboflow])
+def test_boxes_are_found_where_classes_are_asked_for(write, tmp_path):
+    write(tmp_path)
+    with pytest.raises(ValueError, match="; boxes found: --recipe detect, or task='detection'$"):
+        load_dataset(tmp_path)
+
+
+def test_the_masks_of_voc_are_no_class(tmp_path):
+    write_voc(tmp_path)
+    write_images(tmp_path / "SegmentationClass")
+    with pytest.raises(ValueError, match="has the folders of Pascal VOC, which are no classes; boxes found"):
+        load_dataset(tmp_path)
 
 
 def test_splits_are_held_out_where_there_are_none(tmp_path):
