@@ -20,7 +20,7 @@ def damage(path):
 def test_show_prints_a_table_and_draws_images(folder, keras_vit, tmp_path):
     options = ("--dataset", f"folder:{folder}", "--sheet", tmp_path / "sheet.png")
     lines = keras_vit("data", "show", *options).stdout.splitlines()
-    assert lines[0] == "2 classes (cat, dog): 18 train, 2 validation, 4 test"
+    assert lines[0] == "2 classes (cat, dog): 18 train, 2 validation, 4 test; validation and test held out"
     assert lines[2].split() == ["split", "images", "read", "formats", "width", "height", "bytes"]
     assert lines[3].split()[:6] == ["train", "18", "18", "PNG", "32–32", "32–32"]
     assert lines[7:] == [

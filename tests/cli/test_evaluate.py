@@ -37,7 +37,7 @@ def test_it_prints_the_accuracy_of_the_test_split(evaluated, weights, images):
     done = evaluated()
     assert done.stderr == ""
     found, *lines = done.stdout.splitlines()
-    assert found == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
+    assert found == "2 classes (cat, dog): 14 train, 2 validation, 4 test; validation and test held out"
     shown = dict(line.split() for line in lines if len(line.split()) == 2)
     samples = load_dataset(f"folder:{images}").split("test")
     best = [int(row[0][0]) for row in from_pretrained(weights).classify(samples.images)]
@@ -50,7 +50,9 @@ def test_json_has_all_scores_of_the_split_and_of_each_class_and_the_confusion_is
     options = ("--split", "train", "--per_class", "--json", "--output", output, "--confusion", confusion)
     done = evaluated(*options)
     found = json.loads(done.stdout)
-    assert done.stderr == "2 classes (cat, dog): 14 train, 2 validation, 4 test\n"
+    assert (
+        done.stderr == "2 classes (cat, dog): 14 train, 2 validation, 4 test; validation and test held out\n"
+    )
     assert found == json.loads(output.read_text()) and found["samples"] == 14
     names = ("model", "dataset", "split", "samples", "accuracy", "top5_accuracy", "loss", "bad_images")
     assert {*found} == {*names, "classes", "confusion"}

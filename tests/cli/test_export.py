@@ -36,7 +36,7 @@ def test_it_prints_a_table_and_writes_the_result(exported, model, images):
     assert verified == {name: result[name] for name in verified}
     assert verified["dataset"] == f"{images.name}, test"
     found, header, *lines = done.stdout.splitlines()
-    assert found == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
+    assert found == "2 classes (cat, dog): 14 train, 2 validation, 4 test; validation and test held out"
     assert header.split()[:3] == ["format", "accuracy", "agreement"]
     names = ["saved_model", *(f"tflite_{precision}" for precision in precisions), *formats[2:]]
     assert [line.split()[0] for line in lines[: len(names) + 1]] == ["live", *names]

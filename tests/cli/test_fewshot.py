@@ -22,7 +22,7 @@ def test_a_row_per_number_of_shots_is_printed_and_all_is_written(
     done = keras_vit(*command, "--output", tmp_path / "found.json")
     assert given == [24, ("cat", "dog"), (1, 4), (0, 3), 2.0, 8, None]
     assert done.stdout.splitlines() == [
-        "2 classes (cat, dog): 14 train, 2 validation, 4 test",
+        "2 classes (cat, dog): 14 train, 2 validation, 4 test; validation and test held out",
         "shots  mean    seed 0  seed 3",
         "    1  0.3750  0.2500  0.5000",
         "    4  0.7500  0.5000  1.0000",

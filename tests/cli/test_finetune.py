@@ -18,14 +18,20 @@ pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 def test_it_trains_draws_and_prints_where_everything_is(run):
     workdir, done = run
     assert done.stderr == ""
-    assert done.stdout.splitlines()[0] == "2 classes (cat, dog): 14 train, 2 validation, 4 test"
+    assert (
+        done.stdout.splitlines()[0]
+        == "2 classes (cat, dog): 14 train, 2 validation, 4 test; validation and test held out"
+    )
     result = json.loads((workdir / "result.json").read_text())
     last = done.stdout.splitlines()[-1]
     assert f"test accuracy {result['test_accuracy']:.4f} on 4 images after 3 steps" in last
     assert str(workdir) in last and "report.html" in last
     page = read_page((workdir / "report.html").read_text())
     assert page.headings[0] == "Scores" and "Worst predictions" in page.headings
-    assert "images: 2 classes (cat, dog): 14 train, 2 validation, 4 test." in page.text
+    assert (
+        "images: 2 classes (cat, dog): 14 train, 2 validation, 4 test; validation and test held out."
+        in page.text
+    )
     assert len((workdir / "metrics.csv").read_text().splitlines()) == 3
 
 
@@ -170,7 +176,10 @@ def test_a_mixture_is_trained_and_evaluated_with_the_classes_of_a_file(
     settings = ("--total_steps", 2, "--batch_size", 4, "--set", "eval_every=2", "--workdir", tmp_path / "run")
     keras_vit("finetune", "--weights", weights, "--recipe", "finetune", *data, *settings)
     result = json.loads((tmp_path / "run/result.json").read_text())
-    assert result["data"] == "2 classes (cat, dog): 59 train, 5 validation, 16 test"
+    assert (
+        result["data"]
+        == "2 classes (cat, dog): 59 train, 5 validation, 16 test; validation and test held out"
+    )
     page = read_page((tmp_path / "run/report.html").read_text())
     assert "images + tar*3, test: 16 images" in page.text and str(tmp_path) not in page.text
     found = json_of("evaluate", "--model", tmp_path / "run", *data)

@@ -156,7 +156,10 @@ def test_a_run_is_not_resumed_with_other_data(unfinished, tmp_path):
 def test_an_interrupted_run_says_so_and_completes_what_is_missing(missing, unfinished, finished, capfd):
     config, path = unfinished
     (path / "data.json").unlink()  # as version 0.1 left it
-    expected = ["2 classes (cat, dog): 18 train, 2 validation, 4 test", "as noted"]
+    expected = [
+        "2 classes (cat, dog): 18 train, 2 validation, 4 test; validation and test held out",
+        "as noted",
+    ]
     expected += [f"resuming {path} from step 14 of 14"]
     if missing == "model.keras":
         shutil.copy(finished[1].path / "result.json", path)
