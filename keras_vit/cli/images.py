@@ -16,7 +16,7 @@ def names_of(paths):
     >>> names_of(["a/1.png", "a/2.png"]), names_of(["a/1.png", "b/1.png"])
     (['1.png', '2.png'], ['a/1.png', 'b/1.png'])
     """
-    paths = [pathlib.PurePath(os.path.abspath(path)) for path in paths]
+    paths = [pathlib.PurePath(os.path.abspath(redact_url(path))) for path in paths]
     for count in itertools.count(1):
         names = ["/".join(path.parts[-count:]) for path in paths]
         if len({*names}) == len({*paths}):

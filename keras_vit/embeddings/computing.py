@@ -184,8 +184,8 @@ def plan_embeddings(
         folder: The path of the folder, which is created.
         source: The path of the model, or another source of `from_pretrained`, which `embed_part` loads.
         model: The model there.
-        options: Arguments of `load_dataset`, with the name. Unless they say otherwise, labels are not
-            necessary, images that cannot be read are kept, and no images are held out.
+        options: Arguments of `load_dataset`, with the name. Unless they say otherwise, labels are read if all
+            images have them, images that cannot be read are kept, and no images are held out.
         partitions: The number of parts; None: one for each 10,000 images.
         outputs: Names among `OUTPUTS`: "pooled" (the representation; of an `ImageTextModel` the vector that
             it compares with texts), "tokens" (the grid of patch tokens), "logits" and "classes" (the
@@ -223,13 +223,14 @@ def plan_embeddings(
     integer(at_least=1).check("batch_size", batch_size)
     optional(integer(at_least=1)).check("partitions", partitions)
     has_captions = CAPTIONS in outputs
+    is_chosen = has_captions or "labels" in options
     defaults = {"seed": None, "labels": has_captions, "texts": has_captions}
     options = {**defaults, "on_bad_image": _on_bad_image(options), **options}
     # Other processes may continue in another folder.
     paths = {name: os.path.abspath(options[name]) for name in ("data_dir", "classes") if options.get(name)}
     options |= {**paths, "name": absolute_name(options["name"])}
     options = json.loads(json.dumps(options, default=os.fspath))
-    dataset = load_dataset(**options)
+    dataset, options = _labeled_if_possible(options, is_chosen)
     if has_captions and dataset.captions(next(iter(dataset.splits))) is None:
         raise ValueError(f"{dataset.name!r} has no captions for the output {CAPTIONS}")
     splits = {split: len(samples) for split, samples in dataset.splits.items()}
@@ -244,6 +245,19 @@ def plan_embeddings(
     embedder = _embedder(folder, plan, dataset, model)
     begin(folder, plan)
     return embedder
+
+
+def _labeled_if_possible(options, is_chosen):
+    """The data set, and its options: with labels if it is no folder and has those of all its images.
+
+    A folder with images of classes has its labels anyway.
+    """
+    if not (is_chosen or folder_of(options["name"])):
+        with contextlib.suppress(ValueError):  # It is raised again if it is not about labels.
+            dataset = load_dataset(**{**options, "labels": True})
+            if not dataset.unlabeled:
+                return dataset, {**options, "labels": True}
+    return load_dataset(**options), options
 
 
 def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = False) -> dict[str, int]:
@@ -310,6 +324,7 @@ def embed_part(folder: Path, part: int) -> str:
         >>> embed_part(tmp / "out", 3).rpartition("/")[2]
         'part-00003-of-00004.parquet'
     """
+    folder = os.path.expanduser(folder)
     plan = read_plan(folder)
     if not 0 <= part < plan.partitions:
         raise ValueError(f"expected a part from 0 to {plan.partitions - 1}; got {part}")

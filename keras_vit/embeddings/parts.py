@@ -136,13 +136,16 @@ def is_written(folder, plan, part):
     """Whether a part exists.
 
     Raises:
-        ValueError: if it is damaged, or of another plan.
+        ValueError: if it is damaged, another part, or of another plan.
     """
     path = pathlib.Path(folder).expanduser() / plan.name(part)
     if not path.exists():
         return False
-    if metadata_of(path).get("plan") != plan.digest:
+    metadata = metadata_of(path)
+    if metadata.get("plan") != plan.digest:
         raise ValueError(f"{os.fspath(path)!r} is of another plan; remove it")
+    if metadata.get("part") != part:
+        raise ValueError(f"{os.fspath(path)!r} holds part {metadata.get('part')}; remove it")
     return True
 
 

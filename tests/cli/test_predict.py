@@ -241,6 +241,10 @@ def test_the_images_at_urls_are_predicted_like_files(keras_vit, refused, model, 
         for found, expected in zip(remote["classes"], local["classes"], strict=True):
             assert found == {**expected, "probability": pytest.approx(expected["probability"], rel=1e-5)}
         refused((*predict, f"{server.url}/01.png"), "not a readable image", "the server answered 404")
+        server.answers["/01.png?sig=secret"] = server.answers["/00.png"]
+        url = f"{server.url.replace('//', '//me:secret@')}/01.png?sig=secret"
+        done = keras_vit(*predict, url)
+        assert json.loads(done.stdout)["image"] == f"{server.url}/01.png?…"
 
 
 def test_rows_are_printed_per_batch_and_the_file_appears_at_the_end(

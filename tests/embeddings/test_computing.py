@@ -1,6 +1,8 @@
 import concurrent.futures
+import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +12,8 @@ import numpy as np
 import pytest
 from made.disks import largest_file
 from made.folders import BROKEN, write_classes
-from made.shards import encoded, write_tar
+from made.servers import Server, file, serving
+from made.shards import encoded, write_parquet, write_tar
 from reference.small import small
 
 from keras_vit.embeddings import computing, parts
@@ -187,15 +190,74 @@ def test_a_shard_that_vanishes_stops_and_the_rest_follows(model, tmp_path):
         members = [(f"{n}.png", encoded(n + 10 * shard)) for n in range(10)]
         write_tar(tmp_path / "tars" / f"{shard}.tar", members)
     options = {"name": f"webdataset:{tmp_path}/tars", "labels": False}
-    embedder = plan_embeddings(tmp_path / "out", *model, options, partitions=4, batch_size=4)
+
+    def begin():
+        return plan_embeddings(tmp_path / "out", *model, options, partitions=4, batch_size=4)
+
+    embedder = begin()
     content = (tmp_path / "tars" / "1.tar").read_bytes()
     (tmp_path / "tars" / "1.tar").unlink()
     with pytest.raises(OSError, match="1.tar"):
         embed(embedder)
     assert len(bytes_of(tmp_path / "out")) == 2
     (tmp_path / "tars" / "1.tar").write_bytes(content)
-    assert embed(embedder)["written"] == 2
+    with pytest.raises(OSError, match="1.tar' has changed since the data set was loaded"):
+        embed(embedder)
+    assert embed(begin())["written"] == 2
     assert "label" not in rows_of(tmp_path / "out")[0]
+
+
+def test_a_part_that_is_a_copy_of_another_is_refused(model, folder, tmp_path):
+    out = tmp_path / "out"
+    embed(begun(model, folder, out))
+    shutil.copy(out / "part-00000-of-00003.parquet", out / "part-00001-of-00003.parquet")
+    for read in (parts.read_embeddings, lambda out: embed(begun(model, folder, out))):
+        with pytest.raises(ValueError, match="part-00001-of-00003.parquet' holds part 0; remove it"):
+            read(out)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".tar"])
+@pytest.mark.parametrize("labels", [[0, 1] * 4, [0, -1] * 4, None])
+def test_labels_are_read_where_all_images_have_them(labels, suffix, model, tmp_path):
+    columns = {"image": [encoded(n) for n in range(8)]} | ({"label": labels} if labels else {})
+    if suffix == ".parquet":
+        path = write_parquet(tmp_path / "a.parquet", columns)
+    else:
+        images = ((f"{n}.png", encoded(n)) for n in range(8))
+        members = [(f"{n}.cls", b"%d" % label) for n, label in enumerate(labels or [])]
+        pairs = itertools.zip_longest(images, members)
+        path = write_tar(tmp_path / "a.tar", (member for pair in pairs for member in pair if member))
+    source = {".parquet": "parquet", ".tar": "webdataset"}[suffix]
+    assert embed(plan_embeddings(tmp_path / "out", *model, {"name": f"{source}:{path}"}))["images"] == 8
+    expected = [None] * 8 if labels is None or -1 in labels else labels
+    rows = sorted(rows_of(tmp_path / "out"), key=lambda row: row["key"])
+    assert [row.get("label") for row in rows] == expected
+
+
+def test_a_part_is_written_into_a_folder_of_the_home_folder(model, folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    begun(model, folder, "~/out")
+    assert embed_part("~/out", 1) == f"{tmp_path}/out/part-00001-of-00003.parquet"
+    assert sorted(os.listdir(tmp_path / "out")) == ["part-00001-of-00003.parquet", "plan.json"]
+
+
+def test_a_plan_has_no_secrets_and_is_continued_with_another_signature(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    path = write_tar(tmp_path / "a.tar", ((f"{n}.png", encoded(n)) for n in range(8)))
+    with serving(Server()) as server:
+        server.answers = {f"/a.tar?sig=secret{n}": file(path.read_bytes()) for n in range(2)}
+        names = [
+            f"webdataset:{server.url.replace('//', '//me:secret@')}/a.tar?sig=secret{n}" for n in range(2)
+        ]
+        for name, written in zip(names, (2, 0)):
+            embedder = plan_embeddings(tmp_path / "out", *model, {"name": name}, partitions=2)
+            assert embed(embedder)["written"] == written
+        with pytest.raises(
+            ValueError, match=f"the URLs webdataset:{server.url}/a.tar[?]…, of which no secrets"
+        ):
+            embed_part(tmp_path / "out", 0)
+    assert "secret" not in (tmp_path / "out" / "plan.json").read_text()
+    assert rows_of(tmp_path / "out")[0]["path"] == f"{server.url}/a.tar?…/0.png"
 
 
 def test_the_plan_has_absolute_paths(model, folder, tmp_path, monkeypatch):

@@ -23,5 +23,21 @@ def test_fields_that_a_run_does_not_use_are_refused(objective, fields, changes, 
         RunConfig("digits", recipe, "mu/8", objective=objective, **fields)
 
 
+def test_a_configuration_as_json_has_no_secrets_of_urls():
+    url, shown = "https://me:secret@host/{}?sig=secret", "https://host/{}?…"
+    config = RunConfig(
+        f"webdataset:{url.format('a')}::{url.format('b')}*0.5 + parquet:{url.format('c')}*2",
+        RECIPES["digits"].with_changes(label_smoothing=0.0, mixup=0.0),
+        weights=url.format("d"),
+        teachers=(url.format("e"), "embeddings:/f"),
+    )
+    found = config.as_json()
+    assert found["dataset"] == (
+        f"webdataset:{shown.format('a')}::{shown.format('b')}*0.5 + parquet:{shown.format('c')}*2"
+    )
+    assert (found["weights"], found["teachers"]) == (shown.format("d"), (shown.format("e"), "embeddings:/f"))
+    assert config.weights == url.format("d")
+
+
 def test_the_target_of_masked_patches_is_used():
     assert RunConfig("digits", RECIPES["plain_s16"], "S/16", objective="masked_patch", target="pixels")
