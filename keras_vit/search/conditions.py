@@ -8,10 +8,15 @@ from pyarrow import compute, types
 
 from keras_vit.messages import one_line
 
+# Of texts, and of numbers.
 OPERATORS = {
-    **{"<=": compute.less_equal, ">=": compute.greater_equal, "!=": compute.not_equal},
-    **{"=": compute.equal, "<": compute.less, ">": compute.greater},
-    "~": compute.match_substring_regex,
+    "<=": (compute.less_equal, np.less_equal),
+    ">=": (compute.greater_equal, np.greater_equal),
+    "!=": (compute.not_equal, np.not_equal),
+    "=": (compute.equal, np.equal),
+    "<": (compute.less, np.less),
+    ">": (compute.greater, np.greater),
+    "~": (compute.match_substring_regex, None),
 }
 
 
@@ -56,9 +61,29 @@ def _matching(table, condition):
         raise ValueError(f"the column {name!r} has values of type {column.type}, which are not compared")
     if operator == "~" and not is_text:
         raise ValueError(f"the operator ~ is for texts; the column {name!r} has numbers")
+    of_texts, of_numbers = OPERATORS[operator]
     try:
-        is_match = OPERATORS[operator](column, value if is_text else float(value))
+        if not is_text:
+            is_match = of_numbers(
+                compute.fill_null(column, 0).to_numpy(),
+                _number(value) if types.is_integer(column.type) else float(value),
+            )
+            return is_match & column.is_valid().to_numpy()
+        is_match = of_texts(column, value)
     except ValueError as error:  # which ArrowInvalid is
         expected = "a regular expression" if operator == "~" else "a number"
         raise ValueError(f"expected {expected} in {condition!r}: {one_line(error)}") from None
     return np.asarray(compute.fill_null(is_match, pyarrow.scalar(False)))
+
+
+def _number(text):
+    """The number of a text: an integer where it is one, which NumPy compares with integers without rounding.
+
+    >>> _number("9007199254740993"), _number("1e3"), _number("2.5")
+    (9007199254740993, 1000, 2.5)
+    """
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        return int(number) if number.is_integer() else number

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 BLOCK = 4096  # vectors that are compared with as many others at a time
 NEIGHBORS = 20  # of each image that an approximate engine finds
 MOST_PAIRS = 10**7  # in memory
+SLACK = 1e-6  # of cosines in float32, in which equal vectors have less than 1
+OF_ENGINE = 1e-3  # of cosines of float16 vectors, whose lengths are not quite 1
 
 
 def near_duplicates(
@@ -53,7 +55,7 @@ def near_duplicates(
     group = np.arange(len(rows))
     pairs = _exact_pairs if index.engine == "exact" else _nearest_pairs
     waiting, size = [], 0
-    for pair in pairs(index, rows, threshold - 1e-3):  # float16 rounds
+    for pair in pairs(index, rows, threshold - SLACK):
         waiting.append(pair)
         size += len(pair[0])
         if size > MOST_PAIRS:
@@ -65,7 +67,7 @@ def near_duplicates(
     vectors, paths = index.vectors, index.rows["path"]
     described = []
     for members in sorted(groups, key=lambda members: members[0]):
-        own = vectors[members].astype("float32")
+        own = _unit_vectors(vectors[members])
         cosines = np.minimum(own @ own[0], 1).round(4).tolist()
         described.append([*zip(paths.take(members).to_pylist(), cosines)])
     return described
@@ -75,7 +77,7 @@ def _exact_pairs(index, rows, threshold):
     """Pairs of positions in `rows` whose cosine reaches the threshold, block by block."""
 
     def block(start):
-        return index.vectors[rows[start : start + BLOCK]].astype("float32")
+        return _unit_vectors(index.vectors[rows[start : start + BLOCK]])
 
     starts = range(0, len(rows), BLOCK)
     for first in tqdm(starts, "comparing", unit="block", delay=2, disable=None):
@@ -91,8 +93,17 @@ def _nearest_pairs(index, rows, threshold):
     position[rows] = np.arange(len(rows))
     for start in tqdm(range(0, len(rows), BLOCK), "comparing", unit="block", delay=2, disable=None):
         near, cosines = index.nearest(index.vectors[rows[start : start + BLOCK]], NEIGHBORS + 1)
-        a, column = np.nonzero((cosines >= threshold) & (position[near] >= 0))
-        yield a + start, position[near[a, column]]
+        a, column = np.nonzero((cosines >= threshold - OF_ENGINE) & (position[near] >= 0))
+        a, b = a + start, position[near[a, column]]
+        pairs = (_unit_vectors(index.vectors[rows[of]]) for of in (a, b))
+        is_near = np.einsum("ij,ij->i", *pairs) >= threshold
+        yield a[is_near], b[is_near]
+
+
+def _unit_vectors(vectors):
+    """Vectors of length 1 in float32: rounding to float16 changes lengths more than directions."""
+    vectors = vectors.astype("float32")
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def _joined(group, pairs):

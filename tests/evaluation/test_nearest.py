@@ -34,6 +34,13 @@ def test_votes_at_a_low_temperature_do_not_overflow():
     assert knn_accuracy(np.eye(3), [0, 1, 2], np.eye(3), [0, 1, 2], k=3, temperature=1e-4) == 1.0
 
 
+def test_votes_at_a_low_temperature_do_not_underflow():
+    """Of the second row all weights are 0 where they are divided by the largest one of all rows."""
+    features, labels = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]), [0, 1, 2]
+    tests = [[0.0, 1.0], [-1.0, 1.1], [-1.1, 1.0]]
+    assert knn_accuracy(features, labels, tests, [1, 1, 2], k=3, temperature=1e-4) == 1.0
+
+
 def test_the_scale_of_features_has_no_effect_and_parts_are_put_together(rng, monkeypatch):
     features, labels = rng.normal(size=(50, 8)), rng.integers(0, 3, 50)
     tests, test_labels = rng.normal(size=(20, 8)), rng.integers(0, 3, 20)

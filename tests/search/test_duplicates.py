@@ -56,6 +56,24 @@ def test_a_chain_is_one_group_and_the_threshold_counts(tmp_path):
     assert near_duplicates(index, 0.97) == []
 
 
+@pytest.mark.parametrize("engine", ["exact", "hnsw"])
+def test_pictures_have_a_partner_at_the_threshold(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(image_index, "EXACT_ROWS", 0)
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal(300) + 0.03 * rng.standard_normal((40, 300))
+    vectors[[5, 9]] = vectors[[2, 3]]
+    index = ImageIndex(tmp_path / "index", "model", "digest", 300)
+    index.add({f"/{i}": (None, None) for i in range(40)}, vectors)
+    index.build(engine)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    best = np.max(unit @ unit.T - 2 * np.eye(40), axis=1)
+    for threshold in (*np.quantile(best, [0.1, 0.5, 0.9]), 1.0):
+        groups = near_duplicates(index, threshold)
+        listed = [best[int(path[1:])] for group in groups for path, _ in group]
+        assert np.min(listed) > threshold - 2e-5 and len(listed) >= np.sum(best > threshold + 2e-5)
+    assert [[path for path, _ in group] for group in groups] == [["/2", "/5"], ["/3", "/9"]]
+
+
 def test_a_threshold_out_of_range_is_refused(index):
     with pytest.raises(ValueError, match="threshold"):
         near_duplicates(index, 1.5)

@@ -184,17 +184,20 @@ class ImageTextModel(TextEncoding, ConfiguredModel):
         """The logits of all images with all texts.
 
         Args:
-            images: As for `encode_images`, or its result. An array (images, size) of vectors of length 1 is
-                taken for the result; other arrays are images.
-            texts: As for `encode_text`, or its result.
+            images: As for `encode_images`; or vectors, such as its result or means of it: an array of floats
+                (images, size), of any lengths above 0.
+            texts: As for `encode_text`, or vectors as of images.
 
         Returns:
             float32 array (images, texts). With the objective "sigmoid" the sigmoid of a logit is the
             probability that the two match.
+
+        Raises:
+            ValueError: as `encode_images` and `encode_text`, or for a vector of length 0, NaN or infinity.
         """
         size = self.image_encoder.output.shape[-1]
-        images = images if _are_embeddings(images, size) else self.encode_images(images)
-        texts = texts if _are_embeddings(texts, size) else self.encode_text(texts)
+        images = _normalized(images) if _are_vectors(images, size) else self.encode_images(images)
+        texts = _normalized(texts) if _are_vectors(texts, size) else self.encode_text(texts)
         scale, bias = self._scale_and_bias()
         return (images @ texts.T * scale + bias).astype("float32")
 
@@ -321,7 +324,14 @@ class ImageTextModel(TextEncoding, ConfiguredModel):
         return self.image, self.text
 
 
-def _are_embeddings(x, size):
-    """Whether this is an array of vectors of length 1; the rows of a gray image have other lengths."""
-    is_matrix = isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 2 and x.shape[1] == size
-    return is_matrix and bool((np.abs(np.linalg.norm(x, axis=1) - 1) < 1e-2).all())
+def _are_vectors(x, size):
+    return isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim == 2 and x.shape[1] == size
+
+
+def _normalized(vectors):
+    """Vectors divided by their lengths."""
+    vectors = vectors.astype("float32")
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if not (np.isfinite(lengths) & (lengths > 0)).all():
+        raise ValueError("expected vectors of finite lengths above 0; got one of length 0, NaN or infinity")
+    return vectors / lengths

@@ -48,13 +48,20 @@ def test_the_output_has_the_logits_that_similarity_computes(model):
     assert_close(found, numpy(images) @ model.encode_text(batch["ids"]).T * scale + bias, 1e-6)
 
 
-def test_only_vectors_of_length_1_are_taken_for_embeddings(model):
-    size = model.image_encoder.output_shape[-1]
-    gray = np.linspace(0, 1, size * size, dtype="float32").reshape(size, size)
-    ids = pairs(2)["ids"]
-    expected = model.similarity(model.encode_images(gray), ids)
-    np.testing.assert_array_equal(model.similarity(gray, ids), expected)
-    assert expected.shape == (1, 2)
+def test_vectors_of_any_length_are_compared_by_their_directions(model):
+    size = model.image_encoder.output.shape[-1]
+    rng = np.random.default_rng(0)
+    images, texts = rng.normal(size=(3, size)), rng.normal(size=(2, size)).astype("float16")
+    expected = model.similarity(
+        *(of / np.linalg.norm(of.astype("float64"), axis=1, keepdims=True) for of in (images, texts))
+    )
+    assert_close(model.similarity(5 * images, texts), expected, 1e-3)
+    assert_close(model.similarity(images, 0.1 * texts.astype("float64")), expected, 1e-3)
+    for wrong in (np.zeros((1, size)), np.full((1, size), np.nan)):
+        with pytest.raises(
+            ValueError, match="expected vectors of finite lengths above 0; got one of length 0"
+        ):
+            model.similarity(wrong, texts)
 
 
 def test_a_batch_size_of_0_is_refused(model):
