@@ -26,7 +26,8 @@ class ChunkedRecords:
     epoch the chunks are permuted, and their records, one chunk after another, divided among lanes of equal
     length (up to one record). A lane is read in windows, and the records of a window are permuted. Each lane
     has an equal part of each batch. The lanes are as many as divide the batch, at most `MAX_LANES`, and start
-    their epochs independently. So a lane reads each of its records once before it reads one again.
+    their epochs independently. The parts of one epoch have each record once. If the lanes do not divide the
+    records, those with one record less are ahead of the others by one record more in each epoch.
 
     Mixing is local: a batch has records of one window of each lane, `WINDOW_RECORDS` in total, so records
     should not be sorted by class. A worker holds about three windows of each lane that its part of the
