@@ -130,8 +130,9 @@ def stages_of(theirs, images):
     with torch.no_grad():
         parts = [part for name, part in theirs.named_children() if name != "text_model"]
         base = next((part for part in parts if hasattr(part, "embeddings")), theirs)
-        if "interpolate_pos_encoding" in inspect.signature(base.forward).parameters:
-            inputs["interpolate_pos_encoding"] = True
+        if images.shape[1:3] != images_for(theirs).shape[1:3]:
+            resizes = "interpolate_pos_encoding" in inspect.signature(base.forward).parameters
+            inputs |= {"interpolate_pos_encoding": True} if resizes else {}
         computed = base(**inputs)
         stages = {"tokens": computed.last_hidden_state}
         if theirs is base or kind in ("SiglipModel", "Siglip2Model"):

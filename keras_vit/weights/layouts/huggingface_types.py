@@ -578,6 +578,7 @@ _EOMT = _DINOV2._replace(
     supported={**COMMON, **_GATES, "class_token": (True,), "pooling": ("token", "gap"), "num_registers": ANY},
     processor="EomtImageProcessor",
     images={},
+    interpolation="bicubic_antialias",  # of timm's encoder, which the authors' code has
     head="segmentation",
 )
 _EOMT_DINOV3 = _DINOV3._replace(
