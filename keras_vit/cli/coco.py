@@ -14,7 +14,8 @@ def coco_parts(results, names, folder):
     Numbers count from 1, in the order of the images, of their objects and of the classes. Images below the
     folder of the file are named by their paths from there, others by the shortest ends of their paths that
     are unique; an image that is given twice is listed once. A box of zero width or height, and one of a box
-    and a class that the image has with a higher score, are left out, since no file of labels may have them.
+    and a class that the image has with a higher score, are left out, since they find nothing.
+    Of classes of one name, objects are of the first.
 
     Args:
         results: An iterator of what `cli.image_batches.predicted` yields for a detector.

@@ -73,7 +73,9 @@ def _show(args):
     check_png("--sheet", args.sheet)
     dataset = _open(args)
     statistics = describe(dataset, args.images)
-    text = "\n".join([printable(dataset.summary()), "", _table(statistics), "", *_remarks(statistics)])
+    tables = (_table(statistics), _objects_table(statistics))
+    lines = [line for table in tables if table for line in (table, "")]
+    text = "\n".join([printable(dataset.summary()), "", *lines, *_remarks(statistics)])
     report(args, statistics, text.rstrip())
     if args.sheet:
         _draw_sheet(args, dataset)
@@ -87,6 +89,19 @@ def _table(statistics):
     return text_table(rows, ("split", "images", "read", "formats", *SIZES))
 
 
+def _objects_table(statistics):
+    """The objects of each class, and the images that have some; None without boxes."""
+    splits = {split: of["objects"] for split, of in statistics["splits"].items() if "objects" in of}
+    if not splits:
+        return None
+    rows = [
+        (printable(name), *(number for objects in splits.values() for number in objects[name]))
+        for name in statistics["class_names"]
+    ]
+    titles = [f"{split} {noun}" for split in splits for noun in ("objects", "images")]
+    return text_table(rows, ("class", *titles))
+
+
 def _remarks(statistics):
     """Yield lines about the classes, and about what may be wrong."""
     for split, of in statistics["splits"].items():
@@ -98,6 +113,8 @@ def _remarks(statistics):
             if of["order"] == "lanes" and changes < FEW * expected:
                 order = f"{changes:,} follow one of another class, {expected:,.0f} in a random order"
                 yield f"{split}: the images are sorted by class: {order}"
+        if of.get("crowds") or of.get("empty"):
+            yield f"{split}: {of['crowds']:,} crowd(s), {of['empty']:,} image(s) without objects"
     if statistics["damaged"]:
         places = printable(listed([f"{place} ({reason})" for place, reason in statistics["damaged"]]))
         yield f"{len(statistics['damaged'])} damaged: {places}"

@@ -11,6 +11,8 @@ from keras_vit.data.chunked_records import class_changes
 from keras_vit.data.damage import of_each
 from keras_vit.data.decoding.model_input import check_image
 from keras_vit.labels import label_kind
+from keras_vit.labels.boxes import KIND as BOXES
+from keras_vit.labels.boxes import decode_boxes
 from keras_vit.messages import one_line
 
 
@@ -25,7 +27,9 @@ def describe(dataset, images=None):
         dict of JSON values: `name`, `task`, `version`, `class_names` and `splits`. By split, `images` is the
         number of images and `order` the name of their order in training. Where labels are classes and known,
         `by_class` is the number of images by class, and `class_changes` the number of images that follow one
-        of another class, with its mean over all orders. `read` is the number of images that were read; they
+        of another class, with its mean over all orders. Where labels are boxes, `objects` has by class [the
+        objects, the images that have some], without crowds; `crowds` is their number, and `empty` that of
+        images without objects. `read` is the number of images that were read; they
         have the `formats`, and the [smallest, median, largest] `bytes`, `width` and `height`, as they are
         stored. `damaged` has the [place, reason] of images without a readable header, `doubled` the places of
         images with equal bytes, in one split or several.
@@ -74,7 +78,23 @@ def _describe_split(dataset, split, images, places, damaged):
         counts = np.bincount(samples.labels, minlength=len(dataset.class_names))
         described["by_class"] = dict(zip(dataset.class_names, counts.tolist()))
         described["class_changes"] = class_changes(samples.labels)
+    if dataset.task == BOXES.name and samples.labels is not None:
+        described |= _objects(samples.labels, dataset.class_names)
     return described
+
+
+def _objects(labels, names):
+    """The numbers of objects of each class, and of the images with them, of encoded boxes."""
+    objects, images, crowds, empty = collections.Counter(), collections.Counter(), 0, 0
+    for label in labels:
+        rows = decode_boxes(label)
+        classes = rows[rows[:, 5] == 0, 4].astype(int).tolist()
+        objects.update(classes)
+        images.update({*classes})
+        crowds += len(rows) - len(classes)
+        empty += not len(rows)
+    by_class = {name: [objects[number], images[number]] for number, name in enumerate(names)}
+    return {"objects": by_class, "crowds": crowds, "empty": empty}
 
 
 def _header(read, decode):

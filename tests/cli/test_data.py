@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from made.box_folders import coco, write_coco
 from made.folders import write_classes, write_masks
 from made.shards import structs, write_parquet
 from PIL import Image
@@ -31,6 +32,24 @@ def test_show_prints_a_table_and_draws_images(folder, keras_vit, tmp_path):
     assert np.asarray(Image.open(tmp_path / "sheet.png")).std() > 10
     value = json.loads(keras_vit("data", "show", *options[:2], "--json").stdout)
     assert value["splits"]["test"]["images"] == 4
+
+
+def test_show_counts_the_objects_of_each_class(keras_vit, tmp_path):
+    content = coco()
+    content["annotations"][0]["iscrowd"] = 1
+    write_coco(tmp_path, **content)
+    options = ("--dataset", tmp_path, "--task", "detection")
+    lines = keras_vit("data", "show", *options).stdout.splitlines()
+    titles = " ".join(f"{split} objects {split} images" for split in ("train", "validation", "test"))
+    [start] = [number for number, line in enumerate(lines) if " ".join(line.split()) == f"class {titles}"]
+    rows = {name: [*map(int, row)] for name, *row in map(str.split, lines[start + 1 : start + 3])}
+    assert {name: sum(row[::2]) for name, row in rows.items()} == {"cat": 4, "dog": 7}
+    value = json.loads(keras_vit("data", "show", *options, "--json").stdout)["splits"]
+    for number, split in enumerate(value):
+        assert value[split]["objects"] == {n: row[2 * number : 2 * number + 2] for n, row in rows.items()}
+    assert sum(of["crowds"] for of in value.values()) == 1 and sum(of["empty"] for of in value.values()) == 4
+    train = value["train"]
+    assert f"train: {train['crowds']} crowd(s), {train['empty']} image(s) without objects" in lines
 
 
 def test_show_names_what_may_be_wrong(keras_vit, tmp_path):

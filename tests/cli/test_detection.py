@@ -129,6 +129,13 @@ def test_a_file_of_coco_has_each_box_of_a_class_once():
     assert [image["file_name"] for image in content["images"]] == ["x/1.png", "y/1.png"]
 
 
+def test_of_classes_of_one_name_objects_are_of_the_first():
+    found = {"name": "cat", "score": 0.5, "left": 1.0, "top": 2.0, "right": 3.0, "bottom": 5.0}
+    result = {"image": "a/1.png", "width": 8, "height": 6, "objects": [found]}
+    content = json.loads("".join(coco_parts([result], ["dog", "cat", "cat"], "a")))
+    assert [annotation["category_id"] for annotation in content["annotations"]] == [2]
+
+
 def test_predict_draws_boxes(keras_vit, run, scenes, tmp_path):
     images = [scenes / "00.png", scenes / "01.png"]
     options = "--boxes", tmp_path / "drawn", "--threshold", 0.6, "--json"

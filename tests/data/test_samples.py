@@ -209,6 +209,14 @@ def test_more_workers_than_records_are_refused(tmp_path):
         record_files(tmp_path, (2,)).training_records(0, 0, 1, 3, range(1))
 
 
+@pytest.mark.parametrize("count, held", [(1, 0), (2, 1), (9, 1), (10, 2), (14, 2), (15, 3)])
+def test_of_each_class_one_in_so_many_is_held_out_and_one_of_two(count, held):
+    samples = Samples(tuple(map(str, range(2 * count))), (0, 1) * count)
+    rest, out = hold_out(samples, 5, [0])
+    assert [out.labels.count(label) for label in (0, 1)] == [held, held]
+    assert sorted((*rest.images, *out.images), key=int) == list(samples.images)
+
+
 def test_of_labels_that_are_not_classes_a_fraction_of_all_is_held_out():
     samples = Samples(tuple(content(i) for i in range(20)), tuple((float(i), 1.0) for i in range(20)))
     rest, held = hold_out(samples, 5, [0])

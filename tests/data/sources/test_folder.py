@@ -28,6 +28,31 @@ def test_a_folder_of_classes_is_split_class_by_class(tmp_path):
             assert f"/{dataset.class_names[label]}/" in path
 
 
+def held_out(dataset, root):
+    return {
+        split: [path.removeprefix(f"{root}/") for path in dataset.split(split).images]
+        for split in ("validation", "test")
+    }
+
+
+def test_the_same_images_of_classes_are_held_out_everywhere(tmp_path):
+    write_classes(tmp_path, ("cat", "dog", "owl"), count=12)
+    assert held_out(load_dataset(tmp_path), tmp_path) == {
+        "validation": ["cat/11.png", "dog/02.png", "owl/07.png"],
+        "test": ["cat/02.png", "cat/09.png", "dog/09.png", "dog/11.png", "owl/08.png", "owl/09.png"],
+    }
+
+
+def test_the_same_images_without_classes_are_held_out_everywhere(tmp_path):
+    """The order of files and folders decides which."""
+    for folder in ("in/b/2024", "in/a", "in/b"):
+        write_classes(tmp_path / folder, (".",), count=6)
+    assert held_out(load_dataset(tmp_path, labels=False), tmp_path) == {
+        "validation": ["in/b/03.png"],
+        "test": ["in/a/02.png", "in/a/03.png", "in/b/04.png"],
+    }
+
+
 @pytest.mark.parametrize(
     "folders, expected",
     [
