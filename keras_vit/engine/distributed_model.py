@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import random
 import warnings
 from typing import Any
@@ -25,6 +26,28 @@ from keras_vit.types import Tensor
 
 MODES = ("int8", "int4", "float8")
 _BACKEND = keras.backend.backend()
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class CompileArguments:
+    """The arguments of `DistributedModel.compile`, of which other models read those of `keras.Model`.
+
+    `keras.models.clone_model` makes a plain functional model, and compiles it with them.
+
+    Args:
+        config: dict of the serialized arguments.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+    def get_config(self) -> dict[str, Any]:
+        return self.config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> dict[str, Any]:
+        known = inspect.signature(keras.Model.compile).parameters
+        return keras.saving.deserialize_keras_object({name: config[name] for name in known if name in config})
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -243,15 +266,16 @@ class DistributedModel(keras.Model):
 
     def get_compile_config(self) -> Any:
         config = super().get_compile_config()
-        if config:
-            config["accumulation_steps"] = self.accumulation_steps
-            config["seed"] = self.random_seed
-            config["total_steps"] = self.total_steps
-            config["optimizer_built"] = self.optimizer.built
-        return config
+        if not config:
+            return config
+        config["accumulation_steps"] = self.accumulation_steps
+        config["seed"] = self.random_seed
+        config["total_steps"] = self.total_steps
+        config["optimizer_built"] = self.optimizer.built
+        return keras.saving.serialize_keras_object(CompileArguments(config))
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
-        config = keras.saving.deserialize_keras_object(config)
+        config = keras.saving.deserialize_keras_object(config.get("config", config))
         # Keras would warn that an optimizer which was saved before the first step has fewer variables.
         optimizer_built = config.pop("optimizer_built", True)
         self.compile(**config)

@@ -42,6 +42,7 @@ def labels_of(model, task=None, default="single_label"):
         ('single_label', 'multi_label')
     """
     trained = getattr(model, "task", None)
+    trained = trained if trained in LABEL_KINDS else None  # Pairs of images and texts have no labels.
     label = label_kind(task or trained or default)
     if trained is None or label.name == trained:
         return label

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.configurable import Configurable
+from keras_vit.layers.configurable import Configurable, HoldsModel
 from keras_vit.layers.hints import Sharding
 from keras_vit.rules import integer
 
@@ -64,7 +64,7 @@ class ClassQueries(Configurable):
         return keras.KerasTensor((*vectors.shape[:2], self.num_classes), "float32")
 
 
-class WordQueries(ClassQueries):
+class WordQueries(HoldsModel, ClassQueries):
     """The same with the vectors of texts, which a text tower computes at each call.
 
     Args:

@@ -8,6 +8,16 @@ import keras
 from keras_vit.types import Tensor
 
 
+class HoldsModel:
+    """A layer around a model, whose configuration is an argument of the whole model."""
+
+    def get_config(self):
+        raise ValueError(
+            f"keras.models.clone_model cannot copy the layer {self.name!r}, which holds a model; use "
+            "type(model).from_config(model.get_config())"
+        )
+
+
 class Configurable(keras.layers.Layer):
     """A layer that stores each constructor argument as an attribute of its name, for `get_config`.
 

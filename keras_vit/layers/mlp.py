@@ -15,20 +15,24 @@ from keras_vit.rules import one_of
 from keras_vit.types import Shape, Tensor
 
 
+@keras.saving.register_keras_serializable("keras_vit")
 def _gelu_tanh(x):
     return keras.activations.gelu(x, approximate=True)
 
 
+@keras.saving.register_keras_serializable("keras_vit")
 def _gelu_erf(x):
     # LiteRT fuses this form into one GELU, and ONNX has all of its operations. Keras's own form becomes an
     # Erfc, which ONNX converters do not support.
     return 0.5 * x * (1.0 + ops.erf(x * 0.7071067811865476))
 
 
+@keras.saving.register_keras_serializable("keras_vit")
 def _quick_gelu(x):
     return x * ops.sigmoid(1.702 * x)
 
 
+@keras.saving.register_keras_serializable("keras_vit")
 def _silu(x):
     return x * ops.sigmoid(x)
 

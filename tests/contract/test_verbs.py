@@ -1,6 +1,7 @@
 """Every kind of model with everything that can be done with a model: it works, or is refused in one line."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import inspect
@@ -194,6 +195,34 @@ def reloaded(model, folder, _):
     assert_same_arrays(plain_arrays(keras.models.load_model(folder / "model.keras")), plain_arrays(model))
 
 
+def survives(copied):
+    """A copy of a compiled model, by a function of the model and a folder, is compiled in the same way."""
+
+    def check(model, folder, _):
+        model = type(model).from_config(model.get_config())
+        compile_model(model, total_steps=2)
+        copied_model = copied(model, folder)
+        assert copied_model.compiled and type(copied_model.optimizer) is type(model.optimizer)
+        assert (copied_model.loss is None) == (model.loss is None)
+        if type(copied_model) is type(model):
+            assert_same_arrays(plain_arrays(copied_model), plain_arrays(model))
+            for name in ("accumulation_steps", "random_seed", "total_steps"):
+                assert getattr(copied_model, name) == getattr(model, name)
+        else:
+            assert copied is cloned and type(copied_model).__name__ == "Functional"
+
+    return check
+
+
+def cloned(model, _):
+    return keras.models.clone_model(model)
+
+
+def saved(model, folder):
+    model.save(folder / "compiled.keras")
+    return keras.models.load_model(folder / "compiled.keras")
+
+
 def averaged(model, folder, file):
     """The mean of a model and another one of its kind."""
     other = type(model).from_config(model.get_config())
@@ -338,6 +367,10 @@ VERBS = {
     "quantize": (changed(lambda model: model.quantize("int8")), {*KINDS} - {"quantized"}),
     "copy": (lambda model, *_: type(model).from_config(model.get_config()), {*KINDS}),
     "save .keras": (reloaded, {*KINDS}),
+    "save .keras compiled": (survives(saved), {*KINDS}),
+    "copy compiled": (survives(lambda model, _: copy.deepcopy(model)), {*KINDS}),
+    # Keras makes a plain functional model of the layers, so it cannot copy those with models of their own.
+    "clone_model": (survives(cloned), {*KINDS} - {"DINO", "word detector"}),
     "average": (averaged, WITH_IMAGES - {"adapted", "quantized"}),
     "load auto": (loaded(), WITH_IMAGES),
     "load stored": (loaded(kind="stored"), WITH_IMAGES),
@@ -392,7 +425,7 @@ VERBS = {
 # OpenVINO is among the packages that only test-full installs.
 COSTLY = re.compile(
     "embed$|average|evaluate|retrieval|representations|knn|few_shot|probe|save .keras|load|train|export|"
-    "enable_lora|quantize|copy|finished"
+    "enable_lora|quantize|copy|clone_model|finished"
 )
 READING = re.compile("average|load|train")  # These are refused after a file was read.
 # Methods that layers, runs and other methods call.

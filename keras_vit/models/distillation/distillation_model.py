@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.configurable import HoldsModel
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import as_head, never_trained
 from keras_vit.models.backbones import backbone
@@ -122,7 +123,7 @@ class DistillationModel(ConfiguredModel):
         self.save()
 
 
-class Teacher(keras.layers.Layer):
+class Teacher(HoldsModel, keras.layers.Layer):
     """The outputs of a model for the student's images, without a gradient and without dropout.
 
     Args:

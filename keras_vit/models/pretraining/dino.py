@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.engine.step import weighted_mean
+from keras_vit.layers.configurable import HoldsModel
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import COLUMNS, FREE, ROWS, sharded
 from keras_vit.layers.weight_norm import WeightNormDense
@@ -249,7 +250,7 @@ def dino_loss(student, teacher, center, student_temperature, teacher_temperature
     return ops.sum(losses * pairs, axis=(1, 2)) / pairs.sum()
 
 
-class _Teacher(keras.layers.Layer):
+class _Teacher(HoldsModel, keras.layers.Layer):
     """The teacher's logits of views, without a gradient and without dropout, which training would have.
 
     Args:
