@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.interpolation import interpolation_weights
 from keras_vit.layers.configurable import HoldsModel
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import as_head, never_trained
@@ -158,7 +159,12 @@ def resized_maps(outputs, size):
     """
     if len(outputs.shape) < 4 or outputs.shape[1:3] == size:
         return outputs
-    return ops.image.resize(outputs, size, antialias=True, data_format="channels_last")
+    # Products, since TensorFlow resizes with antialiasing on the CPU alone, and not under XLA.
+    by_row, by_column = (
+        interpolation_weights(np.arange(new), new, old, "bilinear_antialias").astype("float32")
+        for new, old in zip(size, outputs.shape[1:3])
+    )
+    return ops.einsum("ij,bjkc,lk->bilc", by_row, outputs, by_column)
 
 
 def _check(student, teachers, features):

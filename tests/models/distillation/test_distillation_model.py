@@ -11,7 +11,7 @@ from reference.small import SMALL
 import keras_vit
 from keras_vit import evaluation, export
 from keras_vit.layers.dense import Dense
-from keras_vit.models.distillation.distillation_model import DistillationModel
+from keras_vit.models.distillation.distillation_model import DistillationModel, resized_maps
 from keras_vit.models.distillation.stored_outputs import StoredOutputs
 from keras_vit.training import SGD, DistillationLoss
 
@@ -56,6 +56,33 @@ def test_only_the_student_is_trained_and_the_teachers_are_not_in_checkpoints():
         np.testing.assert_array_equal(numpy(weight), value)
     stored = {id(weight) for weight in model.weights if getattr(weight, "in_checkpoints", True)}
     assert stored == {id(weight) for weight in student.weights}
+
+
+@pytest.mark.parametrize("size", [(4, 6), (9, 16), (20, 10)])
+def test_maps_are_resized_with_antialiasing(size, rng):
+    maps = rng.standard_normal((2, 8, 12, 3)).astype("float32")
+    expected = keras.ops.image.resize(maps, size, antialias=True, data_format="channels_last")
+    assert_close(numpy(resized_maps(maps, size)), numpy(expected), 1e-5)
+
+
+@pytest.mark.tensorflow_only("JAX always computes by XLA")
+def test_xla_resizes_maps(rng):
+    import tensorflow as tf
+
+    maps = rng.standard_normal((2, 8, 12, 3)).astype("float32")
+    compiled = tf.function(lambda maps: resized_maps(maps, (4, 6)), jit_compile=True)
+    assert_close(numpy(compiled(maps)), numpy(resized_maps(maps, (4, 6))), 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only("JAX always computes by XLA")
+def test_maps_of_a_teacher_of_another_size_are_computed_by_xla():
+    """Keras compiles the step by XLA on one GPU."""
+    student = segmenter(1)
+    model = DistillationModel(student, [segmenter(2, image_size=32)])
+    model.compile("adam", DistillationLoss(), jit_compile=True)
+    inputs = {name: prepare(IMAGES) for name, prepare in model.preprocessing.items()}
+    assert np.isfinite(model.train_on_batch(inputs, np.zeros((3, 1))))
 
 
 @pytest.mark.parametrize("dtype", some(["mixed_bfloat16", "mixed_float16"], 2))
