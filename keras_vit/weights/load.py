@@ -290,6 +290,9 @@ def from_pretrained(
         reset += dense_heads.reset_head(checkpoint, model, names, head)
     elif headed:
         reset += dense_heads.reset_classes(checkpoint, model, head)
+    unread = {layer.name for layer in encoder.layers} - {layer.name for layer in model.layers}
+    for name in unread if model.kind in heads else ():
+        _remove(arrays, f"{name}/")  # such as the blocks after the last one that the head reads
     _resize(arrays, encoder, stored, stored_grid)
     _assign(checkpoint, model, reset)
     model.initial_weights = tuple(reset)

@@ -44,11 +44,10 @@ def anything(form="small", **options):
 
 
 def dpt(readout="project", **options):
-    config = transformers.DPTConfig(
-        **{**VIT, "patch_size": 16, "image_size": 64},
-        **{"num_hidden_layers": 4, "intermediate_size": 40, "backbone_out_indices": [0, 1, 2, 3]},
-        **{"neck_hidden_sizes": [4, 6, 8, 10], "readout_type": readout, **NECK, **options},
-    )
+    small = {**VIT, **NECK, "patch_size": 16, "image_size": 64, "num_hidden_layers": 4}
+    small |= {"intermediate_size": 40, "backbone_out_indices": [0, 1, 2, 3]}
+    small |= {"neck_hidden_sizes": [4, 6, 8, 10], "readout_type": readout}
+    config = transformers.DPTConfig(**{**small, **options})
     return scaled(transformers.DPTForDepthEstimation(config))
 
 
@@ -118,6 +117,26 @@ def test_depth_anything_agrees_at_other_sizes_of_images(size, tmp_path, record_p
 @pytest.mark.parametrize("readout", ["ignore", "add", "project"])
 def test_dpt_is_read_and_written_with_equal_outputs(readout, tmp_path, record_property):
     check_both_directions(dpt(readout), tmp_path, images_of(64, 64), record_property)
+
+
+@pytest.mark.parametrize("blocks", [[3, 1, 2, 0], [0, 1, 2, 4]])
+def test_dpt_reads_blocks_by_increasing_numbers(blocks, tmp_path, record_property):
+    theirs = dpt(num_hidden_layers=6, backbone_out_indices=blocks)
+    model, _ = check_both_directions(theirs, tmp_path, images_of(64, 64), record_property)
+    assert model.read_blocks == tuple(sorted(blocks))
+
+
+@pytest.mark.parametrize("stages, blocks", [([-4, -3, -2, -1], (2, 3, 4, 5)), ([1, 2, 3, 5], (0, 1, 2, 4))])
+def test_depth_anything_reads_the_stages_of_its_backbone(stages, blocks, tmp_path, record_property):
+    backbone = transformers.Dinov2Config(
+        **VIT, num_hidden_layers=6, out_indices=stages, reshape_hidden_states=False
+    )
+    config = transformers.DepthAnythingConfig(
+        backbone_config=backbone, neck_hidden_sizes=[2, 4, 8, 16], reassemble_hidden_size=16, **NECK
+    )
+    theirs = scaled(transformers.DepthAnythingForDepthEstimation(config))
+    model, _ = check_both_directions(theirs, tmp_path, images_of(42, 42), record_property)
+    assert model.read_blocks == blocks
 
 
 def test_the_batch_norms_of_dpt_are_its_residual_units(tmp_path, record_property):

@@ -23,6 +23,7 @@ OTHER_FAMILIES = {
 }
 _UNUSED = "neck.fusion_stage.layers.0.residual_layer1"  # of the first fusion, which adds nothing
 _STAGE = "stage"  # what the names of a backbone's outputs begin with
+_DPT_BLOCKS = [2, 5, 8, 11]  # transformers' default, for any number of blocks
 
 
 def _inside(rows, prefix):
@@ -202,7 +203,9 @@ class DptForm(ModelForm):
             raise ValueError(
                 f"the blocks that its head reads are in {CONFIG} alone, which sha256 does not cover"
             )
+        sizes = sizes_of(arrays)
         is_dpt = keys["output_convolution/kernel"].startswith("head.head.")
+        _check(config, reassemble_factors=([*FACTORS],), head_in_index=(-1, LEVELS - 1))
         values = {"readout_type": "project", "depth_estimation_type": "relative", **config}
         readout = "project" if "readout_0/dense/kernel" in arrays else "ignore"
         options = {"quantity": "disparity", "upsampling": "double" if is_dpt else "match", "readout": readout}
@@ -212,17 +215,25 @@ class DptForm(ModelForm):
             options["readout"] = values["readout_type"]
         elif not is_dpt and values["depth_estimation_type"] == "metric":
             options |= {"quantity": "metric", "max_depth": float(values["max_depth"] or 1)}
+        elif not is_dpt:
+            # transformers multiplies relative depths by it, too.
+            _check(config, max_depth=(1, None))
+        head_norm = "batch" if "fusion_0/unit_1/norm_0/gamma" in arrays else None
+        if is_dpt:
+            _check(config, use_bias_in_fusion_residual=(None, head_norm is None))
         return {
-            **sizes_of(arrays),
+            **sizes,
             **options,
             "blocks": _blocks(config),
             "readout_activation": hub_config.activation(config.get("hidden_act", "gelu")),
-            "head_norm": "batch" if "fusion_0/unit_1/norm_0/gamma" in arrays else None,
+            "head_norm": head_norm,
         }
 
     def adapted(self, model, arrays, config):
         options = {name: getattr(model, name) for name in ("readout", "upsampling", "head_norm", "head_size")}
-        return arrays, {**config, "depth": HeadOptions(options, activation=model.value_activation)}
+        # Blocks after the last one that is read are in no model.
+        last = {"num_layers": max(model.read_blocks) + 1}
+        return arrays, {**config, **last, "depth": HeadOptions(options, activation=model.value_activation)}
 
     def unsupported(self, model, config):
         is_metric = model.quantity == "metric"
@@ -316,17 +327,30 @@ class DptForm(ModelForm):
 FORMS = {"dpt_depth_estimator": DptForm()}
 
 
+def _check(config, **supported):
+    """Raise ValueError unless each field has one of its values, of which the first is the default."""
+    for name, values in supported.items():
+        if config.get(name, values[0]) not in values:
+            expected = " or ".join(map(repr, values))
+            raise ValueError(f"{CONFIG}: {name} must be {expected}; got {config[name]!r}")
+
+
 def _blocks(config):
-    """The blocks that config.json says are read, or None for the default."""
+    """The numbers of the blocks that config.json says are read, from 0.
+
+    Like transformers, it takes them by increasing numbers, in whatever order they are stated.
+    """
     backbone = config.get("backbone_config")
     if not backbone:
-        blocks, first = config.get("backbone_out_indices"), 0
+        stages, first, count = config.get("backbone_out_indices", _DPT_BLOCKS), 0, 0
     else:
-        blocks, first = backbone.get("out_indices"), 1
-        if blocks is None and (names := backbone.get("out_features")):
+        # Stage 0 is the embeddings, and the last stage is the output of the last block.
+        stages, first, count = backbone.get("out_indices"), 1, backbone.get("num_hidden_layers", 12) + 1
+        if stages is None and (names := backbone.get("out_features")):
             numbers = [str(name).removeprefix(_STAGE) for name in names]
-            blocks = [int(text) if text.isdecimal() else text for text in numbers]
-    if blocks is None:
-        return None
-    items(integer(at_least=first), LEVELS).check(f"{CONFIG}: the blocks that are read", blocks)
-    return tuple(block - first for block in blocks)
+            stages = [int(text) if text.isdecimal() else text for text in numbers]
+    field = f"{CONFIG}: the blocks that are read"
+    items(integer(), LEVELS).check(field, stages)
+    stages = sorted({stage + count if stage < 0 else stage for stage in stages})
+    items(integer(at_least=first), LEVELS).check(field, stages)
+    return tuple(stage - first for stage in stages)

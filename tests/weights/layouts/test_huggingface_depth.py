@@ -117,6 +117,28 @@ REFUSED = {
     "kind of depth": ("metric", {"depth_estimation_type": "stereo"}, "must be one of 'relative', 'metric'"),
     "no object": ("disparity", {"backbone_config": ["dinov2"]}, "as the backbone; got None"),
     "readout": ("DPT with norms", {"readout_type": "mean"}, "readout_type must be one of 'ignore', 'add'"),
+    "other map": ("DPT", {"head_in_index": 2}, "config.json: head_in_index must be -1 or 3; got 2"),
+    "other map of Depth Anything": (
+        "disparity",
+        {"head_in_index": 0},
+        "head_in_index must be -1 or 3; got 0",
+    ),
+    "factors": (
+        "disparity",
+        {"reassemble_factors": [4, 2, 1, 0.25]},
+        r"reassemble_factors must be \[4, 2, 1, 0.5\]; got \[4, 2, 1, 0.25\]",
+    ),
+    "factor of a relative depth": ("disparity", {"max_depth": 20}, "max_depth must be 1 or None; got 20"),
+    "bias before a norm": (
+        "DPT with norms",
+        {"use_bias_in_fusion_residual": True},
+        "use_bias_in_fusion_residual must be None or False; got True",
+    ),
+    "default blocks": (
+        "DPT",
+        {"backbone_out_indices": None},
+        "blocks must be increasing numbers from 0 to 3",
+    ),
 }
 
 
@@ -127,6 +149,44 @@ def test_other_configurations_are_refused(name, tmp_path):
     changed(tmp_path / "model", **values)
     with pytest.raises(ValueError, match=message):
         from_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize("indices", [[3, 0, 2, 1], [-4, -3, -2, -1]])
+def test_blocks_are_read_by_increasing_numbers(indices, tmp_path):
+    name = "DPT" if indices[0] > 0 else "disparity"
+    save_weights(made(name), tmp_path / "model", "huggingface")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    if name == "DPT":
+        changed(tmp_path / "model", backbone_out_indices=indices)
+    else:
+        changed(tmp_path / "model", backbone_config=config["backbone_config"] | {"out_indices": indices})
+    assert from_pretrained(tmp_path / "model").read_blocks == (0, 1, 2, 3)
+
+
+def test_blocks_after_the_last_one_that_is_read_are_not_needed(tmp_path):
+    encoder, head = MODELS["DPT"]
+    encoder = randomize(VisionTransformer(**{**encoder, "num_layers": 6}), 0.1)
+    model = randomize(DepthEstimator(encoder, **head, blocks=(0, 1, 2, 4)), 0.1)
+    save_weights(model, tmp_path / "model", "huggingface")
+    written = from_pretrained(tmp_path / "model")
+    assert written.encoder.num_layers == 5
+    assert_close(numpy(written(images_for(model))), numpy(model(images_for(model))), 1e-6)
+
+    changed(tmp_path / "model", backbone_out_indices=[0, 1, 2, 3])
+    model, again = DepthEstimator(encoder, **head, blocks=(0, 1, 2, 3)), from_pretrained(tmp_path / "model")
+    own = {weight.path: weight for weight in written.weights}
+    for weight in model.weights:
+        weight.assign(own[weight.path])
+    assert_close(numpy(again(images_for(model))), numpy(model(images_for(model))), 1e-6)
+
+
+def test_a_head_of_another_number_of_maps_is_refused(tmp_path):
+    file = save_weights(made("disparity"), tmp_path / "model", "huggingface")
+    arrays = {name: x for name, x in read_arrays(file).items() if "reassemble_stage.layers.3." not in name}
+    file.with_suffix(".json").unlink()
+    write_arrays(arrays.items(), file, "float32")
+    with pytest.raises(ValueError, match="a head of 4 maps and three convolutions; it lacks reassemble_3"):
+        from_pretrained(file.parent)
 
 
 @pytest.mark.parametrize(
