@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import warnings
 import zipfile
 
@@ -25,6 +26,8 @@ DIGEST_KEY = "keras_vit_configuration_sha256"  # of the digest of the configurat
 LONGEST_HEADER = 10_000  # bytes; NumPy's own bound for untrusted files
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # The others expand a byte to as much as a megabyte.
 UNPACKED = 2**30  # bytes that a file of any size may declare
+# What torch.compile, data parallelism and the recomputation of activations add to the names of modules.
+_WRAPPERS = re.compile(r"(?<![^./])(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 EXPANSION = 20  # A larger file may declare this many times its size; weights hardly compress.
 
 
@@ -72,6 +75,25 @@ def load_arrays(path, subtree=None):
         if not key.isprintable():
             raise ValueError(f"{path} is no checkpoint: it has the key {ascii(key)}")
     return arrays
+
+
+def without_wrappers(arrays):
+    """The arrays by their keys without what PyTorch's wrappers of modules add to them.
+
+    Raises:
+        ValueError: if a key occurs with and without these.
+
+    Example:
+        >>> without_wrappers({"_orig_mod.blocks.0._orig_mod.norm1.bias": 0})
+        {'blocks.0.norm1.bias': 0}
+    """
+    keys = {}
+    for key in arrays:
+        short = _WRAPPERS.sub("", key)
+        if short in keys:
+            raise ValueError(f"the file holds {keys[short]} and {key}: two models, or one array twice")
+        keys[short] = key
+    return {short: arrays[key] for short, key in keys.items()}
 
 
 def float_arrays(arrays, path):

@@ -21,7 +21,13 @@ from keras_vit.models.vit.schema import DEFAULTS, OPTIONS
 from keras_vit.rules import one_of
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights.architecture import infer_arguments
-from keras_vit.weights.array_files import check_unpacked_size, check_zip, float_arrays, load_arrays
+from keras_vit.weights.array_files import (
+    check_unpacked_size,
+    check_zip,
+    float_arrays,
+    load_arrays,
+    without_wrappers,
+)
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.catalogue import find, license_note, resolve
 from keras_vit.weights.class_names import class_names
@@ -137,6 +143,7 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         return _of_keras(path, variant)
     arrays = load_arrays(path, subtree)
     with named(path):
+        arrays = without_wrappers(arrays)
         check_family(arrays)
         layout = detect_layout(arrays)
         skipped = {*layout.skipped_keys(arrays)} if layout else ()

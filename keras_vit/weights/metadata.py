@@ -24,11 +24,16 @@ def read_metadata(path, layout, verified=False):
 
     Returns:
         (dict of options, name of the file that was read or None). `image_size` is that of the weights.
+        What the project's files state replaces what `NAME.json` has, if they changed since they were saved
+        together.
 
     Raises:
         ValueError: if such a file is not JSON, describes another kind of model, or was saved with other
             weights than the checkpoint file has.
     """
+    config = path.with_name(layout.config_files[0]) if layout.config_files else None
+    if config is not None and (path.name not in WEIGHTS or not config.is_file()):
+        config = None
     sidecar = path.with_name(f"{path.stem}.json")
     metadata = read_json(sidecar, {}) if sidecar.name not in SIDECARS else {}
     if metadata.get("format") == FORMAT:
@@ -40,17 +45,35 @@ def read_metadata(path, layout, verified=False):
             )
         if verified and stored != _digest(metadata.get("arguments")):
             return _ignored(sidecar)
-        return _options(metadata.get("arguments"), sidecar.name), sidecar.name
-    config = path.with_name(layout.config_files[0]) if layout.config_files else None
-    if config is None or path.name not in WEIGHTS or not config.is_file():
+        options = _options(metadata.get("arguments"), sidecar.name)
+        if config is None or _are_as_saved(path.parent, layout, metadata.get("files")):
+            return options, sidecar.name
+        if verified:
+            _ignored(config)
+            return options, sidecar.name
+        return {**options, **_configured(config, layout)}, config.name
+    if config is None:
         return {}, None
     if verified:
         return _ignored(config)
+    return _configured(config, layout), config.name
+
+
+def _configured(config, layout):
+    """The options in the configuration files of a layout's project."""
     try:
-        options = layout.read_config(path.parent)
+        options = layout.read_config(config.parent)
     except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError) as error:
         raise ValueError(f"{config.name} is not in the format of {layout.name}: {error!r}") from None
-    return checked_options(options, config.name), config.name
+    return checked_options(options, config.name)
+
+
+def _are_as_saved(folder, layout, digests):
+    """Whether the configuration files in a folder have these digests by name; None if none were saved."""
+    files = [folder / name for name in layout.config_files]
+    if not isinstance(digests, dict):
+        return True
+    return all(_digest(read_json(file)) == digests.get(file.name) for file in files if file.is_file())
 
 
 def _ignored(file):
@@ -60,15 +83,18 @@ def _ignored(file):
     return {}, None
 
 
-def sidecar_text(config, layout, digest=None):
+def sidecar_text(config, layout, digest=None, files=None):
     """The text of `NAME.json`.
 
     Args:
         config: `model.get_config()`.
         layout: The layout's name.
         digest: `configuration_digest(config)`, if the weights file also holds it.
+        files: dict from the names of the project's configuration files to their values, if any are saved.
     """
     metadata = {"format": FORMAT, "layout": layout, **({"digest": digest} if digest else {})}
+    if files:
+        metadata["files"] = {file: _digest(values) for file, values in files.items()}
     return json.dumps({**metadata, "arguments": _arguments_in(config)}, indent=1, allow_nan=False) + "\n"
 
 
@@ -81,8 +107,8 @@ def configuration_digest(config):
     return _digest(_arguments_in(config))
 
 
-def _digest(arguments):
-    return hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()
+def _digest(values):
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _arguments_in(config):

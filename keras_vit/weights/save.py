@@ -99,7 +99,8 @@ def save_weights(
     digest = configuration_digest(config)
     configs = layout.write_config({**config, **parts.head()}) if layout.in_folder else []
     configs[:1] = [form.written_config(model, values) for values in configs[:1]]
-    texts = [sidecar_text(config, name, digest), *map(as_text, configs)]
+    project = dict(zip(layout.config_files, configs))
+    texts = [sidecar_text(config, name, digest, project), *map(as_text, configs)]
     new_folder = not file.parent.exists()
     file.parent.mkdir(exist_ok=True)
     try:

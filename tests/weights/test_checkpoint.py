@@ -2,6 +2,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 
 import numpy as np
 import pytest
@@ -79,6 +80,34 @@ def test_a_file_with_two_models_is_refused_and_a_subtree_of_it_is_read(one, othe
     path = write(stored, tmp_path / "two.npz")
     refused(path, "two models", f"holds (.* and )?{one}embedding/kernel", f" {other}embedding/kernel( and|:)")
     assert read_checkpoint(f"{path}:{other.strip('/')}").layout == "vit_jax"
+
+
+WRAPPED = {
+    "parallel": lambda key: f"module.{key}",
+    "compiled": lambda key: f"_orig_mod.{key}",
+    "compiled in parallel": lambda key: f"module._orig_mod.{key}",
+    "compiled blocks": lambda key: re.sub(r"\.(\d+)\.", r".\1._orig_mod.", key),
+    "sharded": lambda key: f"_fsdp_wrapped_module.{key}",
+    "recomputed blocks": lambda key: re.sub(r"\.(\d+)\.", r".\1._checkpoint_wrapped_module.", key),
+    "compiled tower": lambda key: re.sub(r"^(\w+)\.", r"\1._orig_mod.", key),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPED)
+@pytest.mark.parametrize("name", ["timm_token", "hf_vit"])
+def test_weights_of_a_wrapped_module_of_torch_are_those_of_the_module(name, wrapper, tmp_path):
+    stored, options = base(name).arrays, base(name).options
+    path = base(name).write(tmp_path, {WRAPPED[wrapper](key): array for key, array in stored.items()})
+    read = read_checkpoint(path, **options)
+    assert (read.unknown, {*read.keys.values()}) == ([], {*stored} - {*read.skipped})
+
+
+def test_arrays_with_and_without_a_wrapper_are_two_models(tmp_path):
+    stored = base("timm_token").arrays
+    path = write(
+        stored | {f"module.{key}": array for key, array in stored.items()}, tmp_path / "a.safetensors"
+    )
+    refused(path, "two models, or one array twice", r"holds (blocks\S+) and module\.\1:")
 
 
 def test_a_file_of_no_layout_is_refused_with_some_of_its_keys(tmp_path):

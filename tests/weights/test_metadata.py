@@ -1,8 +1,10 @@
 """NAME.json, and which metadata files are read."""
 
 import functools
+import hashlib
 import json
 import math
+import shutil
 
 import pytest
 from made import refusals
@@ -151,3 +153,38 @@ def test_it_may_be_edited_or_removed_or_come_from_an_earlier_version(tmp_path):
         assert read_checkpoint(path).arguments["activation"] == "quick_gelu"
     sidecar.unlink()
     assert read_checkpoint(path, num_heads=3).arguments["activation"] != "quick_gelu"
+
+
+def edited(folder, name="config.json", **values):
+    """A copy of a folder whose configuration file has other values."""
+    copy = folder.with_name("edited")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(folder, copy)
+    stored = json.loads((folder / name).read_text())
+    (copy / name).write_text(json.dumps(stored | values))
+    return copy
+
+
+def test_a_configuration_that_was_edited_replaces_what_was_saved_beside_it(tmp_path):
+    model = small(dropout_rate=0.1, stochastic_depth_rate=0.2)
+    folder = save_weights(model, tmp_path / "model", "huggingface").parent
+    labels = {str(i): name for i, name in enumerate(NAMES)}
+    again = from_pretrained(edited(folder, id2label=labels, layer_norm_eps=1e-3, num_attention_heads=2))
+    assert (again.class_names, again.norm_epsilon, again.num_heads) == (NAMES, 1e-3, 2)
+    assert again.stochastic_depth_rate == 0.2  # which config.json does not state
+    again = from_pretrained(edited(folder, "preprocessor_config.json", image_mean=[0.1, 0.2, 0.3]))
+    assert again.preprocessing.mean == (0.1, 0.2, 0.3)
+    refused(edited(folder, hidden_size=24), "hidden_size")
+
+
+def test_a_configuration_in_another_format_is_as_it_was_saved(tmp_path):
+    folder = save_weights(small(), tmp_path / "model", "huggingface").parent
+    assert read_checkpoint(edited(folder)).configuration == "model.json"
+
+
+def test_a_digest_does_not_cover_an_edited_configuration(tmp_path):
+    file = save_weights(small(), tmp_path / "model", "huggingface")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    with pytest.warns(UserWarning, match="config.json is not read because sha256 does not cover it"):
+        model = from_pretrained(edited(file.parent, num_attention_heads=2) / file.name, sha256=digest)
+    assert model.num_heads == 3

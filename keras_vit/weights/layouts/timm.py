@@ -116,7 +116,7 @@ class Timm(Layout):
         ]
     )
     anchors = ("patch_embed.proj.weight", "embeds.proj.weight")
-    prefixes = ("", "module.", *(name for module in _EXTENSIONS for name in getattr(module, "PREFIXES", ())))
+    prefixes = ("", *(name for module in _EXTENSIONS for name in getattr(module, "PREFIXES", ())))
     without_prefix = re.compile(joined(_EXTENSIONS, "WITHOUT_PREFIX"))
     prefix_positions = None
     supported = {

@@ -16,7 +16,6 @@ ANCHORS = {
 PREFIXES = {
     "vit_jax": ("opt/target/", "params/", "params/img/", "img/"),
     "big_vision": ("", "opt/target/", "img/", "params/img/"),
-    "timm": ("module.",),
     "huggingface": ("", "deit."),
 }
 BLOCK, POOLING = "Transformer/encoderblock_3/", "params/MAPHead_0/"
@@ -74,7 +73,7 @@ def test_unknown_names_are_reported(layout):
         assert read_one(layout, key) == MappedArrays({}, {}, [key], [])
 
 
-@pytest.mark.parametrize("name", ["token", "bigvision_map", "timm_token", "hf_vit"])
+@pytest.mark.parametrize("name", ["token", "bigvision_map", "hf_vit"])
 def test_a_file_is_read_with_each_prefix(golden, name):
     file, layout = stored(golden, name), GOLDENS[name][1]
     own = {"big_vision": "params/", "huggingface": "vit."}.get(layout, "")
