@@ -103,7 +103,7 @@ def _nearest_pairs(index, rows, threshold):
 def _unit_vectors(vectors):
     """Vectors of length 1 in float32: rounding to float16 changes lengths more than directions."""
     vectors = vectors.astype("float32")
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def _joined(group, pairs):

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+from pyarrow import compute
 
 from keras_vit.messages import did_you_mean, one_line, printable
 from keras_vit.search.approximate import ENGINES, EXACT_ROWS
@@ -116,15 +117,22 @@ class ImageIndex:
         """The files that are not in the index as they are now: dict from absolute paths to (bytes, time)."""
         stale = {}
         for path in map(os.path.abspath, paths):
-            status = os.stat(path)
-            state = (status.st_size, status.st_mtime_ns)
+            state = _state(path)
             if path not in self.files or tuple(self.files[path][1:]) != state:
                 stale[path] = state
         return stale
 
     def is_stale(self, path: str) -> bool:
         """Whether the file of an image of the index is gone or has changed; False if its state is unknown."""
-        return self.files[path][1] is not None and (not os.path.exists(path) or bool(self.changed([path])))
+        _, *state = self.files[path] if self._files is not None else self._file(path)
+        return state[0] is not None and (not os.path.exists(path) or tuple(state) != _state(path))
+
+    def _file(self, path):
+        """As `files[path]`; for a few paths of many it takes less time than to make `files`."""
+        rows = np.flatnonzero(compute.equal(self.rows["path"], path).to_numpy())
+        [row] = rows[~self._removed[rows]].tolist()
+        _, *state = (self.rows[name][row].as_py() for name in STATE)
+        return row, *state
 
     @property
     def vectors(self) -> np.ndarray:
@@ -327,6 +335,12 @@ class ImageIndex:
 
     def _new_path(self, kind):
         return self.folder / f"{kind}-{secrets.token_hex(8)}"
+
+
+def _state(path):
+    """(bytes, time of change in nanoseconds) of a file."""
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
 
 
 def open_index(folder: Path, check: bool = False) -> ImageIndex:

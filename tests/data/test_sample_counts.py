@@ -34,6 +34,18 @@ def test_tar_files_have_the_counts_of_the_metadata_beside_them(tar, file):
         load_dataset(f"webdataset:{tar}")
 
 
+def test_tar_files_have_the_splits_of_the_metadata_beside_them(tar):
+    other = json.dumps(METADATA["_info.json"]).replace('"train"', '"validation"')
+    (tar.parent / "_info.json").write_text(other)
+    message = "a.tar' is of the split 'train' by its path, and 'validation' as _info.json beside it says"
+    with pytest.raises(ValueError, match=message):
+        load_dataset(f"webdataset:{tar}")
+    tar.rename(tar.parent / "val-a.tar")
+    (tar.parent / "_info.json").write_text(other.replace("a.tar", "val-a.tar"))
+    with pytest.raises(ValueError, match="no samples to train on"):
+        load_dataset(f"webdataset:{tar.parent}")
+
+
 def test_remote_metadata_are_compared(tar, monkeypatch):
     monkeypatch.setattr(remote_files, "WAITS", (0, 0, 0))
     (tar.parent / "sizes.json").write_text('{"a.tar": 25}')

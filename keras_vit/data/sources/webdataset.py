@@ -74,7 +74,7 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
         of_split[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
         skipped.extend(f"{path}/{name}" for name in names)
         counts[path] = len(places) + len(names)
-    check_counts(counts)
+    check_counts(counts, shards)
     rows = {split: of_split for split, of_split in rows.items() if of_split[1]}
     if not rows or seed is not None and "train" not in rows:
         raise ValueError(f"no samples to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
