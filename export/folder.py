@@ -103,12 +103,13 @@ def export_folder(
     Returns:
         dict, as in `verification.json`: the `dataset` (None: noise) and the number of `images`; the task's
         primary metric as `judged`; the row of `Reference.measure` for `live` and for each of the `formats`,
-        with its `path`, `export_seconds` and `warning` (or None); the `versions` and `seconds`.
+        with its `path`, `export_seconds` and `warning` (or None); as `failed` the reason for each format that
+        is not written, such as an export beyond its tolerance; the `versions` and `seconds`.
 
     Raises:
         ValueError: if the folder exists, an argument is unknown, weights are not finite, a format
-            cannot hold the model, or an export exceeds its format's tolerance. Nothing is left
-            under its name then.
+            cannot hold the model, or every export, or the SavedModel, exceeds its format's tolerance. Nothing
+            is left under its name then.
         ImportError: if ONNX's or OpenVINO's packages are not installed.
 
     Example:
@@ -172,16 +173,25 @@ def export_folder(
             measured = Measurement(live_row["score"], *on, get_task(task).primary_metric_title, size)
             known = dataclasses.replace(known, accuracy=(*known.accuracy, measured))
         job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job), facts=known)
-        rows = {}
+        rows, failed = {}, {}
         compared = {"": reference, **(references(towers, reference) if of_towers else {})}
         written = [*in_order(chosen), *of_towers]
         for format in tqdm(written, "exporting", unit="format", delay=2, disable=None):
             target = format.target(folder, job)
-            row = _export(format, job, target, compared[format.part])
-            rows[format.name] = {"path": str(path / target.relative_to(folder)), **row}
+            try:
+                row = _export(format, job, target, compared[format.part])
+            except ValueError as error:
+                failed[format.name] = f"the {format.name} export is discarded: {error}"
+                if format is SAVED_MODEL:  # All others are made of it.
+                    raise ValueError(failed[format.name]) from None
+                _remove(target, format)
+            else:
+                rows[format.name] = {"path": str(path / target.relative_to(folder)), **row}
         if SAVED_MODEL not in chosen:
             shutil.rmtree(job.saved_model.parent)
             del rows[SAVED_MODEL.name]
+        if not rows:
+            raise ValueError("; ".join(failed.values()))
         for name, content in text_files(towers).items() if of_towers else ():
             (folder / "text" / name).write_bytes(content)
         installed = {d.name: d.version for d in distributions() if d.name in VERSIONS_OF}
@@ -191,6 +201,7 @@ def export_folder(
             "judged": get_task(task).primary_metric,
             "live": live_row,
             "formats": rows,
+            "failed": failed,
             "versions": {"keras_vit": description.version, **installed},
             "seconds": time.perf_counter() - start,
         }
@@ -216,11 +227,19 @@ def _export(format, job, target, reference):
     row = reference.measure(opened if callable(opened) else ExportedModel(*opened).main_output, target)
     images = len(reference.images)
     outputs = outputs_of(reference.description)
-    try:
-        warning = format.tolerance.check(row, images, outputs, reference.outputs)
-    except ValueError as error:
-        raise ValueError(f"the {format.name} export is discarded: {error}") from None
+    warning = format.tolerance.check(row, images, outputs, reference.outputs)
     return {**row, "export_seconds": seconds, "warning": warning, "delegates": format.delegates}
+
+
+def _remove(target, format):
+    """Remove what was written of a format, and its folder if nothing else is in it."""
+    if target.is_dir():
+        shutil.rmtree(target)
+    else:
+        for file in (target, target.with_suffix(format.beside)) if format.beside else (target,):
+            file.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        target.parent.rmdir()
 
 
 @contextlib.contextmanager

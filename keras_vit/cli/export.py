@@ -81,6 +81,8 @@ def run(args):
     added = (folder / "result.json").exists()  # a version was added to an export
     args.output = folder / (f"result-{args.version}.json" if added else "result.json")
     report(args, {"model": args.model, **result}, summary(result))
+    if result["failed"]:
+        raise ValueError("; ".join(result["failed"].values()))
 
 
 def summary(found):

@@ -59,6 +59,8 @@ def _finish(config, workdir, record):
         model = open_live(workdir.path)
         keras_vit.export.export_folder(model, folder, FORMATS, **export_options, **page)
     exported = json.loads((folder / "verification.json").read_text())
+    if exported["failed"]:
+        raise ValueError("; ".join(exported["failed"].values()))
     paths = {name: exported["formats"][key]["path"] for name, key in FILES.items()}
     result = {**record, **paths, "figures": figures, "export": exported}
     workdir.write_result(result)

@@ -8,7 +8,7 @@ from made.folders import write_table
 from made.servers import Server, serving
 from reference.comparing import assert_close
 
-from keras_vit import from_pretrained
+from keras_vit import export, from_pretrained
 from keras_vit.cli.export import _facts, _name
 from keras_vit.cli.parser import parser
 from keras_vit.export import description, open_exported
@@ -44,6 +44,21 @@ def test_it_prints_a_table_and_writes_the_result(exported, model, images):
     if "hub" in formats:
         page = (path / "hub" / "pets.md").read_text()
         assert "Apache-2.0" in page and str(images) not in page
+
+
+def test_a_format_beyond_its_bound_is_named_and_the_others_are_listed(
+    model, keras_vit, tmp_path, monkeypatch
+):
+    row = dict.fromkeys(("score", "agreement", "max_logit_difference", "mean_logit_difference", "warning"))
+    row |= {"bytes": 2048, "ms_batch_1": 1.0, "ms_batch_16": 9.0, "path": "e/m.tflite", "delegates": {}}
+    report = {"judged": "accuracy", "live": row, "formats": {"tflite_float32": row}, "images": 2}
+    report |= {"dataset": None, "failed": {"onnx": "the onnx export is discarded: its outputs differ"}}
+    monkeypatch.setattr(export, "export_folder", lambda *_, **options: report)
+    (tmp_path / "export").mkdir()
+    done = keras_vit("export", "--model", model, "--output", tmp_path / "export", status=2)
+    assert done.stderr == "keras-vit: the onnx export is discarded: its outputs differ\n"
+    assert "e/m.tflite" in done.stdout
+    assert json.loads((tmp_path / "export" / "result.json").read_text())["failed"] == report["failed"]
 
 
 def test_an_export_is_downloaded(exported, keras_vit, images, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 import json
 import tarfile
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -42,6 +43,46 @@ def test_an_export_beyond_its_tolerance_is_discarded(model, copied, tmp_path, mo
     monkeypatch.setattr(exporting, "ExportedModel", Skewed)
     with pytest.raises(ValueError, match="the saved_model export is discarded: its outputs differ"):
         export_folder(model, tmp_path / "export", ("saved_model",))
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Names of formats whose files are beyond their tolerance; the others are written without a check."""
+    names = set()
+
+    def export(format, job, target, reference):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for file in (target, target.with_suffix(format.beside)) if format.beside else (target,):
+            file.write_text(format.name)
+        if format.name in names:
+            raise ValueError("its outputs differ")
+        return {"score": None}
+
+    reference = mock.Mock(images=np.zeros((2, 16, 16, 3)), **{"measure.return_value": {"score": None}})
+    monkeypatch.setattr(exporting, "_export", export)
+    monkeypatch.setattr(exporting, "live_reference", lambda *_: reference)
+    return names
+
+
+def test_of_several_formats_those_that_do_not_fail_stay(failing, model, tmp_path):
+    failing |= {"tflite_float16", "onnx"}
+    report = export_folder(
+        model, tmp_path / "export", precisions=("float32", "float16"), formats=("tflite", "onnx")
+    )
+    expected = {name: f"the {name} export is discarded: its outputs differ" for name in failing}
+    assert report["failed"] == expected and [*report["formats"]] == ["tflite_float32"]
+    assert {file.name for file in (tmp_path / "export").iterdir()} == {
+        "model_float32.tflite",
+        "verification.json",
+    }
+
+
+@pytest.mark.parametrize("name", ["saved_model", "onnx"])
+def test_nothing_stays_if_all_formats_fail(name, failing, model, tmp_path):
+    failing.add(name)
+    with pytest.raises(ValueError, match=f"^the {name} export is discarded: its outputs differ$"):
+        export_folder(model, tmp_path / "export", ("onnx",))
     assert [*tmp_path.iterdir()] == []
 
 
