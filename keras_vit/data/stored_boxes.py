@@ -89,6 +89,8 @@ def class_of(value, where, expected="the number or name of a class"):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{where}: expected {expected}; got {article(type(value).__name__)}")
+    if value == "":
+        raise ValueError(f"{where}: expected {expected}; got ''")
     return value
 
 

@@ -36,13 +36,13 @@ def parse_numbers(value, where, kind):
 
     Example:
         >>> from keras_vit.labels import label_kind
-        >>> parse_numbers("7", "a.cls", label_kind("single_label"))
+        >>> parse_numbers("7.0", "a.cls", label_kind("single_label"))
         7
         >>> parse_numbers([0.5, 2], "a.json", label_kind("regression"))
         (0.5, 2.0)
     """
     words = value.split() if isinstance(value, str) else value if isinstance(value, list) else [value]
-    number = int if kind.has_classes else float
+    number = _whole if kind.has_classes else float
     try:
         numbers = tuple(number(word) for word in words)
         fits = not any(isinstance(word, bool) or number(word) != float(word) for word in words)
@@ -60,6 +60,16 @@ def parse_numbers(value, where, kind):
         )
         raise ValueError(f"{where}: expected {expected} as label; got {value!r}")
     return numbers[0] if kind.is_class_id else numbers
+
+
+def _whole(word):
+    """The int that a number or a text is, of which "1.0" is 1; ValueError for fractions."""
+    try:
+        return int(word)
+    except ValueError:
+        if not float(word).is_integer():
+            raise
+        return int(float(word))
 
 
 def is_unknown(value):

@@ -7,7 +7,7 @@ import xml.etree.ElementTree
 from keras_vit.data.box_files.labeled import LabeledImage, size_of_labels
 from keras_vit.data.files import SPLIT_NAMES, read_text
 from keras_vit.data.folder_splits import folder_splits
-from keras_vit.data.stored_boxes import StoredObject, is_crowd, numbers_of
+from keras_vit.data.stored_boxes import StoredObject, class_of, is_crowd, numbers_of
 from keras_vit.messages import listed
 
 LISTS, TRAINVAL = ("Main", "ImageSets"), "trainval"
@@ -48,8 +48,8 @@ def read_voc(folder):
 def _content(path):
     """The root of an XML file of annotations; None for other XML files."""
     try:
-        content = xml.etree.ElementTree.fromstring(read_text(pathlib.Path(path)))
-    except xml.etree.ElementTree.ParseError as error:
+        content = xml.etree.ElementTree.fromstring(pathlib.Path(path).read_bytes())  # in its own encoding
+    except (OSError, ValueError, LookupError, xml.etree.ElementTree.ParseError) as error:
         raise ValueError(f"{path!r} is not a readable XML file: {error}") from None
     return content if content.tag == "annotation" else None
 
@@ -111,7 +111,8 @@ def _object(content, where):
     )
     # The first pixel is 1, and the last one belongs to the box.
     sides = (left - 1, top - 1, right, bottom)
-    return StoredObject(where, sides, _text(content, "name"), is_crowd(_text(content, "difficult"), where))
+    name = class_of(_text(content, "name"), where, "the name of a class")
+    return StoredObject(where, sides, name, is_crowd(_text(content, "difficult"), where))
 
 
 def _text(content, place):

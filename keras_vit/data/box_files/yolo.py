@@ -5,6 +5,7 @@ import pathlib
 
 from keras_vit.data.box_files.labeled import LabeledImage
 from keras_vit.data.files import SPLIT_NAMES, read_text
+from keras_vit.data.folder_splits import folder_splits
 from keras_vit.data.stored_boxes import StoredObject, numbers_of
 from keras_vit.messages import listed
 
@@ -16,7 +17,7 @@ def read_yolo(folder):
     """The images and the classes of YOLO's files.
 
     Without `train`, `val` or `test` in `data.yaml`, the images are those in folders `images`, and the names
-    of folders state the splits.
+    of folders state the splits; with some of these, they state the others.
 
     Args, Returns, Raises: See `coco.read_coco`.
     """
@@ -25,13 +26,14 @@ def read_yolo(folder):
     config, content = next((pair for pair in contents if "names" in pair[1]), (None, {}))
     if not configs:
         return None
-    names, values = _names(content.get("names"), listed(configs)), _numbers_of_points(content, config)
-    used, sets = {config}, _sets(folder, config, content)
+    names, points = _names(content.get("names"), listed(configs)), _numbers_of_points(content, config)
+    inside = [path for path in folder.images if IMAGES in folder.relative(path).split(os.sep)[:-1]]
+    sets = _sets(folder, config, content)
     if sets is None:
-        sets = {
-            path: (None, ()) for path in folder.images if IMAGES in folder.relative(path).split(os.sep)[:-1]
-        }
-    labeled = []
+        sets = dict.fromkeys(inside, (None, ()))
+    else:
+        sets |= _other_splits(folder, sets, [path for path in inside if path not in sets])
+    used, labeled = {config}, []
     for path, (split, stated_by) in sets.items():
         label = _labels_of(path, folder)
         objects = []
@@ -39,14 +41,20 @@ def read_yolo(folder):
             used.add(label)
             for line, text in enumerate(read_text(pathlib.Path(label)).splitlines(), 1):
                 if text.strip():
-                    objects.append(_object(text.split(), f"{label}, line {line}", names, values))
+                    objects.append(_object(text.split(), f"{label}, line {line}", names, points))
         labeled.append(LabeledImage(path, objects, split, stated_by, are_fractions=True))
-    stated_by = {file for _, files in sets.values() for file in files}
-    return (
-        used | {path for path in folder.paths[".txt"] if folder.relative(path) in stated_by},
-        labeled,
-        names,
-    )
+    lists = {file for _, files in sets.values() for file in files}
+    used |= {path for path in folder.paths[".txt"] if folder.relative(path) in lists}
+    return used, labeled, names
+
+
+def _other_splits(folder, sets, images):
+    """As `_sets`, of images with labels in folders of splits that the config does not name."""
+    named = {split for split, _ in sets.values()}
+    stated = folder_splits(folder.root, images)
+    labeled = {split for path, (split, _) in stated.items() if os.path.isfile(_labels_of(path, folder))}
+    wanted = labeled - named - {None}
+    return {path: (split, (of,)) for path, (split, of) in stated.items() if split in wanted}
 
 
 def _yaml(path):

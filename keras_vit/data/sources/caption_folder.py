@@ -3,8 +3,8 @@
 import dataclasses
 import os
 
-from keras_vit.data.files import SPLIT_NAMES, file_of_row, parse_json, read_csv, read_table, read_text
-from keras_vit.data.folder_splits import split_fields, split_of_row
+from keras_vit.data.files import file_of_row, parse_json, read_csv, read_table, read_text
+from keras_vit.data.folder_splits import split_among, split_fields, split_of_row
 from keras_vit.data.pairs import Texts
 from keras_vit.data.samples import samples_of_files
 
@@ -68,7 +68,7 @@ def load_caption_folder(root, files, *, on_bad_image="fail", seed=0):
 
 def _is_place(folder):
     """Whether a folder, relative to the root, is one of tables: the root, or a folder of a split."""
-    return not folder.parts or len(folder.parts) == 1 and folder.name.lower() in SPLIT_NAMES
+    return not folder.parts or len(folder.parts) == 1 and split_among(folder.parts)[0] is not None
 
 
 def _read_tables(root, tables):

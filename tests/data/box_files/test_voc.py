@@ -99,6 +99,14 @@ def test_images_may_have_another_suffix_than_their_labels_say(tmp_path):
     assert len(load(tmp_path, seed=None).split("train")) == 12
 
 
+def test_a_file_has_the_encoding_that_it_says(tmp_path):
+    write_voc(tmp_path)
+    path = tmp_path / "Annotations/00.xml"
+    text = path.read_text().replace("dog", "hérisson")
+    path.write_bytes(f'<?xml version="1.0" encoding="latin-1"?>{text}'.encode("latin-1"))
+    assert load(tmp_path).class_names == ("cat", "dog", "hérisson")
+
+
 @pytest.mark.parametrize("size", ["0", "", "  "])
 def test_an_unknown_size_is_not_compared(size, tmp_path):
     write_voc(tmp_path)
@@ -116,6 +124,7 @@ def test_an_unknown_size_is_not_compared(size, tmp_path):
             "object 0: expected 0 or 1 for whether an object is a crowd; got 'no'",
         ),
         ("<width>40<", "<width>²<", "size: expected a width and a height in pixels; got ²,"),
+        ("<name>dog</name>", "", "object 0: expected the name of a class; got ''"),
         ("<xmin>5</xmin>", "", "object 0: expected 4 numbers of a box; got"),
     ],
 )

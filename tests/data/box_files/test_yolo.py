@@ -45,6 +45,17 @@ def test_the_folders_of_splits_are_those_of_the_config(config, tmp_path):
         assert data.split_sources[split] == f"from {folder}"
 
 
+def test_folders_state_the_splits_that_the_config_does_not(tmp_path):
+    folders = [f"images/{name}" for name in ("train", "val", "test", "extra")]
+    write(tmp_path, "train: images/train\nval: images/val\nnames: [cat]", folders)
+    data = load(tmp_path, seed=None)
+    assert sizes(data) == {"train": 12, "validation": 12, "test": 12}
+    assert data.split_sources["test"] == "from images/test" and len(data.ignored_files) == 24
+    for path in (tmp_path / "labels/test").iterdir():
+        path.unlink()
+    assert sizes(load(tmp_path, seed=None)) == {"train": 12, "validation": 12}
+
+
 def test_splits_may_be_lists_of_images(tmp_path):
     write(tmp_path, "train: train.txt\nval: lists/val.txt\nnames: [cat]")
     (tmp_path / "train.txt").write_text("".join(f"./images/{number:02}.png\n" for number in range(8)))
