@@ -215,6 +215,8 @@ def numbered_rows(value, size, where):
     objects = objects_of(value, where)
     if size is None:
         raise ValueError(f"{where}: its image cannot be read")
+    if not all(_is_positive(side) and side == int(side) for side in size):
+        raise ValueError(f"{where}: expected the width and height of the image in pixels; got {size!r:.80}")
     for one in objects:
         if not isinstance(one.name, int) or one.name < 0:
             raise ValueError(f"{where}: expected the number of a class; got {one.name!r}")
@@ -222,6 +224,10 @@ def numbered_rows(value, size, where):
     if reasons:
         raise ValueError(f"a box is wrong: {reasons[0]}")
     return [[*row[:5], int(row[5]), row[6]] for row in rows]
+
+
+def _is_positive(value):
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def box_class_names(root, count, names=None):

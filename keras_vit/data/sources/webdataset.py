@@ -17,7 +17,7 @@ from keras_vit.data.shard_files import split_shards, version_of
 from keras_vit.data.stored import storage_of
 from keras_vit.data.stored_labels import is_unknown, with_captions
 from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
-from keras_vit.messages import listed
+from keras_vit.messages import listed, printable
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
 
@@ -152,7 +152,7 @@ class Sample:
     parts: dict[str, tuple[int, int]]
 
     def __str__(self):
-        return f"{self.path}/{self.name}"
+        return f"{self.path}/{printable(self.name)}"
 
     def place(self, suffixes, what):
         """(first byte, number of bytes) of the one member with one of some suffixes."""
@@ -160,7 +160,7 @@ class Sample:
         if len(fitting) != 1:
             raise ValueError(
                 f"{self} has {'several members' if fitting else 'no member'} with {what}; its members are "
-                f"{', '.join(self.parts)}"
+                f"{listed(self.parts, 20)}"
             )
         return self.parts[fitting[0]]
 

@@ -81,6 +81,13 @@ def test_webdataset(sizes, tmp_path):
     assert names == ("0", "1")
 
 
+@pytest.mark.parametrize("width", [0, -40, 1e400, "40", [40], True, 40.5])
+def test_a_size_that_is_no_number_of_pixels_is_refused(width, tmp_path):
+    sizes = {"width": width, "height": 20}
+    with pytest.raises(ValueError, match="expected the width and height of the image in pixels; got"):
+        load_dataset(tar_file(tmp_path, {"objects": OBJECTS, **sizes}), task="detection")
+
+
 def test_another_key_of_webdataset(tmp_path):
     name = tar_file(tmp_path, {"found": OBJECTS})
     np.testing.assert_allclose(rows_of(name, fields=("label=json:found",))[1], ROWS, atol=1e-6)

@@ -165,6 +165,7 @@ OTHERS = [
 ]
 DAMAGED = {
     "no image": ([("a.cls", b"1")], {}, "/a has no member with an image; its members are cls"),
+    "odd name": ([("a\n\x1b.cls", b"1")], {}, r"/a\\n\\x1b has no member with an image; its members are cls"),
     "two images": ([IMAGE, ("a.jpg", b""), ("a.cls", b"1")], {}, "/a has several members with an image"),
     "no label": ([IMAGE], {}, "/a has no member with the suffix cls; its members are png"),
     "no integer": ([IMAGE, ("a.cls", b"cat")], {}, "/a: expected an integer as label; got 'cat'"),
