@@ -7,7 +7,7 @@ from keras_vit.messages import listed, printable
 from keras_vit.writing import atomic_write
 
 HELP = "show, check or rewrite a data set"
-SHEET, SIDE = 48, 96  # images of a contact sheet, and their side in pixels
+SHEET, SIDE = 48, 192  # images of a contact sheet, and their side in pixels
 SIZES = ("width", "height", "bytes")
 FEW = 0.5  # A smaller fraction of the changes of class in a random order is named.
 
@@ -128,22 +128,29 @@ def _ends(counts):
 
 
 def _draw_sheet(args, dataset):
+    from keras_vit.data.batches import evaluation_sample
     from keras_vit.inspection.figures import contact_sheet
+    from keras_vit.inspection.label_pictures import labeled_picture
     from keras_vit.labels import label_kind
     from keras_vit.preprocessing import Preprocessing
     from keras_vit.reports.page import png_of
 
     samples, captions, kind = dataset.split("train"), dataset.captions("train"), label_kind(dataset.task)
-    prepare, images, words = Preprocessing(SIDE, "crop", 1.0, mean=(0.0,), std=(1.0,)), [], []
+    # A crop would cut off objects.
+    resize = "pad" if kind.moves else "crop"
+    prepare = Preprocessing(SIDE, resize, 1.0, mean=(0.0,) * 3, std=(1.0,) * 3)
+    images, words = [], []
     # The first batch of a training run.
     records = samples.training_records(args.seed, 0, 1, min(SHEET, len(samples)))
-    for _, image, label in records.as_numpy_iterator():
-        images.append(prepare(image)[0])
+    for _, encoded, label in records:
+        image, shown = evaluation_sample(kind, prepare, samples.exif, encoded, label)
+        label, image = label.numpy(), prepare.colors(image.numpy())
         if captions is not None:
             words.append(captions[label][0])
         else:
             has_words = dataset.class_names and not kind.is_map
             words.append(kind.format(label, dataset.class_names) if has_words else "")
+        images.append(labeled_picture(image, shown.numpy(), kind.name) if kind.moves else image)
     atomic_write(args.sheet, png_of(contact_sheet(images, words, dataset.name)))
 
 

@@ -49,6 +49,8 @@ def add_arguments(add):
     add("--boxes", metavar="DIR", help=boxes)
     threshold = "least score of an object, from 0 to 1 (default: 0.3, with --instances 0.5)"
     add("--threshold", type=options.fraction, help=threshold)
+    iou = "leave out objects whose boxes overlap a better one's by more (default: 0.7 in --boxes, else 1)"
+    add("--iou", type=options.fraction, help=iou)
     for folder in FOLDERS:
         folder.add_arguments(add)
 
@@ -103,11 +105,11 @@ def run(args):
         raise ValueError(
             f"--maps and --windows need a model with outputs for each pixel; this one's task is {task.name!r}"
         )
-    of_objects = args.boxes or args.threshold is not None or suffix == COCO
-    if of_objects and "boxes" not in folders:
+    limits = {name: getattr(args, name) for name in ("threshold", "iou") if getattr(args, name) is not None}
+    if (args.boxes or limits or suffix == COCO) and "boxes" not in folders:
         raise ValueError(
-            f"--boxes, --threshold and a file of .{COCO} need a model that detects objects; this one's task "
-            f"is {task.name!r}"
+            f"--boxes, --threshold, --iou and a file of .{COCO} need a model that detects objects; this "
+            f"one's task is {task.name!r}"
         )
     chosen = [folder for option, folder in folders.items() if getattr(args, option)]
     for folder in FOLDERS:
@@ -122,14 +124,12 @@ def run(args):
     names = task.value_names(model)
     progress = args.format == "table" or not sys.stdout.isatty()
     with contextlib.ExitStack() as at_end:
-        maps = {"windows": True} if args.windows else {}
+        maps = {**({"windows": True} if args.windows else {}), **limits}
         for folder in chosen:
             path = at_end.enter_context(atomic_path(getattr(args, folder.option), overwrite=False))
             maps["write"] = folder.writer(path, model, files, args)
         if args.things:
             maps["things"] = things
-        if args.threshold is not None:
-            maps["threshold"] = args.threshold
         journal = args.output and at_end.enter_context(_journal(args, paths, model))
         first, skip = journal.count if journal else 0, args.on_bad_image == "skip"
         rows = predicted(task, model, paths, args.top or task.top, first, progress, skip, **maps)
@@ -179,7 +179,7 @@ def _journal(args, paths, model):
         "state of the images": hashlib.sha256(repr(states).encode()).hexdigest(),
         **{"--labels": content_digest(args.labels), "--prompts": content_digest(args.prompts)},
         **{"--top": args.top, "--windows": args.windows, "--class_names": names},
-        **({"--threshold": args.threshold} if args.threshold is not None else {}),
+        **{f"--{name}": x for name in ("threshold", "iou") if (x := getattr(args, name)) is not None},
         **({"--instances": True, "--things": args.things and [*args.things]} if args.instances else {}),
     }
     with only_process(file):

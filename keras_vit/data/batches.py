@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -144,21 +145,32 @@ def evaluation_batches(
         is_own = not_converted(lambda i, _: (i % batch_size >= slots.start) & (i % batch_size < slots.stop))
         records = records.enumerate().filter(is_own).map(not_converted(lambda _, record: record))
 
-    @not_converted
-    def sample(encoded, label):
-        image = decode(encoded, samples.exif)
-        if kind.is_map:
-            label = prepare_map(label, kind, first_of(preprocessing))
-        elif kind.moves:
-            label = prepare_boxes(label, tf.shape(image)[:2], first_of(preprocessing))
-        return prepared(image, preprocessing), label
-
-    batches = records.map(sample, tf.data.AUTOTUNE).batch(len(slots)).prefetch(tf.data.AUTOTUNE)
+    sample = functools.partial(evaluation_sample, kind, preprocessing, samples.exif)
+    batches = (
+        records.map(not_converted(sample), tf.data.AUTOTUNE).batch(len(slots)).prefetch(tf.data.AUTOTUNE)
+    )
     if 0 < len(samples) % batch_size <= slots.start:
         batches = batches.concatenate(_empty(batches.element_spec))
     if workers > 1:  # The filter hides their number, without which Keras warns on JAX that data ran out.
         batches = batches.apply(tf.data.experimental.assert_cardinality(-(-len(samples) // batch_size)))
     return batches
+
+
+def evaluation_sample(kind, preprocessing, exif, encoded, label):
+    """The image and the label of a record, as `evaluation_batches` has them.
+
+    Args:
+        kind: The `LabelKind`.
+        preprocessing: `Preprocessing`, of the model or of its parts.
+        exif: Whether images are turned as their EXIF data say.
+        encoded, label: The record.
+    """
+    image = decode(encoded, exif)
+    if kind.is_map:
+        label = prepare_map(label, kind, first_of(preprocessing))
+    elif kind.moves:
+        label = prepare_boxes(label, tf.shape(image)[:2], first_of(preprocessing))
+    return prepared(image, preprocessing), label
 
 
 def filled_up(batches, size):

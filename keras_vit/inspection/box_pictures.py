@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 
 from keras_vit.inspection.class_map_pictures import class_colors
 from keras_vit.messages import printable
@@ -47,16 +47,51 @@ def box_overlay(
         image = image.copy()
         for mask, color in zip(masks[::-1], colors[::-1]):
             image[mask] = np.round((1 - opacity) * image[mask] + opacity * color)
+    texts = [
+        f"{printable(str(names[number]))} {score:.0%}" for score, number in zip(found.scores, found.classes)
+    ]
+    return _drawn(image, found.boxes, colors, texts)
+
+
+def with_boxes(image: np.ndarray, boxes: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """An image with boxes in the colors of their classes.
+
+    Args:
+        image: uint8 (height, width, 3).
+        boxes: (boxes, 4): left, top, right and bottom, in pixels.
+        classes: Ints (boxes,).
+
+    Returns:
+        uint8 (height, width, 3).
+
+    Example:
+        >>> with_boxes(np.zeros((4, 4, 3), "uint8"), np.array([[0, 0, 4, 4]]), np.array([0]))[3, 3].tolist()
+        [128, 0, 0]
+    """
+    colors = box_colors(int(classes.max(initial=-1)) + 1)[classes]
+    return _drawn(image, boxes, colors, [None] * len(boxes))
+
+
+def _drawn(image, boxes, colors, texts):
+    """The image with boxes, the first in front; labels stand above their boxes, and inside the image."""
     picture = Image.fromarray(image)
-    draw, line = ImageDraw.Draw(picture), max(1, round(max(image.shape[:2]) / 300))
-    objects = zip(found.boxes.tolist(), found.scores, found.classes, map(tuple, colors.tolist()))
-    for box, score, number, color in [*objects][::-1]:
-        draw.rectangle(box, outline=color, width=line)
-        text = f"{printable(str(names[number]))} {score:.0%}"
-        left, top, right, bottom = draw.textbbox(box[:2], text)
-        down = max(0, bottom - top - box[1])
-        draw.rectangle((left, top + down - 1, right + 1, bottom + down), fill=color)
-        draw.text((box[0], box[1] + down), text, fill=(0, 0, 0) if sum(color) > 380 else (255, 255, 255))
+    height, width = image.shape[:2]
+    draw, line = ImageDraw.Draw(picture), max(1, round(max(height, width) / 300))
+    font = ImageFont.load_default(max(10, round(max(height, width) / 50)))
+    labels = []
+    for box, color, text in [*zip(boxes.tolist(), map(tuple, colors.tolist()), texts)][::-1]:
+        # The last row and column that a box covers.
+        left, top, right, bottom = box
+        right, bottom = max(left, min(right, width - 1)), max(top, min(bottom, height - 1))
+        draw.rectangle((left, top, right, bottom), outline=color, width=line)
+        if text is not None:
+            labels.append((left, top, color, text))
+    for left, top, color, text in labels:
+        wide, high = draw.textbbox((0, 0), text, font=font)[2:]
+        left = max(0, min(left, width - wide - 1))
+        top = top - high - 1 if top > high else min(top, height - high - 1)
+        draw.rectangle((left, top, left + wide + 1, top + high + 1), fill=color)
+        draw.text((left + 1, top), text, font=font, fill=(0, 0, 0) if sum(color) > 380 else (255, 255, 255))
     return np.asarray(picture)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FOUND, TRUE = "#ff7f0e", "#2ca02c"  # the colors of predicted and of true boxes
 MAX_DRAWN = 50  # boxes in an image
+LABEL = 0.1  # of the height of an image
 
 
 def detection_figure(
@@ -63,11 +64,16 @@ def detection_figure(
 
 
 def _draw(axes, boxes, names, color):
+    """Draw boxes with their names above them, or below their upper edge where the image ends there."""
+    middle = np.mean(axes.get_xlim())
     for (left, top, right, bottom), name in [*zip(boxes, names)][:MAX_DRAWN]:
         axes.add_patch(
             Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=color, lw=1.2)
         )
-        axes.text(left, top, wrapped(name, 18), fontsize=6, color="white", backgroundcolor=color, va="bottom")
+        at = (left, "left") if left < middle else (right, "right")
+        room = top > LABEL * axes.get_ylim()[0]
+        style = {"fontsize": 6, "color": "white", "bbox": {"color": color, "pad": 0.5}}
+        axes.text(at[0], top, wrapped(name, 18), ha=at[1], va="bottom" if room else "top", **style)
 
 
 def precision_recall_figure(curves: Mapping[str, np.ndarray], title: str) -> Figure:

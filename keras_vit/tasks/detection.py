@@ -14,6 +14,7 @@ from keras_vit.tasks.headed_task import HeadedTask
 from keras_vit.tasks.task import concatenate, names_or_indices
 
 SHOWN = 0.3  # the least score of an object in a row of `predict`
+DRAWN = 0.7  # the largest IoU of two boxes in a picture
 VALIDATION_BATCH = 64
 SIDES = COLUMNS[:4]
 loss_module = LazyModule("keras_vit.models.detection.detection_loss")
@@ -58,7 +59,7 @@ class Detection(HeadedTask):
             predictions.append(scoring.predictions_of(detections, boxes, sizes, model.num_classes))
         return concatenate(predictions)
 
-    def rows(self, model, paths, inputs, top, threshold=SHOWN, write=None):
+    def rows(self, model, paths, inputs, top, threshold=SHOWN, iou=None, write=None):
         """As of `LabelTask`, with `objects` in place of `classes`: their scores, and sides in pixels.
 
         The `width` and `height` of the image are there, too.
@@ -67,16 +68,18 @@ class Detection(HeadedTask):
             model, paths, inputs: As of `LabelTask`.
             top: The maximum number of objects.
             threshold: The least score of an object.
+            iou: The largest IoU of two objects; None for any, but 0.7 for those that `write` gets.
             write: A function of a path, the image and its `Detections`, or None.
         """
-        return object_rows(model, paths, inputs, model.detect(inputs, threshold, top), write)
+        objects = model.detect(inputs, threshold, top)
+        return object_rows(model, paths, inputs, objects, iou, DRAWN if iou is None else iou, write)
 
     def draw_predictions(self, report, model, inputs, names):
         from keras_vit.inspection.detection_figures import detection_figure  # needs matplotlib
 
         colors = [model.preprocessing.colors(image) for image in inputs]
         classes = names_or_indices(model.class_names, model.num_classes)
-        detections = self.detections(model, inputs, SHOWN)
+        detections = [scoring.distinct(one, DRAWN) for one in self.detections(model, inputs, SHOWN)]
         figure = detection_figure(colors, detections, None, names, classes, "Objects")
         report.draw("Predictions", "objects", figure, "Objects")
 
@@ -127,17 +130,20 @@ class Detection(HeadedTask):
         return max(2**26 // math.prod(description.image_size), 1)
 
 
-def object_rows(model, paths, inputs, found, write=None):
+def object_rows(model, paths, inputs, found, iou, drawn, write):
     """Yield the rows of `Detection.rows`.
 
     Args:
         model, paths, inputs, write: As of `Detection.rows`.
         found: The `Detections`, or `Instances`, in each image.
+        iou, drawn: The largest IoU of two boxes in a row, and in what `write` gets; None for any.
     """
     names = names_or_indices(model.class_names, model.num_classes)
     for path, image, one in zip(paths, inputs, found):
+        if iou is not None:
+            one = scoring.distinct(one, iou)
         if write:
-            write(path, image, one)
+            write(path, image, one if drawn is None else scoring.distinct(one, drawn))
         objects = zip(one.classes.tolist(), one.scores.tolist(), one.boxes.tolist())
         yield {
             "width": image.shape[1],

@@ -132,6 +132,26 @@ def box_iou(boxes: np.ndarray, others: np.ndarray, is_crowd: np.ndarray | None =
     return np.divide(common, union, out=np.zeros_like(common), where=common > 0)
 
 
+def distinct(detections, iou):
+    """The `Detections`, or `Instances`, without those whose box overlaps that of a better one.
+
+    Args:
+        detections: Of an image, by decreasing score, of any classes.
+        iou: The largest IoU of two boxes that are kept.
+
+    Example:
+        >>> from keras_vit.models.detection.detecting import Detections
+        >>> boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [5, 0, 15, 10]], "float32")
+        >>> distinct(Detections(boxes, np.array([0.9, 0.8, 0.7]), np.arange(3)), 0.7).classes.tolist()
+        [0, 2]
+    """
+    overlaps, kept = box_iou(detections.boxes, detections.boxes) > iou, []
+    for number, row in enumerate(overlaps):
+        if not row[kept].any():
+            kept.append(number)
+    return type(detections)(*(values[kept] for values in detections))
+
+
 def predictions_of(detections, boxes, sizes, num_classes):
     """The `DetectionPredictions` of some images.
 

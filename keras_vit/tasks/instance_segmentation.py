@@ -19,10 +19,10 @@ class InstanceSegmentation(Segmentation):
             raise ValueError(f"objects with masks need an ImageSegmenter with head='mask'; got {named}")
         model.query_predictions()
 
-    def rows(self, model, paths, inputs, top, threshold=SHOWN, things=None, write=None):
+    def rows(self, model, paths, inputs, top, threshold=SHOWN, iou=None, things=None, write=None):
         """As of `Detection`, with `Instances` for `write`; `things` are the classes that have objects."""
         objects = (model.instances([image], threshold, top, things)[0] for image in inputs)
-        return object_rows(model, paths, inputs, objects, write)
+        return object_rows(model, paths, inputs, objects, iou, iou, write)
 
     def things(self, model, names):
         """The numbers of classes by their names; ValueError for one that the model does not have."""

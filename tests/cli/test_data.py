@@ -29,9 +29,35 @@ def test_show_prints_a_table_and_draws_images(folder, keras_vit, tmp_path):
         "validation: 1 (cat) to 1 (cat) images per class",
         "test: 2 (cat) to 2 (cat) images per class",
     ]
-    assert np.asarray(Image.open(tmp_path / "sheet.png")).std() > 10
     value = json.loads(keras_vit("data", "show", *options[:2], "--json").stdout)
     assert value["splits"]["test"]["images"] == 4
+
+
+def colored(path):
+    """The fraction of a picture's pixels that are not gray."""
+    picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    return np.mean(picture.max(-1) - picture.min(-1) > 60)
+
+
+def test_a_sheet_has_the_colors_of_the_images(keras_vit, tmp_path):
+    for name, color in (("red", (255, 0, 0)), ("blue", (0, 0, 255))):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        for number in range(8):
+            Image.new("RGB", (50, 40), color).save(tmp_path / "in" / name / f"{number}.png")
+    keras_vit("data", "show", "--dataset", f"folder:{tmp_path}/in", "--sheet", tmp_path / "sheet.png")
+    assert colored(tmp_path / "sheet.png") > 0.3
+
+
+@pytest.mark.parametrize("task", ["detection", "segmentation"])
+def test_a_sheet_has_the_labels_of_the_images(task, keras_vit, tmp_path):
+    write_coco(tmp_path / "in", **coco()) if task == "detection" else write_masks(tmp_path / "in")
+    for file in (tmp_path / "in" / "images").iterdir():
+        with Image.open(file) as image:
+            size = image.size
+        Image.new("L", size, 100).save(file)
+    data = "--dataset", f"folder:{tmp_path}/in", "--task", task
+    keras_vit("data", "show", *data, "--sheet", tmp_path / "sheet.png")
+    assert 0.001 < colored(tmp_path / "sheet.png") < 0.9
 
 
 def test_show_counts_the_objects_of_each_class(keras_vit, tmp_path):

@@ -30,3 +30,27 @@ def test_masks_of_one_class_have_other_colors_and_the_best_is_in_front():
     assert (drawn[85:89, :9] == 200).all() and (image == 200).all()
     empty = Instances(boxes[:0], np.zeros(0), np.zeros(0, int), masks[:0])
     np.testing.assert_array_equal(box_overlay(image, empty, NAMES), image)
+
+
+def test_labels_stand_beside_their_boxes_and_inside_the_image():
+    image = np.zeros((300, 400, 3), "uint8")
+    boxes = np.array([[10, 100, 60, 200], [370, 100, 400, 200], [100, 0, 200, 60]], "float32")
+    drawn = box_overlay(image, Detections(boxes, np.array([0.9, 0.8, 0.7]), np.zeros(3, int)), NAMES)
+    color = class_colors(2)[1]
+    label = (drawn == color).all(-1)
+    # The insides of the first two boxes are seen: their labels are above them, the second moved to the left.
+    assert (drawn[105:195, 15:55] == 0).all() and (drawn[105:195, 375:395] == 0).all()
+    assert label[88:99, 10:45].mean() > 0.3 and label[88:99, 365:399].mean() > 0.3
+    # Above the third there is no room.
+    assert label[2:12, 100:135].mean() > 0.3
+    # The right and the lower edge are inside the image.
+    assert (drawn[101:199, 399] == color).all()
+
+
+def test_labels_are_larger_in_larger_images():
+    rows = []
+    for size in (300, 1200):
+        image, box = np.zeros((size, size, 3), "uint8"), np.array([[0.3, 0.5, 0.9, 0.9]]) * size
+        drawn = box_overlay(image, Detections(box, np.array([0.9]), np.zeros(1, int)), NAMES)
+        rows.append(int((drawn[: size // 2] != 0).any((1, 2)).sum()))
+    assert rows[1] > 1.8 * rows[0] > 18

@@ -77,6 +77,27 @@ def test_rows_have_names_scores_and_boxes_in_pixels(detector, rng):
     assert [*TASK.rows(named, ["a.png"], images, top=3)] == [{"width": 60, "height": 40, "objects": []}]
 
 
+class Finder:
+    """A detector that finds two boxes of one object and one of another."""
+
+    class_names, num_classes = ("cat", "dog"), 2
+
+    def detect(self, images, threshold, top):
+        boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [5, 0, 15, 10]], "float32")
+        return [Detections(boxes, np.array([0.9, 0.8, 0.7]), np.array([0, 1, 0])) for _ in images]
+
+
+def test_a_picture_has_one_box_of_an_object_and_a_row_has_all_unless_asked():
+    counts, image = {}, np.zeros((20, 20, 3), "uint8")
+    for iou in (None, 0.3, 0.7, 1):
+        drawn = []
+        [row] = TASK.rows(
+            Finder(), ["a"], [image], 9, iou=iou, write=lambda *given, at=drawn: at.append(given)
+        )
+        counts[iou] = len(row["objects"]), len(drawn[0][2].boxes)
+    assert counts == {None: (3, 2), 0.3: (1, 1), 0.7: (2, 2), 1: (3, 3)}
+
+
 def test_an_export_is_compared_by_its_objects_and_its_precision(detector, scenes, rng):
     from keras_vit.export.description import describe
 

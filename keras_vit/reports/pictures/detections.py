@@ -2,7 +2,8 @@
 
 from keras_vit.inspection.detection_figures import detection_figure, precision_recall_figure
 from keras_vit.reports.pictures.images import ImagePictures
-from keras_vit.tasks.detection_scores import best_threshold, image_f1, precision_recall
+from keras_vit.tasks.detection import DRAWN
+from keras_vit.tasks.detection_scores import best_threshold, distinct, image_f1, precision_recall
 
 
 class DetectionPictures(ImagePictures):
@@ -22,7 +23,7 @@ class DetectionPictures(ImagePictures):
         scores, least = image_f1(self.predictions), best_threshold(self.predictions)
         captions = [": ".join(filter(None, (self.files[i], f"F1 {scores[i]:.2f}"))) for i in indices]
         inputs, truth = zip(*shown)
-        detections = self.task.detections(self.model, inputs, least)
+        detections = [distinct(one, DRAWN) for one in self.task.detections(self.model, inputs, least)]
         colors = [self.model.preprocessing.colors(image) for image in inputs]
         figure = detection_figure(colors, detections, truth, captions, self.names, heading)
         words = f"Each image as the model receives it, with the objects of a score of at least {least:.2f}."
