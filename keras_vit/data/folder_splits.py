@@ -9,7 +9,7 @@ from keras_vit.messages import listed
 
 
 def split_among(names):
-    """The split that one of several names states, and the place of this name; (None, None) without one.
+    """The split that one of several names states, and the number of this name; (None, None) without one.
 
     A name with one word, such as `val` or `val2017`, comes before those with several, such as
     `train_station`. A name with the words of two splits states none.
@@ -27,10 +27,10 @@ def split_among(names):
     several = [re.findall("[a-z]+", name.lower()) for name in names]
     for has_one_word in (True, False):
         stated = {}
-        for place, words in enumerate(several):
-            splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
-            if len(splits) == 1 and (len(words) == 1) == has_one_word:
-                stated.setdefault(*splits, place)
+        for number, texts in enumerate(several):
+            splits = {SPLIT_NAMES[text] for text in texts if text in SPLIT_NAMES}
+            if len(splits) == 1 and (len(texts) == 1) == has_one_word:
+                stated.setdefault(*splits, number)
         if len(stated) > 1:
             raise ValueError(f"expected folders of one split; got {os.path.join(*names)!r}")
         if stated:
@@ -56,20 +56,20 @@ def folder_splits(root, paths):
         >>> folder_splits("/a", ["/a/images/val/1.png", "/a/images/2.png"])
         {'/a/images/val/1.png': ('validation', 'images/val'), '/a/images/2.png': (None, '')}
     """
-    of_folder, unsure = {}, []
+    stated, unsure = {}, []
     for folder in dict.fromkeys(map(os.path.dirname, paths)):
         names = [name for name in os.path.relpath(folder, root).split(os.sep) if name != os.curdir]
-        split, place = split_among(names)
-        stated_by = "" if split is None else os.path.join(*names[: place + 1])
-        of_folder[folder] = split, stated_by
-        if split and len(re.findall("[a-z]+", names[place].lower())) > 1:
+        split, number = split_among(names)
+        stated_by = "" if split is None else os.path.join(*names[: number + 1])
+        stated[folder] = split, stated_by
+        if split and len(re.findall("[a-z]+", names[number].lower())) > 1:
             unsure.append(stated_by)
-    if unsure and None in {split for split, _ in of_folder.values()}:
+    if unsure and None in {split for split, _ in stated.values()}:
         raise ValueError(
             f"folders of splits and others cannot be distinguished in {os.fspath(root)!r}: {listed(unsure)}; "
             "expected all files in folders of splits, or names such as train, val and test"
         )
-    return {path: of_folder[os.path.dirname(path)] for path in paths}
+    return {path: stated[os.path.dirname(path)] for path in paths}
 
 
 def split_of_row(root, path, name, table, where):

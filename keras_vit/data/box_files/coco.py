@@ -55,9 +55,8 @@ def _content(path):
     if not isinstance(content, dict) or not content.keys() >= KEYS:
         return None
     annotations = content["annotations"]
-    is_panoptic = isinstance(annotations, list) and any(
-        isinstance(one, dict) and "segments_info" in one for one in annotations[:1]
-    )
+    first = annotations[0] if isinstance(annotations, list) and annotations else None
+    is_panoptic = isinstance(first, dict) and "segments_info" in first
     return None if is_panoptic else content
 
 
@@ -69,7 +68,7 @@ def _images(folder, path, content, categories):
     for number, (where, image) in _by_id(content, "images", f"{path}, image").items():
         file = folder.find(str(_value(image, "file_name", where)), path, split, where)
         size = size_of_labels(image.get("width"), image.get("height"), where)
-        by_id[number] = LabeledImage(file, [], split, stated_by, size)
+        by_id[number] = LabeledImage(path, file, [], split, stated_by, size)
     for number, annotation in enumerate(_list(content["annotations"], f"{path}, annotations")):
         number_or_id = annotation.get("id", number)
         where = f"{path}, annotation {number_or_id if isinstance(number_or_id, int | str) else number}"
@@ -86,7 +85,7 @@ def _images(folder, path, content, categories):
 
 def _class_names(contents, names, labeled):
     """The names of categories without that above all others, which Roboflow writes and no object has."""
-    used = {one.name for image in labeled for one in image.objects}
+    used = {item.name for image in labeled for item in image.objects}
     rows = [category for content in contents for category in content["categories"]]
     parents = {row.get("supercategory") for row in rows if isinstance(row.get("supercategory"), str)}
     tops = {row["name"] for row in rows if row.get("supercategory") in (None, "none", "")} & parents
@@ -98,10 +97,10 @@ def _by_id(content, key, place):
     rows = {}
     for number, row in enumerate(_list(content[key], f"{place.rpartition(', ')[0]}, {key}")):
         where = f"{place} {number}"
-        of_row = class_of(_value(row, "id", where), where, "an id")
-        if of_row in rows:
-            raise ValueError(f"{where}: expected an id of its own; got {of_row!r} twice")
-        rows[of_row] = where, row
+        row_id = class_of(_value(row, "id", where), where, "an id")
+        if row_id in rows:
+            raise ValueError(f"{where}: expected an id of its own; got {row_id!r} twice")
+        rows[row_id] = where, row
     return rows
 
 

@@ -14,6 +14,7 @@ class LabeledImage:
     """An image and its objects.
 
     Args:
+        labels: The path of the file of labels.
         path: Of the image.
         objects: A list of `StoredObject`.
         split: The name of its split by a file; None: that of its folders.
@@ -22,6 +23,7 @@ class LabeledImage:
         are_fractions: Whether the sides of the objects are fractions.
     """
 
+    labels: str
     path: str
     objects: list
     split: str | None = None
@@ -79,14 +81,14 @@ class BoxFiles:
             near = {path: self._nearness(path, labels, split) for path in fits}
             fits = [path for path in fits if near[path] == max(near.values())]
         if len(fits) != 1:
-            others = f"several: {listed(fits)}" if fits else "none"
-            raise ValueError(f"{where}: expected one image {name!r}; got {others}")
+            got = f"several: {listed(fits)}" if fits else "none"
+            raise ValueError(f"{where}: expected one image {name!r}; got {got}")
         return fits[0]
 
     def _nearness(self, path, labels, split):
-        folders, own = (self.relative(os.path.dirname(file)).split(os.sep) for file in (path, labels))
-        is_of_split = split is not None and split_among(folders)[0] == split
-        return folders == own, len({*folders} & {*own}), is_of_split
+        folders, near = (self.relative(os.path.dirname(file)).split(os.sep) for file in (path, labels))
+        has_split = split is not None and split_among(folders)[0] == split
+        return folders == near, len({*folders} & {*near}), has_split
 
 
 def size_of_labels(width, height, where):

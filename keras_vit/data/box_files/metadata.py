@@ -34,4 +34,4 @@ def _rows(root, path):
             )
         file = file_of_row(root, os.path.join(folder, row["file_name"].strip()), where)
         size = size_of_labels(row.get("width"), row.get("height"), where)
-        yield LabeledImage(file, objects_of(row[OBJECTS], where), size=size)
+        yield LabeledImage(path, file, objects_of(row[OBJECTS], where), size=size)

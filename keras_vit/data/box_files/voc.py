@@ -29,19 +29,19 @@ def read_voc(folder):
         unlisted = {*stems.values()} - lists.keys()
         used -= unlisted
         annotations = {path: content for path, content in annotations.items() if path not in unlisted}
-    of_folder = folder_splits(folder.root, [path for path in annotations if path not in lists])
+    unlisted = folder_splits(folder.root, [path for path in annotations if path not in lists])
     labeled = []
     for path, annotation in annotations.items():
-        split, *stated_by = lists.get(path) or of_folder[path]
+        split, *stated_by = lists.get(path) or unlisted[path]
         name = (annotation.findtext("filename") or "").strip()
         file = folder.find(name or _stem(path), path, split, path, stem=_stem(path))
         where = f"{path}, size"
         size = size_of_labels(*(_text(annotation, f"size/{side}") for side in ("width", "height")), where)
         objects = [
-            _object(one, f"{path}, object {number}")
-            for number, one in enumerate(annotation.findall("object"))
+            _object(element, f"{path}, object {number}")
+            for number, element in enumerate(annotation.findall("object"))
         ]
-        labeled.append(LabeledImage(file, objects, split, tuple(stated_by if split else ()), size))
+        labeled.append(LabeledImage(path, file, objects, split, tuple(stated_by if split else ()), size))
     return used, labeled, None
 
 
@@ -64,7 +64,7 @@ def _lists(paths):
             is_main = os.path.basename(above) == "Main"
             base = os.path.dirname(os.path.dirname(above)) if is_main else os.path.dirname(above)
             lists.setdefault(base, {}).setdefault(is_main, {})[stem] = path
-    return {base: of.get(True) or of[False] for base, of in lists.items()}
+    return {base: by_place.get(True) or by_place[False] for base, by_place in lists.items()}
 
 
 def _listed(files, stems, folder):
@@ -98,11 +98,11 @@ def _listed(files, stems, folder):
 def _lines(path, stems):
     """The annotations of the images that a list names, one on each line."""
     names = [line.strip() for line in read_text(pathlib.Path(path)).splitlines() if line.strip()]
-    found = [stems.get(name) or stems.get(_stem(name)) for name in names]
-    if None in found:
-        missing = [name for name, annotation in zip(names, found) if annotation is None]
+    paths = [stems.get(name) or stems.get(_stem(name)) for name in names]
+    if None in paths:
+        missing = [name for name, annotation in zip(names, paths) if annotation is None]
         raise ValueError(f"{path}: {len(missing)} image(s) have no XML file: {listed(missing)}")
-    return dict.fromkeys(found)
+    return dict.fromkeys(paths)
 
 
 def _object(content, where):

@@ -42,7 +42,7 @@ def read_yolo(folder):
             for line, text in enumerate(read_text(pathlib.Path(label)).splitlines(), 1):
                 if text.strip():
                     objects.append(_object(text.split(), f"{label}, line {line}", names, points))
-        labeled.append(LabeledImage(path, objects, split, stated_by, are_fractions=True))
+        labeled.append(LabeledImage(label, path, objects, split, stated_by, are_fractions=True))
     lists = {file for _, files in sets.values() for file in files}
     used |= {path for path in folder.paths[".txt"] if folder.relative(path) in lists}
     return used, labeled, names
@@ -54,7 +54,7 @@ def _other_splits(folder, sets, images):
     stated = folder_splits(folder.root, images)
     labeled = {split for path, (split, _) in stated.items() if os.path.isfile(_labels_of(path, folder))}
     wanted = labeled - named - {None}
-    return {path: (split, (of,)) for path, (split, of) in stated.items() if split in wanted}
+    return {path: (split, (name,)) for path, (split, name) in stated.items() if split in wanted}
 
 
 def _yaml(path):
@@ -123,21 +123,23 @@ def _images_of(folder, config, above, entry, where):
     """Yield the images in a folder, or those that a text file names line by line, with the name of either."""
     base, root = os.path.dirname(config), os.fspath(folder.root)
     starts = (*([os.path.join(base, above)] if _is_text(above) else []), base, root)
-    place = _in_root(root, entry, starts, os.path.exists) if isinstance(entry, str) else None
-    if place is None:
+    target = _in_root(root, entry, starts, os.path.exists) if isinstance(entry, str) else None
+    if target is None:
         got = repr(entry) if isinstance(entry, str) else "another value"
         raise ValueError(f"{where}: expected a folder or a list of images in {root!r}; got {got}")
-    stated_by = folder.relative(place)
-    if os.path.isdir(place):
-        inside = "" if stated_by == os.curdir else os.path.join(place, "")
+    stated_by = folder.relative(target)
+    if os.path.isdir(target):
+        inside = "" if stated_by == os.curdir else os.path.join(target, "")
         yield from ((path, stated_by) for path in folder.images if path.startswith(inside))
         return
     known = {*folder.images}
-    for line, text in enumerate(read_text(pathlib.Path(place)).splitlines(), 1):
+    for line, text in enumerate(read_text(pathlib.Path(target)).splitlines(), 1):
         if text.strip():
-            path = _in_root(root, text.strip(), (os.path.dirname(place), *starts), known.__contains__)
+            path = _in_root(root, text.strip(), (os.path.dirname(target), *starts), known.__contains__)
             if path is None:
-                raise ValueError(f"{place}, line {line}: expected an image in {root!r}; got {text.strip()!r}")
+                raise ValueError(
+                    f"{target}, line {line}: expected an image in {root!r}; got {text.strip()!r}"
+                )
             yield path, stated_by
 
 

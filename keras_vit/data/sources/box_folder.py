@@ -150,7 +150,7 @@ def _joined(root, labeled):
     """One `LabeledImage` for each image, with its split and with the objects of all its entries.
 
     Raises:
-        ValueError: for an image in two splits.
+        ValueError: for an image in two splits, or with other boxes of a class in another file.
     """
     unstated = folder_splits(root, [image.path for image in labeled if image.split is None])
     images = {}
@@ -160,14 +160,29 @@ def _joined(root, labeled):
             image.split, image.stated_by = split or "train", (stated_by,) if split else ()
         first = images.setdefault(image.path, image)
         if first.split != image.split:
-            by = " and ".join(listed(of.stated_by) or "default" for of in (first, image))
+            by = " and ".join(listed(entry.stated_by) or "default" for entry in (first, image))
             raise ValueError(
                 f"{image.path!r} is in {first.split} and in {image.split} (by {by}); an image is in one split"
             )
         if first is not image:
-            known = {(one.sides, one.name) for one in first.objects}
-            first.objects += [one for one in image.objects if (one.sides, one.name) not in known]
+            _refuse_other_boxes(first, image)
+            known = {(item.sides, item.name) for item in first.objects}
+            first.objects += [item for item in image.objects if (item.sides, item.name) not in known]
     return images.values()
+
+
+def _refuse_other_boxes(first, second):
+    """Raise ValueError if two files have other boxes of one class in an image, as versions of labels do."""
+    boxes, other_boxes = collections.defaultdict(set), collections.defaultdict(set)
+    for image, by_class in ((first, boxes), (second, other_boxes)):
+        for item in image.objects:
+            by_class[item.name].add(item.sides)
+    for name in boxes.keys() & other_boxes.keys() if first.labels != second.labels else ():
+        if not (boxes[name] <= other_boxes[name] or boxes[name] >= other_boxes[name]):
+            raise ValueError(
+                f"{first.path!r} has other boxes of {name!r} in {first.labels!r} than in {second.labels!r}; "
+                "keep one of these files"
+            )
 
 
 def _size(path):
@@ -196,11 +211,11 @@ def _pixels(size):
 
 def _names_of(root, labeled):
     """The names of the classes: those of the objects, sorted, or for numbers the lines of `classes.txt`."""
-    names = {one.name for image in labeled for one in image.objects}
+    names = {item.name for image in labeled for item in image.objects}
     if names and all(isinstance(name, int) for name in names):
         lines = box_class_names(root, max(names) + 1)
         for image in labeled:
-            for one in image.objects:
-                one.name = lines[one.name] if one.name >= 0 else one.name
+            for item in image.objects:
+                item.name = lines[item.name] if item.name >= 0 else item.name
         return lines
     return tuple(sorted(map(str, names)))

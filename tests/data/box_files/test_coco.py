@@ -38,6 +38,16 @@ def test_files_of_one_class_each_are_joined(tmp_path):
     assert found == {number: sorted(own) for number, own in enumerate(OBJECTS)}
 
 
+def test_two_versions_of_labels_are_refused(tmp_path):
+    moved = coco()
+    moved["annotations"][0]["bbox"][0] += 1
+    write(tmp_path, first=coco(), second=moved)
+    with pytest.raises(
+        ValueError, match="00.png' has other boxes of 'dog' in '.*/first.json' than in '.*/sec"
+    ):
+        load(tmp_path)
+
+
 def test_an_image_with_two_ids_is_one_sample(tmp_path):
     content = coco()
     content["images"].append({**content["images"][0], "id": 7})
