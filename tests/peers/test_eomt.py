@@ -241,7 +241,14 @@ def test_panoptic_segments_are_theirs(things, rng):
         expected, details = theirs.compute_segments(
             *map(torch.from_numpy, (logits, scores, classes)), stuff, overlap_mask_area_threshold=0.61
         )
-        found = segments(1 / (1 + np.exp(-logits.transpose(1, 2, 0))), scores, classes, things, 0.61)
+        found = segments(
+            lambda masks, logits=logits: logits.transpose(1, 2, 0)[..., masks],
+            logits.shape[1:],
+            scores,
+            classes,
+            things,
+            0.61,
+        )
         np.testing.assert_array_equal(found[..., 1], expected.numpy() + 1)
         names = {each["id"] + 1: each["label_id"] for each in details} | {0: 255}
         np.testing.assert_array_equal(found[..., 0], np.vectorize(names.get)(found[..., 1]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_vit.models.segmentation.query_outputs import query_outputs
+from keras_vit.models.segmentation.query_outputs import AT_ONCE, query_outputs
 from keras_vit.rules import integer, number
 from keras_vit.types import Images
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _FRACTION = number(0, high=1)
 _COUNT = integer(at_least=1)
-_AT_ONCE = 2**24  # logits of masks that are resized at once, at least of one query
 
 
 class Instances(NamedTuple):
@@ -111,7 +110,7 @@ def best_instances(classes, masks_of, size, threshold, top, things=None):
     queries, columns = np.divmod(best, max(len(numbers), 1))
     kept, places = np.unique(queries, return_inverse=True)
     masks, quality = np.zeros((len(kept), *size), bool), np.zeros(len(kept), "float32")
-    count = max(_AT_ONCE // (size[0] * size[1]), 1)
+    count = max(AT_ONCE // (size[0] * size[1]), 1)
     for first in range(0, len(kept), count):
         logits = np.asarray(ops.transpose(masks_of(kept[first : first + count]), (2, 0, 1)))
         for place, own in enumerate(logits, first):

@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.labels import IGNORE, check_class_count
-from keras_vit.models.segmentation.query_outputs import query_outputs
+from keras_vit.models.segmentation.query_outputs import AT_ONCE, query_outputs
 from keras_vit.rules import number
 
 _FRACTION = number(0, high=1)
@@ -14,7 +14,8 @@ def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range
     """The objects in images, at the images' own sizes, of a model with head="mask".
 
     An image is resized until it fits into the model's size, with its aspect ratio, and padded at the bottom
-    and right with black, as the authors of EoMT do for their panoptic checkpoints.
+    and right with black, as the authors of EoMT do for their panoptic checkpoints. The masks of a few queries
+    are computed at once.
 
     Args:
         model: An `ImageSegmenter`.
@@ -45,19 +46,24 @@ def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range
     _FRACTION.check("overlap", overlap)
     check_class_count(model.num_classes)
     results = []
-    for _, classes, masks_of in query_outputs(model, images, value_range):
+    for size, classes, masks_of in query_outputs(model, images, value_range):
         classes = np.asarray(ops.softmax(classes))  # (q, k + 1)
         kept = np.flatnonzero((classes.argmax(-1) < model.num_classes) & (classes.max(-1) > threshold))
-        masks, classes = np.asarray(ops.sigmoid(masks_of(kept))), classes[kept]  # (h, w, kept)
-        results.append(segments(masks, classes.max(-1), classes.argmax(-1), things, overlap))
+        scores, classes = classes[kept].max(-1), classes[kept].argmax(-1)
+
+        def masks_of_kept(masks, masks_of=masks_of, kept=kept):
+            return masks_of(kept[masks])
+
+        results.append(segments(masks_of_kept, size, scores, classes, things, overlap))
     return results
 
 
-def segments(masks, scores, classes, things=None, overlap=0.8):
-    """The segments of one image from its masks.
+def segments(masks_of, size, scores, classes, things=None, overlap=0.8):
+    """The segments of one image from its masks, a few of which are in memory at once.
 
     Args:
-        masks: Probabilities (height, width, masks).
+        masks_of: A function from a slice of the masks to their logits (height, width, masks).
+        size: The (height, width) of the image.
         scores, classes: The probability of each mask's class, and its number.
         things, overlap: As for `panoptic`.
 
@@ -65,19 +71,27 @@ def segments(masks, scores, classes, things=None, overlap=0.8):
         int32 (height, width, 2), as `panoptic`.
 
     Example:
-        >>> segments(np.array([[[0.9, 0.2], [0.1, 0.8]]]), np.array([1.0, 1.0]), [3, 5])[0].tolist()
+        >>> logits = np.array([[[2.0, -1.0], [-2.0, 1.0]]])
+        >>> segments(lambda masks: logits[..., masks], (1, 2), np.ones(2), np.array([3, 5]))[0].tolist()
         [[3, 1], [5, 2]]
     """
-    segment_map = np.zeros((*masks.shape[:2], 2), "int32")
+    best, likeliest = np.full(size, -1, "float32"), np.zeros(size, "int32")  # of the masks before
+    is_inside, areas = np.zeros(size, bool), np.zeros(len(classes), int)
+    count = max(AT_ONCE // (size[0] * size[1]), 1)
+    for first in range(0, len(classes), count):
+        masks = np.asarray(ops.sigmoid(masks_of(slice(first, first + count))))
+        for mask, probability in enumerate(np.moveaxis(masks, -1, 0), first):
+            inside, score = probability >= 0.5, probability * scores[mask]
+            areas[mask] = inside.sum()
+            wins = score > best
+            best[wins], likeliest[wins], is_inside[wins] = score[wins], mask, inside[wins]
+    won = np.bincount(likeliest.ravel(), minlength=len(classes))
+    segment_map = np.zeros((*size, 2), "int32")
     segment_map[..., 0] = IGNORE
-    if not len(classes):
-        return segment_map
-    likeliest = (masks * scores).argmax(-1)
     numbers, last = {}, 0
     for mask, number_of_class in enumerate(np.asarray(classes).tolist()):
-        inside, wins = masks[..., mask] >= 0.5, likeliest == mask
-        segment = inside & wins
-        if not segment.any() or wins.sum() < overlap * inside.sum():
+        segment = is_inside & (likeliest == mask)
+        if not segment.any() or won[mask] < overlap * areas[mask]:
             continue
         is_thing = things is None or number_of_class in things
         if is_thing or number_of_class not in numbers:

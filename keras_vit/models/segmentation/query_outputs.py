@@ -11,6 +11,8 @@ from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 
+AT_ONCE = 2**24  # logits of masks that are resized at once, at least of one query
+
 
 def query_outputs(model, images, value_range=None):
     """Compute images one after the other.

@@ -86,7 +86,7 @@ def test_masks_of_a_few_queries_are_computed_at_once(rng, monkeypatch):
     classes, masks = logits_of(rng)
     whole, sizes = found_in(classes, masks)
     assert sizes == [QUERIES]
-    monkeypatch.setattr(module, "_AT_ONCE", 2 * 5 * 7)
+    monkeypatch.setattr(module, "AT_ONCE", 2 * 5 * 7)
     parts, sizes = found_in(classes, masks)
     assert sizes == [2, 2, 2]
     for one, other in zip(whole, parts):
