@@ -62,6 +62,7 @@ class WarnOfNaN(keras.callbacks.Callback):
     """Warn once if the loss is NaN."""
 
     is_nan = False
+    async_safe = True  # Keras may call it in another thread: on JAX a step then need not wait for its loss.
 
     def on_train_batch_end(self, batch, logs=None):
         if not self.is_nan and math.isnan(logs.get("loss", 0.0)):

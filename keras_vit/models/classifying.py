@@ -75,9 +75,8 @@ def classify(
 def classified(model, inputs, top, task=None):
     """As `classify`, of a batch of model input."""
     label = _class_labels(model, task)
-    names = model.class_names or [str(i) for i in range(model.num_classes)]
-    logits = check_finite(np.asarray(model.predict_on_batch(inputs), "float64"))
-    return most_probable(label.probabilities(logits), names, top)
+    logits = check_finite(np.asarray(model.predict_on_batch(inputs)))
+    return most_probable(label.probabilities(logits.astype("float64")), model.class_names, top)
 
 
 def _class_labels(model, task):
@@ -93,7 +92,7 @@ def most_probable(probabilities, names, top):
 
     Args:
         probabilities: (images, classes).
-        names: The names of the classes.
+        names: The names of the classes; None for their indices.
         top: Number of classes per image.
 
     Returns:
@@ -107,10 +106,18 @@ def most_probable(probabilities, names, top):
         [[('dog', 0.75)]]
     """
     integer(at_least=1).check("top", top)
-    results = []
-    for row in np.asarray(probabilities):
-        lowest = np.partition(row, -top)[-top] if top < len(row) else -np.inf
-        candidates = np.flatnonzero(row >= lowest)  # all classes are sorted only if all are equal
-        best = candidates[np.argsort(-row[candidates], kind="stable")][:top]
-        results.append([(names[i], float(row[i])) for i in best])
-    return results
+    return [
+        [(names[i] if names else str(i), float(row[i])) for i in largest(row, top)]
+        for row in np.asarray(probabilities)
+    ]
+
+
+def largest(values, count):
+    """The indices of the largest values, the largest first, and of equal ones the first.
+
+    >>> largest(np.array([1.0, 5.0, 3.0, 5.0]), 3).tolist()
+    [1, 3, 2]
+    """
+    lowest = np.partition(values, -count)[-count] if count < len(values) else -np.inf
+    candidates = np.flatnonzero(values >= lowest)  # All are sorted only if all are equal.
+    return candidates[np.argsort(-values[candidates], kind="stable")][:count]

@@ -7,6 +7,7 @@ import tensorflow as tf
 from reference.small import small
 
 from keras_vit import VisionTransformer
+from keras_vit.engine.fit_checks import WarnOfNaN
 from keras_vit.models import DistributedModel
 from keras_vit.training import SoftmaxCrossEntropy, WarmupDecay, compile_model
 
@@ -53,6 +54,13 @@ def test_labels_that_are_no_classes_are_refused(loss, labels):
     message = rf"expected labels from 0 to {model.num_classes - 1}, .* from {min(labels)} to {max(labels)}"
     with pytest.raises(ValueError, match=message):
         model.fit(np.zeros((2, *model.image_size, 3), "float32"), np.array(labels), verbose=0)
+
+
+def test_the_check_of_the_loss_leaves_keras_its_asynchronous_steps():
+    def is_asynchronous(*callbacks):
+        return keras.callbacks.CallbackList([*callbacks])._async_train
+
+    assert is_asynchronous(WarnOfNaN()) == is_asynchronous()
 
 
 def test_a_loss_of_nan_causes_a_warning():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from keras_vit.models.classifying import check_finite
+from keras_vit.models.classifying import check_finite, largest
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.rules import integer, number
 from keras_vit.types import Images
@@ -124,7 +124,7 @@ def best_detections(
         boxes = np.clip(corners * scale + offset, 0, np.array([width, height] * 2)).astype("float32")
         patches = np.flatnonzero((boxes[:, 2:] > boxes[:, :2]).all(axis=1))  # not of padding
         logits = rows[patches, 4:].ravel()
-        best = np.argsort(-logits, kind="stable")[:top]
+        best = largest(logits, top)
         scores = 0.5 * (1 + np.tanh(0.5 * logits[best]))
         results.append(Detections(boxes[patches[best // classes]], scores, best % classes))
     return results

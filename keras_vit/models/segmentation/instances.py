@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_vit.models.classifying import largest
 from keras_vit.models.segmentation.query_outputs import AT_ONCE, query_outputs
 from keras_vit.rules import integer, number
 from keras_vit.types import Images
@@ -105,7 +106,7 @@ def best_instances(classes, masks_of, size, threshold, top, things=None):
     probabilities = np.asarray(ops.softmax(classes))[:, :-1]
     numbers = np.arange(probabilities.shape[1]) if things is None else np.unique(np.asarray(things, int))
     pairs = probabilities[:, numbers].ravel()
-    best = np.argsort(-pairs, kind="stable")[:top]
+    best = largest(pairs, top)
     best = best[pairs[best] >= threshold]  # The other factor of a score is at most 1.
     queries, columns = np.divmod(best, max(len(numbers), 1))
     kept, places = np.unique(queries, return_inverse=True)
