@@ -124,8 +124,8 @@ def patch_boxes(rows, columns):
     cast = (lambda x: ops.cast(x, "float32")) if xp is ops else np.float32
     x, y = cast(number % columns + 1) / width, cast(number // columns + 1) / height
     fractions = xp.stack([x, y, 0 * x + 1 / width, 0 * y + 1 / height], axis=1)[None]
-    # ONNX has no log1p; the difference to 1 is exact where it is small.
-    return xp.log(fractions + _SMALLEST) - xp.log(1 - fractions + _SMALLEST)
+    # ONNX has no log1p. The sum is exact near an edge, so that it rounds as the authors' log1p does.
+    return xp.log(fractions + _SMALLEST) - xp.log(1 + (_SMALLEST - fractions))
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -32,15 +32,15 @@ def resized_positions(table, old_grid, new_grid, interpolation="bilinear"):
     return np.concatenate([prefix, grid.reshape(1, -1, table.shape[-1])], axis=1)
 
 
-def resized_relative_positions(table, old_grid, new_grid):
+def resized_relative_positions(table, old_grid, new_grid, interpolation="bilinear"):
     """Resize a table of relative positions to another grid; the rows of a class token do not change.
-
-    Each axis of the offsets is interpolated linearly between points whose distances grow geometrically from
-    the center, so that small offsets keep their values.
 
     Args:
         table: (offsets, heads), as in `RelativePositionBias`.
         old_grid, new_grid: (rows, columns) of the patches.
+        interpolation: "bilinear_half_pixel" resizes the grid of offsets, as transformers does. With any other
+            the offsets are interpolated linearly between points whose distances grow geometrically from the
+            center, so that small offsets keep their values, as BEiT's authors and timm do.
 
     Returns:
         Array (new offsets, heads) of the table's type.
@@ -55,9 +55,12 @@ def resized_relative_positions(table, old_grid, new_grid):
         return table
     sides = [2 * side - 1 for side in old_grid]
     offsets, prefix = table[: sides[0] * sides[1]], table[sides[0] * sides[1] :]
-    by_row, by_column = (_geometric(*pair) for pair in zip(old_grid, new_grid))
-    offsets = offsets.reshape(*sides, -1).astype("float64")
-    resized = np.einsum("ij,jkh,lk->ilh", by_row, offsets, by_column)
+    offsets = offsets.reshape(*sides, -1)
+    if interpolation == "bilinear_half_pixel":
+        resized = resize_position_grid(offsets, [2 * side - 1 for side in new_grid], interpolation)
+    else:
+        by_row, by_column = (_geometric(*pair) for pair in zip(old_grid, new_grid))
+        resized = np.einsum("ij,jkh,lk->ilh", by_row, offsets.astype("float64"), by_column)
     return np.concatenate([resized.reshape(-1, table.shape[-1]).astype(table.dtype), prefix])
 
 

@@ -433,7 +433,9 @@ def _resize(arrays, model, stored, stored_grid):
             stored["image_size"], stored["patch_size"], stored.get("resnet")
         )
         for name in [name for name in arrays if name.endswith("/position_bias/table")]:
-            arrays[name] = resized_relative_positions(arrays[name], stored_grid, grid)
+            arrays[name] = resized_relative_positions(
+                arrays[name], stored_grid, grid, model.position_interpolation
+            )
     if model.patch_size != stored["patch_size"]:
         arrays["patch_embedding/kernel"] = resized_patch_kernel(
             arrays["patch_embedding/kernel"], model.patch_size

@@ -162,7 +162,12 @@ def _facebookresearch(project, **options):
 def _families():
     """dict from names to (interpolation, function that saves)."""
     names = [n for n in test_transformers.MODELS if "rectangle" not in n and "border" not in n]
-    rules = {"registers": "bicubic_antialias", "SigLIP 2": "bilinear_antialias", "DINOv3": ROTARY}
+    rules = {
+        "registers": "bicubic_antialias",
+        "SigLIP 2": "bilinear_antialias",
+        "DINOv3": ROTARY,
+        "BEiT": RELATIVE,
+    }
     families = {
         f"transformers: {name}": (
             next((rule for family, rule in rules.items() if family in name), "bicubic"),

@@ -24,6 +24,7 @@ SIZES = {
 }
 DINOV2 = {"mlp_ratio": 2, "num_labels": 5}
 DINOV3 = {"num_register_tokens": 4}
+BEIT = {"use_relative_position_bias": True}
 MAE = {
     **{"mask_ratio": 0.0, "decoder_hidden_size": 16, "decoder_num_hidden_layers": 1},
     **{"decoder_num_attention_heads": 2, "decoder_intermediate_size": 20},
@@ -69,6 +70,9 @@ MODELS = {
         "DINOv3ViTModel",
         dict.fromkeys(("query_bias", "value_bias", "proj_bias", "mlp_bias"), False),
     ),
+    "BEiT": ("BeitForImageClassification", {**BEIT, "num_labels": 5}),
+    "BEiT, token": ("BeitForImageClassification", {**BEIT, "num_labels": 5, "use_mean_pooling": False}),
+    "BEiT, no scale": ("BeitModel", {**BEIT, "layer_scale_init_value": 0.0}),
     "SigLIP": ("SiglipVisionModel", {}),
     "SigLIP, border": ("SiglipVisionModel", {"image_size": 37, "hidden_act": "gelu"}),
     "CLIP": ("CLIPVisionModel", {}),

@@ -329,7 +329,8 @@ class ViTConfig:
             raise ValueError(
                 f"class_names must hold num_classes={self.num_classes} names; got {len(self.class_names)}"
             )
-        if self.position_interpolation is None or self.position_embedding != "learned":
+        has_table = self.position_embedding == "learned" or self.relative_positions
+        if self.position_interpolation is None or not has_table:
             self._set("position_interpolation", self.default_interpolation)
         if self.position_grid is None and self.image_size == DYNAMIC_SIZE:
             grid = grid_shape((224, 224), self.patch_size, self.resnet)

@@ -97,8 +97,7 @@ class HuggingFace(Layout):
             for by_name in (names, keys):
                 by_name["register_tokens/token"] = by_name.pop("distillation_token/token")
         if keys.get("head/kernel", "").endswith("classifier.weight"):
-            # transformers' classifiers ignore a pooler, classifiers of towers all layers after the tokens.
-            _leave_out(mapped, ("pre_logits/", "attention_pooling/", "pooled_norm/"))
+            _leave_out(mapped, kind.before_classifier)
         if keys.get("head/kernel", "").endswith("visual_projection.weight"):
             names["head/bias"] = np.zeros(names["head/kernel"].shape[-1:], names["head/kernel"].dtype)
             keys["head/bias"] = keys["head/kernel"]

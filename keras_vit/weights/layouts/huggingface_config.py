@@ -37,7 +37,7 @@ PROCESSORS = {
     _NAFLEX: {**VIT_PROCESSOR, "patch_size": 16},
     "owlvit": {**_OWL, "resample": 3, "size": 768},
     "owlv2": {**_OWL, "do_pad": True, "size": 960},
-    "siglip": {**VIT_PROCESSOR, "resample": 3},
+    **dict.fromkeys(("siglip", "beit"), {**VIT_PROCESSOR, "resample": 3}),
 }
 _SWITCHES = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
 _PADDED = "owlv2"  # whose processor pads images to squares

@@ -8,9 +8,9 @@ An entry says how transformers names what `VisionTransformer` has, and which of 
 express. `huggingface.py` reads and writes the arrays by it, `huggingface_config.py` the options.
 
 Sources: the modules and configurations of transformers 5.23 in `models/` (`vit`, `deit`, `ijepa`, `vit_msn`,
-`vit_mae`, `dinov2`, `dinov2_with_registers`, `dinov3_vit`, `imagegpt`, `siglip`, `siglip2`, `clip`, `owlvit`,
-`owlv2`), and `conversion_mapping.py`, by which it renames the arrays of a file; `convert_dinov2_to_hf.py` for
-`images`.
+`vit_mae`, `beit`, `dinov2`, `dinov2_with_registers`, `dinov3_vit`, `imagegpt`, `siglip`, `siglip2`, `clip`,
+`owlvit`, `owlv2`), and `conversion_mapping.py`, by which it renames the arrays of a file;
+`convert_dinov2_to_hf.py` for `images`.
 """
 
 import math
@@ -60,6 +60,7 @@ class ModelType(NamedTuple):
         images: What the authors' repositories have in preprocessor_config.json besides the defaults of this
             class, for a folder without that file; None if such a model has our default preprocessing.
         interpolation: How it resizes its position table to another grid, as `resize_position_grid`.
+        before_classifier: What the names of layers begin with that the classifier ignores, such as a pooler.
         any_size: Whether the model accepts images of other sizes than config.json's.
         head: The entry of `get_config()` with the options of the head, such as "segmentation" of a segmenter
             or "words" of an open-vocabulary detector; None without a head.
@@ -87,6 +88,7 @@ class ModelType(NamedTuple):
     processor: str = "ViTImageProcessor"
     images: dict | None = None
     interpolation: str = "bicubic"
+    before_classifier: tuple = ("pre_logits/", "attention_pooling/", "pooled_norm/")
     any_size: bool = False
     head: str | None = None
     spare_norm: bool = False
@@ -152,6 +154,26 @@ _VIT_ROWS = (
     *torch_rows({"head": "cls_classifier"}),  # of a distilled DeiT
     *torch_rows(VIT_BLOCK, _BLOCK, "encoder.layer.{i}."),
     *torch_rows(VIT_BLOCK_IN_MEMORY, _BLOCK, "layers.{i}."),
+)
+
+_BEIT_ROWS = (
+    *torch_rows({**_TOKENS, **_PATCHES, "encoder_norm": "layernorm", "pooled_norm": "pooler.layernorm"}),
+    *torch_rows({"head": "classifier"}),
+    *torch_rows(VIT_BLOCK, _BLOCK, "encoder.layer.{i}."),
+    *torch_rows(VIT_BLOCK_IN_MEMORY, _BLOCK, "layers.{i}."),
+    *(
+        row
+        for block, bias in (("encoder.layer.{i}.", "attention.attention."), ("layers.{i}.", ""))
+        for row in torch_rows(
+            {
+                "attention_scale/gamma": "lambda_1",
+                "mlp_scale/gamma": "lambda_2",
+                "attention/position_bias/table": f"{bias}relative_position_bias.relative_position_bias_table",
+            },
+            _BLOCK,
+            block,
+        )
+    ),
 )
 
 _DINO = {
@@ -363,6 +385,14 @@ def _of_dinov2(config):
     }
 
 
+def _of_beit(config):
+    pooling, norm = config["pooling"], config["norm_after_pooling"]
+    return {
+        "num_registers": bool(config["num_registers"]),
+        f"pooling={pooling!r} with norm_after_pooling={norm}": (pooling == "gap") != norm,
+    }
+
+
 def _of_dinov2_with_registers(config):
     return {**_of_dinov2(config), "num_registers=0": not config["num_registers"]}
 
@@ -477,6 +507,35 @@ _VIT = ModelType(
     supported={**_BASE, "representation_size": ANY},
     combinations=_of_vit,
     others=r"decoder\.(decoder_\w+\..*|decoder_pos_embed|mask_token)",
+)
+_BEIT = ModelType(
+    "beit",
+    "BeitModel",
+    "BeitForImageClassification",
+    "beit.",
+    _BEIT_ROWS,
+    (),
+    mark=r"(.*\.)?(encoder\.layer|layers)\.0\.(lambda_1|.*relative_position_bias_table)",
+    others=r".*\.relative_position_index",
+    options=_OPTIONS,
+    defaults={**_DEFAULTS, "use_mean_pooling": True},
+    read={**_ACTIVATION, "pooling": lambda model: "gap" if model["use_mean_pooling"] else "token"},
+    written={
+        **_DROPOUT,
+        "use_relative_position_bias": lambda c: c["relative_positions"],
+        "use_mean_pooling": lambda c: c["pooling"] == "gap",
+        "layer_scale_init_value": lambda c: c["layer_scale"] or 0.0,
+        "drop_path_rate": lambda c: c["stochastic_depth_rate"],
+    },
+    supported={
+        **{**_BIASED, "key_bias": (False,), "relative_positions": (True,), "position_embedding": ("none",)},
+        **{"layer_scale": ANY, "pooling": ("token", "gap"), "norm_after_pooling": (True, False)},
+    },
+    combinations=_of_beit,
+    processor="BeitImageProcessor",
+    images={},
+    interpolation="bilinear_half_pixel",
+    before_classifier=(),
 )
 _DINOV2 = ModelType(
     "dinov2",
@@ -715,6 +774,7 @@ TYPES = {
         # The next two are read; they are the same models as `vit`, which is written.
         _VIT._replace(name="vit_msn", model="ViTMSNModel", defaults={**_DEFAULTS, "layer_norm_eps": 1e-6}),
         _VIT._replace(name="vit_mae", model="ViTMAEModel"),
+        _BEIT,
         _DINOV2,
         _DINOV2._replace(
             name="dinov2_with_registers",

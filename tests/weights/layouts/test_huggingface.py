@@ -57,6 +57,14 @@ TYPES_OF = {  # the expected model type, options of a small model, and a key of 
         "embeddings.register_tokens",
     ),
     "dinov3, gated": ("dinov3_vit", {**DINOV3, **SILU, "linear_bias": False}, "layer.0.mlp.gate_proj.weight"),
+    "beit": (
+        "beit",
+        {
+            **{**ERF, "relative_positions": True, "key_bias": False, "position_embedding": "none"},
+            **{"pooling": "gap", "class_token": True, "norm_after_pooling": True, "layer_scale": 0.1},
+        },
+        "beit.encoder.layer.0.attention.attention.relative_position_bias.relative_position_bias_table",
+    ),
     "siglip": (
         "siglip_vision_model",
         {**NO_HEAD, "pooling": "map", "class_token": False, "image_size": 19},
@@ -65,7 +73,10 @@ TYPES_OF = {  # the expected model type, options of a small model, and a key of 
     "clip, projection": ("clip_vision_model", CLIP, "visual_projection.weight"),
 }
 
-THEIRS = {"registers": "bicubic_antialias", "dinov3, gated": "bilinear"}  # interpolations; else "bicubic"
+THEIRS = {  # interpolations; else "bicubic"
+    **{"registers": "bicubic_antialias", "dinov3, gated": "bilinear"},
+    "beit": "bilinear_half_pixel",
+}
 
 
 def made(name):

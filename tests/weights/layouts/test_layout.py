@@ -109,7 +109,7 @@ def test_only_its_own_layout_detects_a_file(golden, name):
         (["embedding/kernel", "head/kernel"], None),
         (["foo/embedding/kernel", "foo/Transformer/encoder_norm/scale"], None),
         (["vit.patch_embed.proj.weight", "cls_token"], None),
-        (["beit.embeddings.patch_embeddings.projection.weight"], None),
+        (["yolos.embeddings.patch_embeddings.projection.weight"], None),
         ([], None),
     ],
 )
