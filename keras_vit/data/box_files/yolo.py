@@ -21,19 +21,22 @@ def read_yolo(folder):
 
     Args, Returns, Raises: See `coco.read_coco`.
     """
-    configs = [path for suffix in (".yaml", ".yml") for path in folder.paths[suffix]]
-    contents = ((path, _yaml(path)) for path in configs)
-    config, content = next((pair for pair in contents if "names" in pair[1]), (None, {}))
-    if not configs:
+    files = [path for suffix in (".yaml", ".yml") for path in folder.paths[suffix]]
+    if not files:
         return None
-    names, points = _names(content.get("names"), listed(configs)), _numbers_of_points(content, config)
+    configs = {path: content for path in files if "names" in (content := _yaml(path))}
+    if not configs:
+        raise ValueError(f"{listed(files)}: expected names, a list of the classes or one by number")
+    read = [_config(folder, path, content) for path, content in configs.items()]
+    if any(values != read[0] for values in read):
+        raise ValueError(f"expected one file with names of classes and splits; got {listed(configs)}")
+    names, points, sets = read[0]
     inside = [path for path in folder.images if IMAGES in folder.relative(path).split(os.sep)[:-1]]
-    sets = _sets(folder, config, content)
     if sets is None:
         sets = dict.fromkeys(inside, (None, ()))
     else:
         sets |= _other_splits(folder, sets, [path for path in inside if path not in sets])
-    used, labeled = {config}, []
+    used, labeled = {*configs}, []
     for path, (split, stated_by) in sets.items():
         label = _labels_of(path, folder)
         objects = []
@@ -46,6 +49,11 @@ def read_yolo(folder):
     lists = {file for _, files in sets.values() for file in files}
     used |= {path for path in folder.paths[".txt"] if folder.relative(path) in lists}
     return used, labeled, names
+
+
+def _config(folder, path, content):
+    """The names of the classes, how many numbers of key points follow a box, and the images of splits."""
+    return _names(content["names"], path), _numbers_of_points(content, path), _sets(folder, path, content)
 
 
 def _other_splits(folder, sets, images):

@@ -121,6 +121,19 @@ def test_wrong_configs_are_refused(case, tmp_path):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
+def test_several_configs_say_the_same(tmp_path):
+    write(tmp_path, "names: [cat]\ntrain: images")
+    for config in ("names:\n  0: cat\ntrain: /home/me/images", "epochs: 3"):
+        (tmp_path / "other.yaml").write_text(config)
+        assert load(tmp_path).class_names == ("cat",)
+    for config in ("names: [dog]\ntrain: images", "names: [cat]"):
+        (tmp_path / "other.yaml").write_text(config)
+        with pytest.raises(
+            ValueError, match="^expected one file with names of classes and splits; got .*yaml"
+        ):
+            load(tmp_path)
+
+
 def test_names_are_texts(tmp_path):
     write(tmp_path, "names: [no, 1.0]")
     assert load(tmp_path).class_names == ("no", "1.0")

@@ -13,6 +13,7 @@ from keras_vit.data import load_dataset
 from keras_vit.data.shard_writing import write_shards
 from keras_vit.data.sources.digits import png
 from keras_vit.data.stored_boxes import objects_of
+from keras_vit.labels.boxes import in_pixels
 
 IMAGE = png(np.zeros((20, 40, 3), "uint8"))
 OBJECTS = {"bbox": [[4, 2, 16, 10], [0, 0, 40, 20]], "category": [1, 0]}
@@ -106,6 +107,21 @@ def test_a_copy_has_the_same_images_and_boxes(file_format, tmp_path):
         assert len(found) == len(samples)
         for image, rows in samples:
             np.testing.assert_allclose(found[image], rows, atol=1e-6)
+
+
+@pytest.mark.parametrize("file_format", ["webdataset", "parquet"])
+def test_a_copy_has_the_pixels_of_the_first_file(file_format, tmp_path):
+    boxes = [[17.1, 9.07, 32, 32], [0.33, 0, 20.01, 46.99]]
+    objects = {"bbox": boxes, "category": ["cat", "cat"], "area": [1024, 702.1057499999998]}
+    for number in range(3):
+        (tmp_path / f"{number}.png").write_bytes(png(np.zeros((47, 53, 3), "uint8")))
+    lines = [json.dumps({"file_name": f"{number}.png", "objects": objects}) for number in range(3)]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
+    write_shards(load_dataset(tmp_path, task="detection"), tmp_path / "copy", file_format)
+    copy = load_dataset(f"{file_format}:{tmp_path}/copy", task="detection")
+    [(_, rows)] = records_of(copy.split("train"))
+    expected = [[17.1, 9.07, 49.1, 41.07, 0, 0, 1024], [0.33, 0, 20.34, 46.99, 0, 0, 702.10575]]
+    np.testing.assert_array_equal(in_pixels(rows, (47, 53)), expected)
 
 
 def records_of(samples):
