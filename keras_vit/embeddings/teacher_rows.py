@@ -86,7 +86,9 @@ def teacher_in(folder: Path) -> StoredOutputs:
     metadata = metadata_of(part_paths(folder)[0])
     [count] = metadata["outputs"]["logits"]
     read = functools.partial(teacher_rows, folder)
-    return StoredOutputs(count, metadata["model_classes"], plan.model_digest, read)
+    # An exported file, such as one of integers, computes other numbers than the model itself.
+    digest = " ".join(filter(None, (plan.model_digest, plan.export_format)))
+    return StoredOutputs(count, metadata["model_classes"], digest, read)
 
 
 READERS[PREFIX] = teacher_in

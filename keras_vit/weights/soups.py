@@ -119,7 +119,11 @@ def greedy_soup(
 
     def scored(indices):
         value = score(files.average(indices))
-        if value is None or not math.isfinite(value):
+        try:
+            is_finite = math.isfinite(value)
+        except TypeError:
+            is_finite = False
+        if not is_finite:
             names = ", ".join(repr(files.names[index]) for index in indices)
             raise ValueError(f"expected a score that is a finite number; got {value} for {names}")
         return value
@@ -184,6 +188,7 @@ class ModelFiles:
             weights: As of `average_models`, for these models.
         """
         parts = check_weights(weights, len(indices))
+        parts = [part / max(parts) for part in parts]  # Products and sums then neither overflow nor vanish.
         # In one order, which the rounding of sums depends on.
         chosen = sorted(zip(indices, parts), key=lambda pair: self.digests[pair[0]])
         # Paths may begin with the name of the model, and differ between the files.

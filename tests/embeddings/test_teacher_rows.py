@@ -1,3 +1,4 @@
+import dataclasses
 import shutil
 
 import numpy as np
@@ -9,7 +10,8 @@ from reference.small import small
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.samples import IndexedRecords
 from keras_vit.embeddings import embed, plan_embeddings
-from keras_vit.embeddings.teacher_rows import teacher_rows
+from keras_vit.embeddings.plan import read_plan
+from keras_vit.embeddings.teacher_rows import teacher_in, teacher_rows
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -147,3 +149,11 @@ def test_a_missing_part_is_refused_and_no_file_is_written(folder, images, tmp_pa
     with pytest.raises(ValueError, match="lacks 1 of 2 parts"):
         teacher_rows(out, split_of(images), file=tmp_path / "rows.npy")
     assert [*tmp_path.iterdir()] == [out]
+
+
+def test_outputs_of_an_exported_file_are_another_teacher_than_those_of_the_model(folder, monkeypatch):
+    plan = read_plan(folder)
+    assert teacher_in(folder).digest == plan.model_digest
+    exported = dataclasses.replace(plan, export_format="tflite")
+    monkeypatch.setattr("keras_vit.embeddings.teacher_rows.read_plan", lambda path: exported)
+    assert teacher_in(folder).digest == f"{plan.model_digest} tflite"

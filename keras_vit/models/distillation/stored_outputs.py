@@ -18,7 +18,7 @@ class StoredOutputs:
     Args:
         num_classes: Numbers in a vector.
         class_names: Names of these classes, or None.
-        digest: `model_digest` of the model that computed them.
+        digest: A digest of what computed them, by which a resumed run knows its teacher.
         read: A function from a split of a `Dataset`, or a part of one, to an array (samples, num_classes);
             None if the outputs are passed to the model, as in the example.
 
