@@ -21,6 +21,7 @@ def _add_arguments(add):
 
 def _add_show_arguments(add):
     _add_arguments(add)
+    options.on_bad_image(add)
     add("--images", type=options.positive_int, help="images to read of each split (default: all)")
     add("--sheet", metavar="FILE.png", help=f"draw {SHEET} training images")
     options.output(add)
@@ -33,6 +34,7 @@ def _add_check_arguments(add):
 
 def _add_write_arguments(add):
     _add_arguments(add)
+    options.on_bad_image(add)
     add("--to", required=True, metavar="DIR", help="new folder, or that of a command that was stopped")
     formats = options.either(names.SHARD_FORMATS)
     add("--format", default=names.SHARD_FORMATS[0], help=f"{formats} (default: {names.SHARD_FORMATS[0]})")
@@ -50,7 +52,7 @@ def run(args):
     return {"show": _show, "check": _check, "write": _write}[args.action](args)
 
 
-def _open(args, on_bad_image="fail"):
+def _open(args, on_bad_image):
     from keras_vit.data.datasets import load_dataset
 
     return load_dataset(
@@ -71,7 +73,7 @@ def _show(args):
 
     check_output(args)
     check_png("--sheet", args.sheet)
-    dataset = _open(args)
+    dataset = _open(args, args.on_bad_image)
     statistics = describe(dataset, args.images)
     tables = (_table(statistics), _objects_table(statistics))
     lines = [line for table in tables if table for line in (table, "")]
@@ -167,7 +169,7 @@ def _check(args):
         broken += map(list, damaged(samples))
     count = sum(map(len, dataset.splits.values())) + len(dataset.bad_images)
     lines = [printable(f"{place}: {reason}") for place, reason in broken]
-    lines.append(f"{count:,} images decoded, {len(broken):,} images or masks damaged")
+    lines.append(f"{count:,} images checked, {len(broken):,} images or masks damaged")
     report(args, {"images": count, "damaged": broken}, "\n".join(lines))
     return 1 if broken else 0
 
@@ -175,6 +177,6 @@ def _check(args):
 def _write(args):
     from keras_vit.data.shard_writing import write_shards
 
-    dataset = _open(args)
+    dataset = _open(args, args.on_bad_image)
     files = write_shards(dataset, args.to, args.format, args.images_per_shard, args.seed)
     print(f"{dataset.summary()}\n{len(files)} files in {args.to}: --dataset {args.format}:{args.to}")

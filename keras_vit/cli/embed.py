@@ -14,6 +14,7 @@ def add_arguments(add):
     options.model(add, exported=False)
     options.dataset(add, "--data")
     options.task(add)
+    options.on_bad_image(add, default=None)
     add("--output", required=True, metavar="DIR", help="new folder, or that of a command that was stopped")
     add("--partitions", type=options.positive_int, help="Parquet files (default: 1 per 10,000 images)")
     add("--shard", type=shard, default=(0, 1), metavar="I/N", help="only each N-th file, from file I, from 0")
@@ -47,7 +48,8 @@ def run(args):
 
     model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
     labels = {"task": args.task, "fields": args.field, "classes": args.classes}
-    asked = {name: value for name, value in {**labels, "data_dir": args.data_dir}.items() if value}
+    further = {"data_dir": args.data_dir, "on_bad_image": args.on_bad_image}
+    asked = {name: value for name, value in {**labels, **further}.items() if value}
     embedder = plan_embeddings(
         args.output,
         trained_file(args.model),

@@ -38,6 +38,7 @@ def features(add):
     """A model and a data set, or embeddings that were computed before."""
     model(add, exported=False, required=False)
     dataset(add, required=False)
+    on_bad_image(add)
     add("--embeddings", metavar="DIR", help="folder of keras-vit embed, in place of --model and --dataset")
 
 
@@ -61,9 +62,9 @@ def batch_size(add):
     add("--batch_size", type=positive_int, default=64, help="images computed at a time")
 
 
-def on_bad_image(add, choices=names.ON_BAD_IMAGE):
-    text = f"unreadable images of a folder: {either(choices)} (default: fail)"
-    add("--on_bad_image", default="fail", help=text)
+def on_bad_image(add, choices=names.ON_BAD_IMAGE, default="fail"):
+    text = f"unreadable images of a folder: {either(choices)} (default: {default or 'keep without labels'})"
+    add("--on_bad_image", default=default, help=text)
 
 
 def task(add):

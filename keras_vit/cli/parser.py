@@ -18,7 +18,7 @@ SUBCOMMANDS_ELSEWHERE = {
     "finetune": "train fit fine_tune tune",
     "average": "soup soups ensemble merge mean",
     "evaluate": "eval test validate score",
-    "predict": "infer inference classify run",
+    "predict": "infer inference classify run detect segment depth",
     "inspect": "explain visualize visualise attention",
     "export": "deploy serve save",
     "benchmark": "bench time speed profile",
@@ -32,11 +32,14 @@ OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand 
     "--total_steps {}": "steps num_steps max_steps iterations",
     "--workdir {}": "output output_dir out save_dir logdir",
     "--weights {}": "weights checkpoint ckpt pretrained init load",
-    "--strategy {}": "gpus num_gpus device devices",
+    "--recipe NAME, and --set FIELD=VALUE for its fields": "config cfg c",
+    "--threshold {}": "conf confidence conf_thres score_threshold",
+    "--iou {}": "nms iou_thres iou_threshold",
+    "--precisions float16": "half fp16",
     "--dataset {}": "data data_path dataset_name d",
     "--batch_size {}": "bs batch b",
     "--batch_sizes {}": "bs batch b batch_size",
-    "--image_size {}": "img_size size resolution input_size",
+    "--image_size {}": "img_size size resolution input_size imgsz",
     "--image {}": "img",
     "--output {}": "output_dir out save dest o",
     "--top {}": "topk top_k k",
@@ -45,6 +48,18 @@ OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand 
     "--precisions {}": "precision quantize dtype",
     "--split {}": "subset",
     "--model {}": "model_name model_path arch architecture m",
+}
+# Options of other tools that a subcommand does without, and what it does instead.
+NOTES = {
+    "the same command continues what was interrupted": "resume resume_from continue",
+    "images are read by several threads without an option": "workers num_workers j jobs threads nproc",
+    "all devices are used that CUDA_VISIBLE_DEVICES allows": "device devices gpu gpus num_gpus cuda cpu",
+    "options are given on the command line": "config cfg c",
+    "TensorBoard reads the folder of a run": "wandb log_wandb wandb_project logger log tensorboard mlflow",
+    "a run does not stop early, and keeps its best checkpoint": "patience early_stopping",
+    "a split that a data set lacks is held out": "val_split validation_split val_size test_size",
+    "images are resized to the model's size": "imgsz img_size image_size size",
+    "a model is exported with other precisions: export --precisions float16": "half fp16",
 }
 MODEL_ELSEWHERE = "weights checkpoint ckpt pretrained load run workdir"  # where --model names no variant
 FIELDS_ELSEWHERE = {
@@ -57,7 +72,7 @@ FIELDS_ELSEWHERE = {
     "patch_dropout_rate": "patch_drop patch_drop_rate",
     "label_smoothing": "smoothing",
     "accumulation_steps": "grad_accum gradient_accumulation_steps",
-    "dtype": "amp bf16 fp16 mixed_precision",
+    "dtype": "amp bf16 fp16 half mixed_precision",
     "optimizer": "opt optim",
     "remat": "gradient_checkpointing",
     **dict.fromkeys(("cutmix", "ema", "freeze", "layer_decay", "mixup", "randaugment", "seed", "task"), ""),
@@ -68,7 +83,8 @@ class _Parser(argparse_flags.ArgumentParser):
     """A parser whose errors are one line and suggest the intended subcommand or option."""
 
     def error(self, message):
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        see = " See" if message.endswith("?") else "; see"
+        self.exit(2, f"{self.prog}: {message}{see} {self.prog} --help\n")
 
     def parse_known_args(self, args=None, namespace=None):
         """Refuse unknown options first, since they explain what is missing."""
@@ -80,7 +96,9 @@ class _Parser(argparse_flags.ArgumentParser):
                 break
             if re.match("--?[a-zA-Z]", name) and not any(option.startswith(name) for option in known):
                 value = value if equals else "VALUE" if following.startswith("-") else following
-                self.error(f"unknown option {name}{suggestion(name.strip('-'), _meanings(known, value))}")
+                self.error(
+                    f"unknown option {name}{suggestion(name.strip('-'), _meanings(known, value), _NOTES)}"
+                )
         return super().parse_known_args(args, namespace)
 
     def _check_value(self, action, value):
@@ -103,16 +121,22 @@ def _meanings(known, value):
     return {name: meaning.format(value) for meaning, names in reversed(rows) for name in names.split()}
 
 
-def suggestion(name, meanings):
-    """Return the meaning of the closest name as the end of a message; empty if none is close.
+_NOTES = {name: note for note, names in NOTES.items() for name in names.split()}
+
+
+def suggestion(name, meanings, notes=()):
+    """Return the meaning of the closest name, or a note, as the end of a message; empty if none is close.
 
     >>> suggestion("predcit", {"predict": "predict", "train": "finetune"})
     '; did you mean predict?'
     >>> suggestion("Train", {"predict": "predict", "train": "finetune"})
     '; did you mean finetune?'
     """
-    close = difflib.get_close_matches(name.replace("-", "_").lower(), meanings, n=1, cutoff=0.7)
-    return f"; did you mean {meanings[close[0]]}?" if close else ""
+    known = {**dict(notes), **meanings}
+    close = difflib.get_close_matches(name.replace("-", "_").lower(), known, n=1, cutoff=0.7)
+    if not close:
+        return ""
+    return f"; did you mean {known[close[0]]}?" if close[0] in meanings else f"; {known[close[0]]}"
 
 
 def version():

@@ -244,9 +244,8 @@ def open_for_features(args):
     """Open the model of --model and the data set of --dataset, in the model's split, and print its sizes."""
     model = open_live(args.model, trust=args.trust, sha256=args.sha256)
     labels = {"fields": args.field, "classes": args.classes}
-    dataset = datasets.load_dataset(
-        args.dataset, seed_of(args.model, model), data_dir=args.data_dir, **labels
-    )
+    seed = seed_of(args.model, model)
+    dataset = datasets.load_dataset(args.dataset, seed, args.on_bad_image, data_dir=args.data_dir, **labels)
     introduce(args, dataset)
     return model, dataset
 

@@ -202,3 +202,14 @@ def test_every_command_that_opens_a_model_checks_what_it_opens(command, refused,
     refused(of(weights, "--sha256", "0" * 64), "has SHA-256", "0" * 64)
     refused(of("http://host.invalid/vit.npz"), "is not encrypted", "--sha256", "--trust")
     assert not (tmp_path / "out").exists()
+
+
+def test_every_command_that_reads_a_data_set_can_leave_out_bad_images():
+    without = set()
+    for name, _, add_arguments in parser.subcommands():
+        names = []
+        if add_arguments:
+            add_arguments(lambda *options, names=names, **_: names.extend(options))
+        if "--dataset" in names and "--on_bad_image" not in names:
+            without.add(name)
+    assert without == {"data check"}  # which names them

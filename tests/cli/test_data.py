@@ -78,6 +78,15 @@ def test_show_counts_the_objects_of_each_class(keras_vit, tmp_path):
     assert f"train: {train['crowds']} crowd(s), {train['empty']} image(s) without objects" in lines
 
 
+@pytest.mark.parametrize("action", [("show",), ("write", "--to", "shards")])
+def test_images_that_cannot_be_read_are_left_out_if_asked(action, folder, keras_vit, refused, tmp_path):
+    (folder / "cat" / "00.png").write_bytes(b"no image")
+    action = [str(tmp_path / word) if word == "shards" else word for word in action]
+    command = ("data", *action, "--dataset", f"folder:{folder}")
+    refused(command, "00.png", "give --on_bad_image skip")
+    assert "1 unreadable image skipped (" in keras_vit(*command, "--on_bad_image", "skip").stdout
+
+
 def test_show_names_what_may_be_wrong(keras_vit, tmp_path):
     columns = {"image": structs([*range(20), *range(20)]), "label": [0] * 20 + [1] * 20}
     file = write_parquet(tmp_path / "train.parquet", columns)
@@ -88,12 +97,12 @@ def test_show_names_what_may_be_wrong(keras_vit, tmp_path):
 
 def test_check_names_damaged_images_and_masks(folder, keras_vit, tmp_path):
     name = ("--dataset", f"folder:{folder}")
-    assert keras_vit("data", "check", *name).stdout == "24 images decoded, 0 images or masks damaged\n"
+    assert keras_vit("data", "check", *name).stdout == "24 images checked, 0 images or masks damaged\n"
     damage(folder / "dog" / "07.png")
     printed = keras_vit("data", "check", *name, status=1).stdout.splitlines()
     assert printed == [
         f"{folder}/dog/07.png: it cannot be decoded",
-        "24 images decoded, 1 images or masks damaged",
+        "24 images checked, 1 images or masks damaged",
     ]
     tar = tmp_path / "out"
     keras_vit("data", "write", *name, "--to", tar)  # It copies images without decoding them.

@@ -218,7 +218,7 @@ def test_data_shows_and_checks_boxes(keras_vit, scenes, tmp_path):
     assert "10 classes (digit 0" in found.stdout
     with Image.open(tmp_path / "sheet.png") as image:
         assert image.width > 100
-    assert "12 images decoded, 0 images or masks damaged" in keras_vit("data", "check", *data).stdout
+    assert "12 images checked, 0 images or masks damaged" in keras_vit("data", "check", *data).stdout
     keras_vit("data", "write", *data, "--to", tmp_path / "tars", "--format", "webdataset")
     data = "--dataset", f"webdataset:{tmp_path}/tars", "--task", "detection"
     assert "10 classes (digit 0" in keras_vit("data", "show", *data).stdout

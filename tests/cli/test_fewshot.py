@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 
@@ -51,6 +52,17 @@ def test_embeddings_stand_for_the_model_and_its_images(options, weights, images,
             assert found == expected
         else:
             assert len(found["accuracy"]) == 1 and 0 <= found["accuracy"][0][0] <= 1
+
+
+@pytest.mark.parametrize("command", [("fewshot", "--shots", "1", "--k", "1"), ("embed", "--output", "out")])
+def test_images_that_cannot_be_read_are_left_out_if_asked(
+    command, weights, images, keras_vit, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    bad = next((shutil.copytree(images, tmp_path / "in") / "cat").iterdir())
+    bad.write_bytes(b"no image")
+    done = keras_vit(*command, "--model", weights, "--dataset", "folder:in", "--on_bad_image", "skip")
+    assert f"1 unreadable image skipped ({bad.name}" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("command", ["fewshot", "probe"])
