@@ -16,7 +16,7 @@ from keras_vit.lazy import LazyModule
 from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
 from keras_vit.preprocessing.image_preprocessing import Preprocessing
-from keras_vit.rules import SIZE, integer, items, one_of, optional, text
+from keras_vit.rules import SIZE, integer, items, one_of, optional, pair, text
 from keras_vit.types import Path, Size
 
 if TYPE_CHECKING:
@@ -126,15 +126,15 @@ class Description:
         return tuple(cells * side * stem_stride(resnet) for cells, side in zip(grid, patch))
 
     def with_size(self, size: Size | None = None) -> Description:
-        """This Description at a fixed (height, width); ValueError if the model takes another size only.
+        """This Description at a fixed size; ValueError if the model takes another size only.
 
         Args:
-            size: None for `native_image_size`.
+            size: Side of the images in pixels, or (height, width); None for `native_image_size`.
         """
-        size = items(integer(at_least=1), 2).check("image_size", size or self.native_image_size)
-        if self.image_size not in (DYNAMIC_SIZE, tuple(size)):
-            raise ValueError(f"image_size must be the model's {self.image_size}; got {tuple(size)}")
-        return dataclasses.replace(self, image_size=tuple(size))
+        size = self.native_image_size if size is None else pair(size, "image_size")
+        if self.image_size not in (DYNAMIC_SIZE, size):
+            raise ValueError(f"image_size must be the model's {self.image_size}; got {size}")
+        return dataclasses.replace(self, image_size=size)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ class Description:
             )
         return dataclasses.replace(self.preprocessing, mean=self.mean, std=self.std)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False) + "\n"
 
     def build(self, preprocessing: Callable[..., Any]) -> keras.Model:

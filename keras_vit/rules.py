@@ -139,6 +139,15 @@ def pair(size, name):
     return (int(size),) * 2 if isinstance(size, numbers.Integral) else (int(size[0]), int(size[1]))
 
 
+def optional_pair(size, name):
+    """As `pair`, or None.
+
+    >>> optional_pair(16, "window"), optional_pair(None, "window")
+    ((16, 16), None)
+    """
+    return None if size is None else pair(size, name)
+
+
 def check_divisible(size, patch_size):
     """Raise ValueError unless the patch divides the (height, width) of its input."""
     for side, patch in zip(size, patch_size, strict=True):

@@ -14,7 +14,7 @@ from keras_vit.models.classifying import check_finite
 from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_list, as_pixels
-from keras_vit.rules import boolean, integer, items, number, optional
+from keras_vit.rules import boolean, integer, number, optional_pair
 from keras_vit.types import Images, Size
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from keras_vit.export.exported_model import ExportedModel
 
-_PAIR = optional(items(integer(at_least=1), 2))
 _OVERLAP = number(0, below=1)
 _IN_MEMORY = 2**25  # bytes of either of two temporary files; more are on disk
 _AT_ONCE = 2**24  # logits of a whole image that are resized at once, at least of one class
@@ -50,7 +49,7 @@ def segment(
         images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
         whole: Whether to resize each image to the model's size instead, as `model.preprocessing` does, and
             its logits back.
-        window: (height, width) of the windows in pixels, only for a model for any size.
+        window: Side of the windows in pixels, or (height, width), only for a model for any size.
         overlap: The fraction of a window's side that it shares with the next one, in [0, 1).
         batch_size: Number of windows, or of whole images, that are computed at a time.
         value_range: (lowest, highest) possible value of float images; None for (0, 1).
@@ -150,7 +149,7 @@ def dense_features(
         images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
         blocks: Numbers of the blocks whose tokens are concatenated, each after the model's last norm; None
             for the last block.
-        size: (height, width) in pixels to which images are resized before; None keeps their own sizes.
+        size: Side in pixels, or (height, width), to which images are resized before; None keeps their sizes.
         window, overlap, batch_size, value_range: As for `ImageSegmenter.segment`.
 
     Returns:
@@ -174,7 +173,7 @@ def dense_features(
     from keras_vit.models.features import grids_of_blocks
 
     integer(at_least=1).check("batch_size", batch_size)
-    _PAIR.check("size", size)
+    size = optional_pair(size, "size")
     encoder = backbone(model)
     extractor = DistributedModel(encoder.input, grids_of_blocks(encoder, blocks))
     preprocessing = dataclasses.replace(encoder.preprocessing, image_size=size, resize="squash")
@@ -210,7 +209,7 @@ def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1), adj
     Yields:
         (first row, first column, outputs (rows, columns, channels)); they cover the padded image.
     """
-    _PAIR.check("window", window)
+    window = optional_pair(window, "window")
     _OVERLAP.check("overlap", overlap)
     patch = patch_pixels(inner_transformer(model))
     sides = [max(-(-side // p) * p, p) for side, p in zip(pixels.shape, patch)]

@@ -52,7 +52,8 @@ def save_weights(
         layout: "vit_jax", "big_vision", "timm", "huggingface", which chooses the model type that expresses
             the model, "open_clip", for an `ImageTextModel` only, or "scenic", for an `ObjectDetector` with a
             text tower only.
-        dtype: Stored type: "float32", "float16", "bfloat16" or "float64".
+        dtype: Stored type: "float32", "float16", "bfloat16" or "float64"; of a dtype policy that of its
+            variables.
         overwrite: Whether to replace existing files.
         **options: `scan=True` stacks the blocks of "big_vision" along a first axis.
 
@@ -71,7 +72,7 @@ def save_weights(
     one_of(LAYOUTS).check("layout", layout)
     rules.path.check("path", path)
     parts = parts_of(model)
-    one_of(FLOATS).check("dtype", dtype)
+    dtype = one_of(FLOATS).check("dtype", getattr(dtype, "variable_dtype", dtype))
     name, layout = layout, LAYOUTS[layout]
     if unknown := options.keys() - layout.write_options:
         known = ", ".join(layout.write_options) or "none"

@@ -32,6 +32,14 @@ def test_the_task_is_the_models(task, output):
         describe(model, other)
 
 
+def test_an_int_is_the_side_of_a_square():
+    description = describe(small(num_layers=1, image_size=(None, None)))
+    assert description.with_size(24) == description.with_size((24, 24))
+    for wrong in (0, (16,), "16"):
+        with pytest.raises(ValueError, match="^image_size must be a positive int or a pair"):
+            description.with_size(wrong)
+
+
 def test_the_architecture_of_a_saved_model_is_checked_and_has_defaults(description, tmp_path):
     (tmp_path / "assets").mkdir()
     values = json.loads(description.as_json())

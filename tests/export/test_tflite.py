@@ -54,7 +54,7 @@ def test_the_batch_and_the_size_are_fixed(exported, any_size, tmp_path):
         ({"integer_io": "uint8"}, "options of int8 only; got precision 'dynamic_int8'"),
         ({"integer_io": "int16"}, "integer_io must be one of 'uint8', 'int8' or None; got 'int16'"),
         ({"batch_size": 0}, "batch_size must be a positive int; got 0"),
-        ({"image_size": (16, None)}, "image_size must be a tuple of length 2, each item a positive int"),
+        ({"image_size": (16, None)}, "image_size must be a positive int or a pair"),
         ({"image_size": (32, 32)}, r"image_size must be the model's \(16, 16\); got \(32, 32\)"),
     ],
 )

@@ -135,6 +135,17 @@ def test_wrong_options_are_refused(options, message):
         assert message in str(error.value)
 
 
+def test_an_int_is_the_side_of_a_square():
+    model = segmenter(any_size=True)
+    for compute, option in (
+        (ImageSegmenter.segment, "window"),
+        (dense_features, "window"),
+        (dense_features, "size"),
+    ):
+        found, expected = (compute(model, photo(20, 33), **{option: side}) for side in (16, (16, 16)))
+        np.testing.assert_array_equal(found[0], expected[0])
+
+
 def test_nan_is_refused():
     model = ImageSegmenter(VisionTransformer(**ENCODER), 5)
     model.get_layer("head").bias.assign([np.nan] * 5)

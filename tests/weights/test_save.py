@@ -217,6 +217,14 @@ def assert_refused_or_round_trip(model, folder, layout):
         assert_same_outputs(again, model)
 
 
+@pytest.mark.parametrize(
+    "name, stored_type", [("bfloat16", ml_dtypes.bfloat16), ("mixed_bfloat16", "float32")]
+)
+def test_a_dtype_policy_gives_the_type_of_its_variables(name, stored_type, tmp_path):
+    path = save_weights(one_block(), tmp_path / "m.safetensors", "timm", dtype=keras.DTypePolicy(name))
+    assert {array.dtype for array in read_arrays(path).values()} == {np.dtype(stored_type)}
+
+
 @pytest.mark.parametrize("file, size", [("model.npz", 16), ("model.keras", (24, 40))])  # 16 is the table's
 def test_a_model_for_any_size_keeps_the_size_to_which_it_resizes_images(file, size, tmp_path):
     dynamic = {"image_size": (None, None), "position_grid": (2, 2)}

@@ -14,6 +14,7 @@ from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
 from keras_vit.models.windows import checked_images, slide, whole_outputs
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_pixels
+from keras_vit.rules import optional_pair
 from keras_vit.types import Images, Size
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def estimate(
         images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
         whole: Whether to resize each image to the model's size instead, as `model.preprocessing` does, and
             its output back.
-        window: (height, width) of the windows in pixels, only for a model for any size.
+        window: Side of the windows in pixels, or (height, width), only for a model for any size.
         overlap: The fraction of a window's side that it shares with the next one, in [0, 1).
         batch_size: Number of windows, or of whole images, that are computed at a time.
         value_range: (lowest, highest) possible value of float images; None for (0, 1).
@@ -70,6 +71,7 @@ def estimate(
     Source: `ImageSegmenter.segment`; Yang et al. 2024 (Depth Anything V2, arXiv 2406.09414) for whole images.
     """
     images = checked_images(model, images, whole, batch_size)
+    window = optional_pair(window, "window")
     if whole:
         return [
             resize(np.asarray(outputs, "float32"), size, preprocessing)

@@ -64,3 +64,9 @@ def test_windows_without_detail_have_the_mean_of_the_whole():
     assert fitted(np.full(4, 3.0), np.array([1.0, 2.0, 3.0, 4.0]), True) == (0.0, 2.5)
     assert fitted(np.array([1.0, 2.0]), np.array([4.0, 2.0]), True)[0] == 0.0  # never reversed
     assert fitted(np.array([1.0, 2.0]), np.array([2.0, 4.0]), False) == (2.0, 0.0)
+
+
+def test_an_int_is_the_side_of_square_windows(image, monkeypatch):
+    model = estimator("disparity", monkeypatch, (1, 1), (None, None))
+    found, expected = (model.estimate(image, window=window)[0] for window in (24, (24, 24)))
+    np.testing.assert_allclose(found, expected)
