@@ -17,6 +17,7 @@ from keras_vit.engine.fit_checks import (
     WarnOfNaN,
     check_callbacks,
     check_class_indices,
+    check_shape,
     warn_of_probabilities,
 )
 from keras_vit.engine.step import BACKENDS, of_backend, total_loss
@@ -148,9 +149,10 @@ class DistributedModel(keras.Model):
         It also warns of a loss that is NaN.
 
         Raises:
-            ValueError: for a callback that sets a learning rate for which there is a schedule, or an array of
-                class indices that the model does not have.
+            ValueError: for a callback that sets a learning rate for which there is a schedule, an array of
+                class indices that the model does not have, or an array that is no input of the model.
         """
+        check_shape(self, x)
         sample_weight = kwargs.get("sample_weight")
         if y is None and sample_weight is not None and self.own_loss is not None:
             y = np.zeros(len(sample_weight), "float32")  # Without labels Keras leaves out the weights.
@@ -164,6 +166,16 @@ class DistributedModel(keras.Model):
             if self.total_steps is not None and not self.is_segment:
                 callbacks = [*callbacks, ScheduleLength(self.total_steps)]
         return super().fit(x, y, batch_size, epochs, verbose, callbacks, *args, **kwargs)
+
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.evaluate`, but an array of another shape than the model's input is refused."""
+        check_shape(self, x)
+        return super().evaluate(x, *args, **kwargs)
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.predict`, but an array of another shape than the model's input is refused."""
+        check_shape(self, x)
+        return super().predict(x, *args, **kwargs)
 
     def make_train_function(self, force: bool = False) -> Any:
         if not self.trainable_variables:

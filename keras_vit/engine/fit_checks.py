@@ -37,6 +37,28 @@ def warn_of_probabilities(loss):
                 )
 
 
+def check_shape(model, images):
+    """Raise ValueError for an array that is no input of a model, such as channels-first images.
+
+    Keras checks shapes while it traces, and no longer once a model has had inputs of several sizes.
+
+    Args:
+        model: A model with one input or several.
+        images: What `fit`, `evaluate` or `predict` got; only an array for a single input is checked.
+
+    >>> check_shape(model, np.zeros((2, 32, 32, 3)))
+    """
+    inputs = getattr(model, "inputs", None) or ()
+    if len(inputs) != 1 or not isinstance(images, np.ndarray):
+        return
+    shape = inputs[0].shape
+    if len(images.shape) != len(shape) or not all(
+        size and size == (expected or size) for size, expected in zip(images.shape, shape)
+    ):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"expected an array of the shape ({wanted}), not empty; got {images.shape}")
+
+
 def check_class_indices(loss, labels, classes):
     """Raise ValueError for class indices that a model does not have, whose loss would be NaN.
 

@@ -142,3 +142,18 @@ def test_a_callback_that_sets_a_scheduled_learning_rate_is_refused(callback):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         model.fit(X, Y, verbose=0, callbacks=callback)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 3, 16, 16), (1, 16, 16, 1), (16, 16, 3), (1, 0, 16, 3), (0, 16, 16, 3)]
+)
+def test_arrays_that_are_no_input_are_refused(shape):
+    """Keras does not see their shapes after inputs of several sizes."""
+    model = small(image_size=(None, None))
+    model.compile("sgd", SoftmaxCrossEntropy())
+    wrong, labels = np.zeros(shape, "float32"), np.zeros(shape[0], int)
+    for call in (model.predict, lambda x: model.evaluate(x, labels), lambda x: model.fit(x, labels)):
+        with pytest.raises(
+            ValueError, match=r"expected an array of the shape \(any, any, any, 3\), not empty; got"
+        ):
+            call(wrong)
