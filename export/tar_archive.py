@@ -13,6 +13,7 @@ import zlib
 
 from filelock import FileLock
 
+from keras_vit.data.tar_headers import read_headers
 from keras_vit.export.formats import ARCHIVES
 from keras_vit.messages import one_line, redact_url
 from keras_vit.types import Path
@@ -26,7 +27,7 @@ CHUNK = 1 << 20  # bytes
 MAX_OVERHEAD = 1 << 20  # bytes of headers and padding: enough for 1,000 entries
 # Of damaged files, and of entries of the same name.
 _ERRORS = (
-    *(ValueError, tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, RecursionError),
+    *(ValueError, gzip.BadGzipFile, zlib.error, EOFError),
     *(FileExistsError, NotADirectoryError, IsADirectoryError),
 )
 
@@ -127,12 +128,11 @@ def extract_archive(path, folder):
         try:
             with gzip.GzipFile(fileobj=file) as stream:
                 metered, total = _Metered(stream), 0
-                with tarfile.open(fileobj=metered, mode="r|") as tar:
-                    for entry in tar:
-                        total += entry.size
-                        _check(entry, total, path, temporary)
-                        metered.left += entry.size
-                        _extract(tar, entry, temporary / entry.name)
+                for entry in read_headers(metered.read_at):
+                    total += entry.size
+                    _check(entry, total, path, temporary)
+                    metered.left += entry.size
+                    _extract(metered, entry, temporary / entry.name)
                 while metered.read(CHUNK):  # gzip verifies its checksum at the end.
                     pass
             if not (temporary / PROGRAM).is_file():
@@ -144,20 +144,22 @@ def extract_archive(path, folder):
 
 
 class _Metered:
-    """A stream that refuses to yield more than `MAX_OVERHEAD` bytes in addition to those added to `left`.
-
-    `tarfile` reads long names, extended headers and sparse maps into memory, whatever their size.
-    """
+    """A stream that refuses to yield more than `MAX_OVERHEAD` bytes in addition to those added to `left`."""
 
     def __init__(self, stream):
-        self.stream, self.left = stream, MAX_OVERHEAD
+        self.stream, self.left, self.place = stream, MAX_OVERHEAD, 0
 
     def read(self, size):
         content = self.stream.read(size)
+        self.place += len(content)
         self.left -= len(content)
         if self.left < 0:
             raise ValueError(f"its headers and padding take more than {MAX_OVERHEAD:,} bytes")
         return content
+
+    def read_at(self, first, size):
+        self.read(first - self.place)
+        return self.read(size)
 
 
 def _check(entry, total, archive, folder):
@@ -165,23 +167,26 @@ def _check(entry, total, archive, folder):
     name = pathlib.PurePosixPath(entry.name)
     if name.is_absolute() or ".." in name.parts or any(c in entry.name for c in "\\:\0"):
         raise ValueError(f"{entry.name!r} may lie outside of it")
-    if not (entry.isreg() or entry.isdir()) or entry.issparse():
+    if not (entry.is_file or entry.is_folder):
         raise ValueError(f"{entry.name!r} is neither a plain file nor a folder")
-    if entry.size < 0:
-        raise ValueError(f"{entry.name!r} declares a size of {entry.size}")
     check_unpacked_size(total, archive.stat().st_size)
     free = shutil.disk_usage(folder).free
     if entry.size > free:
         raise OSError(f"{entry.name!r} has {entry.size:,} bytes, and {free:,} are free")
 
 
-def _extract(tar, entry, target):
-    if entry.isdir():
+def _extract(stream, entry, target):
+    if entry.is_folder:
         target.mkdir(parents=True, exist_ok=True)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tar.extractfile(entry) as content, open(target, "xb") as file:
-        shutil.copyfileobj(content, file, CHUNK)
+    with open(target, "xb") as file:
+        left = entry.size
+        while left:
+            if not (content := stream.read(min(left, CHUNK))):
+                raise ValueError(f"is cut off in {entry.name!r}")
+            file.write(content)
+            left -= len(content)
 
 
 def saved_model_folder(source: Path, *, trust: bool = False, sha256: str | None = None) -> pathlib.Path:

@@ -26,7 +26,12 @@ from made.tokenizers import FILES
 
 from keras_vit import ImageTextModel, TextPreprocessing, VisionTransformer, from_pretrained, save_weights
 from keras_vit.cli.parser import parser, subcommands
+from keras_vit.data import parquet_samples
+from keras_vit.data.files import MOST_NUMBERS
+from keras_vit.data.remote_files import LARGEST_UNKNOWN
+from keras_vit.data.tar_headers import MAX_EXTENDED
 from keras_vit.export.tar_archive import MAX_OVERHEAD
+from keras_vit.http_requests import SLOWEST
 from keras_vit.models.vit.schema import OPTIONS
 from keras_vit.preprocessing import MAX_BYTES, MAX_PIXELS
 from keras_vit.preprocessing.text_preprocessing import LARGEST
@@ -385,7 +390,9 @@ def test_the_manual_links_to_files_of_the_repository(site, repository):
 
 def test_the_bounds_on_the_page_about_security_are_those_of_the_code():
     page = TEXTS["docs/security.md"]
-    for bound in (UNPACKED, LARGEST_SIDECAR, MAX_PIXELS, MAX_OVERHEAD, LARGEST):
+    of_data = MAX_EXTENDED, MOST_NUMBERS, LARGEST_UNKNOWN, parquet_samples.LARGEST_LABELS, SLOWEST
+    for bound in (UNPACKED, LARGEST_SIDECAR, MAX_PIXELS, MAX_OVERHEAD, LARGEST, *of_data):
         assert f"{bound:,} " in page
+    assert (parquet_samples.LARGEST, parquet_samples.MOST_TIMES) == (UNPACKED, EXPANSION)
     assert f"{EXPANSION} times the file" in page
     assert "three times as many bytes" in page and MAX_BYTES == 3 * MAX_PIXELS

@@ -5,19 +5,20 @@ from typing import NamedTuple
 
 BLOCK = 512  # bytes
 MAX_EXTENDED = 1 << 16  # bytes of the records before an entry: its long name, or what pax adds
-FILES, SPARSE = (b"\0", b"0", b"7"), b"S"
+FILES, FOLDER, SPARSE = (b"\0", b"0", b"7"), b"5", b"S"
 WITHOUT_DATA = b"123456"  # links, devices and folders
 # Writers fill up a multiple of one of these: of 20 blocks, unless they are asked for another number.
 RECORDS = (*range(BLOCK, 21 * BLOCK, BLOCK), *(BLOCK << power for power in range(5, 12)))
 
 
 class TarEntry(NamedTuple):
-    """An entry of a tar file: its name, the first byte and the number of bytes, and whether it is a file."""
+    """An entry of a tar file: its name, first byte and number of bytes; whether it is a file, or a folder."""
 
     name: str
     first: int
     size: int
-    is_file: bool
+    is_file: bool = True
+    is_folder: bool = False
 
 
 def tar_entries(file):
@@ -37,24 +38,46 @@ def tar_entries(file):
         >>> with tarfile.open(tmp / "a.tar", "w") as tar:
         ...     tar.addfile(tarfile.TarInfo("0.cls"))
         >>> with open(tmp / "a.tar", "rb") as file:
-        ...     [*tar_entries(file)]
-        [TarEntry(name='0.cls', first=512, size=0, is_file=True)]
+        ...     [(entry.name, entry.first, entry.size) for entry in tar_entries(file)]
+        [('0.cls', 512, 0)]
+    """
+    number, length = file.fileno(), os.fstat(file.fileno()).st_size
+    offset = yield from read_headers(lambda first, size: os.pread(number, size, first), length)
+    _check_end(number, offset, length)
+
+
+def read_headers(read, length=None):
+    """Read the headers of a tar file one after another.
+
+    Args:
+        read: A function from the first byte and the number of bytes to bytes there. The first bytes ascend.
+        length: That of the file; None for a stream, which may end without two blocks of zeros.
+
+    Yields:
+        `TarEntry`.
+
+    Returns:
+        The first byte of the end.
+
+    Raises:
+        ValueError: if a header is damaged, or the file is cut off.
 
     Source: POSIX.1-2017, `pax`, "pax Interchange Format" and "ustar Interchange Format"; GNU tar's manual,
     "Basic Tar Format".
     """
-    number, length, offset = file.fileno(), os.fstat(file.fileno()).st_size, 0
-    for_all, for_next = {}, {}  # what extended headers say of entries
-    while (header := os.pread(number, BLOCK, offset)) != bytes(BLOCK):
+    offset, for_all, for_next = 0, {}, {}  # The dicts have what extended headers say of entries.
+    while (header := read(offset, BLOCK)) != bytes(BLOCK):
+        if not header and length is None:
+            break
         if len(header) < BLOCK:
-            raise ValueError(f"is cut off at byte {length}, without an end")
+            raise ValueError(f"is cut off at byte {offset + len(header)}, without an end")
         _check_sum(header, offset)
         type, size = header[156:157], _number(header[124:136], offset)
         first = offset + BLOCK
         if type in b"xXgLK":
             if size > MAX_EXTENDED:
                 raise ValueError(f"is damaged: the header at byte {offset} declares {size} bytes of names")
-            content = os.pread(number, size, first)
+            content = read(first, size)
             if type in b"xX":
                 for_next |= _records(content, offset)
             elif type == b"g":
@@ -71,13 +94,14 @@ def tar_entries(file):
                 size = 0
             elif b"size" in about:
                 size = _decimal(about[b"size"], offset)
-            if first + size > length:
+            if length is not None and first + size > length:
                 raise ValueError(f"is cut off in {name!r}")
-            yield TarEntry(name.rstrip("/"), first, size, type in FILES and not name.endswith("/"))
+            is_folder = type == FOLDER or type in FILES and name.endswith("/")
+            yield TarEntry(name.rstrip("/"), first, size, type in FILES and not is_folder, is_folder)
         offset = first + -(-size // BLOCK) * BLOCK
     if for_next:
         raise ValueError(f"is damaged: no file follows its name at byte {offset}")
-    _check_end(number, offset, length)
+    return offset
 
 
 def _check_sum(header, offset):

@@ -34,7 +34,7 @@ def test_entries_are_those_of_the_standard_library_in_each_format(form, tmp_path
             info.type, info.linkname = kind, target
             tar.addfile(info)
     with tarfile.open(path) as tar:
-        expected = [(entry.name, entry.offset_data, entry.size, entry.isfile()) for entry in tar]
+        expected = [(of.name, of.offset_data, of.size, of.isfile(), of.isdir()) for of in tar]
     assert [tuple(entry) for entry in entries(path)] == expected and len(expected) == 7
 
 

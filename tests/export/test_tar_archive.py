@@ -128,12 +128,17 @@ def sparse(size):
 
 
 GREEDY = {
-    "sparse": (sparse(3 << 30), "'saved_model.pb' is neither a plain file"),
+    "sparse": (sparse(3 << 30), "has a sparse file, 'saved_model.pb'"),
     "declared": (header("saved_model.pb", 2**40), r"declare 1,099,511,627,776; at most 1,073,741,824"),
-    "negative": (header("x", -(2**40)) + header("saved_model.pb", 2**40), "'x' declares a size of -1"),
-    "long name": (header("x", 2**22, tarfile.GNUTYPE_LONGNAME) + bytes(2**22), "headers and padding take"),
+    "negative": (header("x", -(2**40)) + header("saved_model.pb", 2**40), "header at byte 0 has the number"),
+    "long name": (
+        header("x", 2**22, tarfile.GNUTYPE_LONGNAME) + bytes(2**22),
+        "declares 4194304 bytes of nam",
+    ),
+    "long names": ((header("x", 2**16, tarfile.GNUTYPE_LONGNAME) + bytes(2**16)) * 64, "headers and padding"),
+    "digits": (header("x", 2**18, tarfile.XHDTYPE) + b"1" * 2**18, "declares 262144 bytes of names"),
     "padding": (bytes(2**22), "headers and padding take"),
-    "nested headers": (header("x", 0, tarfile.XHDTYPE) * 2_000, "RecursionError"),
+    "nested headers": (header("x", 0, tarfile.XHDTYPE) * 2_000, "no saved_model.pb at its root"),
 }
 
 
