@@ -128,8 +128,8 @@ def load_dataset(
         texts: Whether to read the captions of a folder's images instead of their classes, see
             `keras_vit.data.sources.caption_folder`.
         labels: Whether labels are necessary. False: a folder without folders of classes is read as images
-            without class names, in any subfolders, split by chance unless the folders at its top are train
-            and perhaps val and test.
+            without class names, in any subfolders, split by chance unless names of folders state a train
+            split and perhaps others.
         fields: For "webdataset:", ("label=json:KEY",) for labels in a value of each sample's JSON object; for
             "parquet:" and the Hub's, ("image=COLUMN", "label=COLUMN"). In a mixture, for all of these, or as
             "2:label=COLUMN" for the second source.

@@ -138,7 +138,10 @@ def _images_of(folder, config, above, entry, where):
     stated_by = folder.relative(target)
     if os.path.isdir(target):
         inside = "" if stated_by == os.curdir else os.path.join(target, "")
-        yield from ((path, stated_by) for path in folder.images if path.startswith(inside))
+        paths = [path for path in folder.images if path.startswith(inside)]
+        if not paths:
+            raise ValueError(f"{where}: no images in {target!r}")
+        yield from ((path, stated_by) for path in paths)
         return
     known = {*folder.images}
     for line, text in enumerate(read_text(pathlib.Path(target)).splitlines(), 1):

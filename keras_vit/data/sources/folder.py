@@ -150,12 +150,17 @@ def _read_images(root, files):
             raise ValueError(
                 f"no images in {os.fspath(root)!r}; expected files that end in {', '.join(IMAGE_SUFFIXES)}"
             ) from None
+    paths = [*paths_of(root, images)]
+    try:
+        splits = folder_splits(root, paths)
+    except ValueError:  # Folders of photographs have any names.
+        splits = {}
+    if "train" not in {split for split, _ in splits.values()}:
+        splits = dict.fromkeys(paths, (None, ""))
     by_split, stated_by = {}, {}
-    for path, (split, folder) in folder_splits(root, [*paths_of(root, images)]).items():
+    for path, (split, folder) in splits.items():
         by_split.setdefault(split or "train", []).append(path)
         stated_by.setdefault(split or "train", []).extend([folder] if split else [])
-    if "train" not in by_split:
-        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {', '.join(by_split)}")
     return (), {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}, stated_by, ()
 
 

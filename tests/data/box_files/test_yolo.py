@@ -86,6 +86,10 @@ WRONG = {
         f"train: {NORTH}\nval: images/west\nnames: [cat]",
         "data.yaml, val: expected a folder or a list of images in 'ROOT'; got 'images/west'",
     ),
+    "an empty folder": (
+        f"train: {NORTH}\nval: labels\nnames: [cat]",
+        "data.yaml, val: no images in 'ROOT/lab",
+    ),
     "a folder elsewhere": (
         "train: /etc\nnames: [cat]",
         "data.yaml, train: expected a folder or a list of images in 'ROOT'; got '/etc'",

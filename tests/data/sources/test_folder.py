@@ -61,6 +61,9 @@ def test_the_same_images_without_classes_are_held_out_everywhere(tmp_path):
         (("2024/05", "2024/06"), (15, 1, 4)),
         (("train", "val"), (8, 10, 2)),
         (("train_set", "val_set"), (8, 10, 2)),
+        (("test",), (7, 1, 2)),
+        (("test_shots", "holiday"), (15, 1, 4)),
+        (("holiday/train", "holiday/val"), (8, 10, 2)),
     ],
     ids=str,
 )
