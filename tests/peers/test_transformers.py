@@ -73,6 +73,10 @@ MODELS = {
     "BEiT": ("BeitForImageClassification", {**BEIT, "num_labels": 5}),
     "BEiT, token": ("BeitForImageClassification", {**BEIT, "num_labels": 5, "use_mean_pooling": False}),
     "BEiT, no scale": ("BeitModel", {**BEIT, "layer_scale_init_value": 0.0}),
+    **{
+        f"DINOv3, no {name}": ("DINOv3ViTModel", {name: False})
+        for name in ("query_bias", "value_bias", "proj_bias", "mlp_bias")
+    },
     "SigLIP": ("SiglipVisionModel", {}),
     "SigLIP, border": ("SiglipVisionModel", {"image_size": 37, "hidden_act": "gelu"}),
     "CLIP": ("CLIPVisionModel", {}),

@@ -101,6 +101,8 @@ class HuggingFace(Layout):
         if keys.get("head/kernel", "").endswith("visual_projection.weight"):
             names["head/bias"] = np.zeros(names["head/kernel"].shape[-1:], names["head/kernel"].dtype)
             keys["head/bias"] = keys["head/kernel"]
+        for layers in kind.biases:
+            _add_zero_biases(mapped, layers)
         if kind.name.startswith(("dinov", "eomt")) and "register_tokens/token" in names:
             if not names["register_tokens/token"].size:
                 _leave_out(mapped, ("register_tokens/",))
@@ -231,6 +233,19 @@ def _as_image_gpt(arrays):
     }
     start, table = arrays.pop("transformer." + _START), arrays["transformer." + _EMBEDDINGS]
     return {**arrays, "transformer." + _EMBEDDINGS: np.concatenate([table, start])}
+
+
+def _add_zero_biases(mapped, layers):
+    """Let all of these layers of a block have a bias if one has, since our option is for all of them."""
+    ends = tuple(f"/{layer}/" for layer in layers)
+    kernels = [name for name in mapped.arrays if name.endswith(tuple(f"{end}kernel" for end in ends))]
+    if any(name.endswith(tuple(f"{end}bias" for end in ends)) for name in mapped.arrays):
+        for name in kernels:
+            bias = name.removesuffix("kernel") + "bias"
+            if bias not in mapped.arrays:
+                kernel = mapped.arrays[name]
+                mapped.arrays[bias] = np.zeros(kernel.shape[-1:], kernel.dtype)
+                mapped.keys[bias] = mapped.keys[name]
 
 
 def _leave_out(mapped, prefixes):

@@ -61,6 +61,7 @@ class ModelType(NamedTuple):
             class, for a folder without that file; None if such a model has our default preprocessing.
         interpolation: How it resizes its position table to another grid, as `resize_position_grid`.
         before_classifier: What the names of layers begin with that the classifier ignores, such as a pooler.
+        biases: Groups of layers, each of which may be without a bias.
         any_size: Whether the model accepts images of other sizes than config.json's.
         head: The entry of `get_config()` with the options of the head, such as "segmentation" of a segmenter
             or "words" of an open-vocabulary detector; None without a head.
@@ -89,6 +90,7 @@ class ModelType(NamedTuple):
     images: dict | None = None
     interpolation: str = "bicubic"
     before_classifier: tuple = ("pre_logits/", "attention_pooling/", "pooled_norm/")
+    biases: tuple = ()
     any_size: bool = False
     head: str | None = None
     spare_norm: bool = False
@@ -608,6 +610,10 @@ _DINOV3 = ModelType(
     combinations=_of_dinov3,
     processor="DINOv3ViTImageProcessor",
     images={},
+    biases=(
+        ("attention/query", "attention/value"),
+        ("attention/out", "mlp/gate", "mlp/up", "mlp/dense_0", "mlp/dense_1"),
+    ),
     any_size=True,
 )
 # The head's options in config.json; its arrays show them.
