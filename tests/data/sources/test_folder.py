@@ -62,7 +62,7 @@ def test_the_same_images_without_classes_are_held_out_everywhere(tmp_path):
         (("train", "val"), (8, 10, 2)),
         (("train_set", "val_set"), (8, 10, 2)),
         (("test",), (7, 1, 2)),
-        (("test_shots", "holiday"), (15, 1, 4)),
+        (("in/test_shots", "in/holiday"), (15, 1, 4)),
         (("holiday/train", "holiday/val"), (8, 10, 2)),
     ],
     ids=str,
