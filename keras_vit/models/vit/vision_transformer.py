@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import keras
@@ -167,7 +168,7 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
         for name, value in vars(c).items():
             setattr(self, name, value)
         if self.ignored_border != (0, 0):
-            logging.log_first_n(logging.WARNING, self._border_note(), 1)
+            _warn(_border_note(self.ignored_border))
 
     @classmethod
     def from_variant(
@@ -240,14 +241,7 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
         """As `keras.Model.summary`, with a line about pixels that the model ignores."""
         super().summary(*args, **kwargs)
         if self.ignored_border != (0, 0):
-            kwargs.get("print_fn", print)(self._border_note())
-
-    def _border_note(self):
-        bottom, right = self.ignored_border
-        return (
-            f"{self.name} ignores {bottom} rows of pixels at the bottom and {right} columns at the right of "
-            "an image, which fill no patch."
-        )
+            kwargs.get("print_fn", print)(_border_note(self.ignored_border))
 
     @property
     def is_classifier(self) -> bool:
@@ -272,3 +266,16 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
 
     def _config(self):
         return {name: getattr(self, name) for name in options_of(self.schema)}
+
+
+def _border_note(border):
+    bottom, right = border
+    return (
+        f"This model ignores {bottom} rows of pixels at the bottom and {right} columns at the right of an "
+        "image, which fill no patch."
+    )
+
+
+@functools.cache  # The copies of a model, as for exports, say nothing new.
+def _warn(note):
+    logging.warning(note)

@@ -11,6 +11,7 @@ from reference.small import NEWER, NO_TRANSFORMER, SMALL, assert_same_as_numpy, 
 from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.layers import resize_position_grid
 from keras_vit.layers.segmentation_head import resize
+from keras_vit.models.vit import vision_transformer
 
 OPTIONS = [
     {},
@@ -132,10 +133,8 @@ def test_the_layers_have_the_documented_names():
 
 def test_pixels_that_fill_no_patch_are_ignored_and_the_model_says_so(monkeypatch):
     said = []
-    monkeypatch.setattr(
-        "keras_vit.models.vit.vision_transformer.logging.log_first_n",
-        lambda level, text, n: said.append(text),
-    )
+    vision_transformer._warn.cache_clear()
+    monkeypatch.setattr(vision_transformer.logging, "warning", said.append)
     model = small(image_size=(19, 30))
     images = images_for(model)
     changed = images.copy()
@@ -147,6 +146,8 @@ def test_pixels_that_fill_no_patch_are_ignored_and_the_model_says_so(monkeypatch
     assert "ignores 3 rows of pixels at the bottom and 6 columns at the right" in lines[-1]
     assert said == lines[-1:]
     assert small(image_size=(16, 24)).ignored_border == (0, 0) and len(said) == 1
+    small(image_size=(19, 30)), small(image_size=(19, 31))
+    assert len(said) == 2  # once for each border
     stem = {"resnet": (), "resnet_width": 32, "patch_size": 2}
     assert small(**stem, image_size=(20, 16)).ignored_border == (4, 0)
 
