@@ -60,7 +60,7 @@ def export_folder(
     publisher: str = "keras-vit",
     facts: Facts | None = None,
     single_file: bool = False,
-    drawing: str | None = None,
+    drawing: int | None = None,
     attention: bool = False,
 ) -> dict[str, Any]:
     """Write a model in several formats, run each in its own runtime, and compare it with the live model.

@@ -24,7 +24,7 @@ from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path
 
 if TYPE_CHECKING:
-    import keras
+    pass
 
 PARTS = pathlib.Path(__file__).with_name("web")
 PAGE, MODEL = "index.html", "model.tflite"
@@ -42,10 +42,10 @@ def export_web(
     precision: str = "dynamic_int8",
     image_size: Size | None = None,
     title: str = "Vision Transformer",
-    drawing: str | None = None,
+    drawing: int | None = None,
     single_file: bool = False,
     attention: bool = False,
-    model: keras.Model | None = None,
+    model: Path | None = None,
 ) -> pathlib.Path:
     """Write a page that computes pictures in the browser, on the device that shows it.
 

@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from inspect import Parameter
 
 import pytest
 from made import stubs
@@ -22,6 +23,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit.data import load_dataset
+from keras_vit.export.description import read_description
 
 model = keras_vit.from_pretrained("ViT-B_16.npz", image_size=384, dropout_rate=0.1)
 size = model.image_size
@@ -41,6 +43,14 @@ found = keras_vit.export.open_exported(folder).detect("photo.jpg", 0.5)
 heat = keras_vit.inspection.attention_maps(small, "photo.jpg")
 tokens = keras_vit.layers.ClassToken()(np.zeros((1, 4, 8)))
 saved = keras_vit.save_weights(small, "weights.npz", "vit_jax")
+page = keras_vit.export.export_web(folder, "page", drawing=28, model="model.tflite")
+described = read_description(folder).as_json().encode()
+options = {"image_size": 16, "patch_size": 8}
+heads = keras_vit.ObjectDetector(options, 4), keras_vit.DepthEstimator(options), keras_vit.DINO(options)
+pretrainers = keras_vit.MaskedAutoencoder(options), keras_vit.MaskedPatchPredictor(options)
+pixels, towers = keras_vit.ImageGPT(options), keras_vit.ImageTextModel(options, {"length": 4})
+segments = keras_vit.ImageSegmenter(options, 4, head="mask").panoptic("photo.jpg", things=[1])
+parts = np.stack(segments)
 """
 MISTAKES = (
     'keras_vit.VisionTransformer.from_variant("B/16", image_size="224")',
@@ -51,6 +61,7 @@ MISTAKES = (
     'keras_vit.from_pretrained("x.npz", kind="classifier").classify("photo.jpg", top="5")',
     "keras_vit.training.trian()",
     "keras_vit.layers.MlpBlock(mlp_dim='wide')",
+    "keras_vit.export.export_web('served', 'page', drawing='28')",
 )
 
 
@@ -102,6 +113,16 @@ def functions(name):
             # Not a method of another class under a second name.
             if is_public and getattr(value, "__qualname__", "") == f"{thing.__name__}.{method}":
                 yield f"{name}.{method}", value
+
+
+def test_inputs_of_layers_are_tensors():
+    """As are all arguments of `call` without a default, and none is a bool."""
+    for name in dir(keras_vit.layers):
+        layer = getattr(keras_vit.layers, name)
+        if inspect.isclass(layer) and "call" in vars(layer):
+            _, *parameters = inspect.signature(layer.call).parameters.values()
+            required = [each for each in parameters if each.default is each.empty]
+            assert {each.annotation for each in required} <= {"Tensor", Parameter.empty}, name
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -283,7 +283,9 @@ class MultiHeadSelfAttention(CompositeLayer):
             x = ops.reshape(x, shape)
         return self.out(x)
 
-    def step(self, token: Tensor, cache: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    def step(
+        self, token: Tensor, cache: tuple[Tensor, Tensor], index: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The output for one token of causal attention, from the keys and values of the tokens before it.
 
         Args:
@@ -313,7 +315,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        chunk: slice | None,
+        chunk: slice,
         positions: Tensor | None = None,
         training: bool | None = None,
         bias: Tensor | None = None,
@@ -329,7 +331,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         self,
         query: Tensor,
         key: Tensor,
-        chunk: slice | None,
+        chunk: slice,
         positions: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
@@ -341,7 +343,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         self,
         query: Tensor,
         key: Tensor,
-        chunk: slice | None,
+        chunk: slice,
         positions: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> Tensor | None:

@@ -152,7 +152,9 @@ class EncoderBlock(CompositeLayer):
         tokens = tokens + self.skip(self.mlp_scale(x), training=training)
         return self.mlp_norm(tokens) if self.norm_after_residual else tokens
 
-    def step(self, token: Tensor, cache: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    def step(
+        self, token: Tensor, cache: tuple[Tensor, Tensor], index: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """The output for one token of causal attention, and the cache with it, as of the attention.
 
         Args:

@@ -38,7 +38,7 @@ class RelativePositionIndex(Configurable):
         super().__init__(**kwargs)
         self.class_token = class_token
 
-    def call(self, grid: bool) -> Tensor:
+    def call(self, grid: Tensor) -> Tensor:
         rows, columns = ops.shape(grid)[1:3]
         by_row = ops.expand_dims(ops.arange(rows), 1) - ops.arange(rows) + rows - 1
         by_column = ops.expand_dims(ops.arange(columns), 1) - ops.arange(columns) + columns - 1
@@ -55,7 +55,7 @@ class RelativePositionIndex(Configurable):
         index = ops.concatenate([ops.full((many, 1), last + 1, "int32"), index], axis=1)
         return ops.concatenate([from_class, index], axis=0)
 
-    def compute_output_spec(self, grid: bool) -> Any:
+    def compute_output_spec(self, grid: Tensor) -> Any:
         rows, columns = grid.shape[1:3]
         tokens = rows and columns and rows * columns + self.class_token
         return keras.KerasTensor((tokens, tokens), "int32")

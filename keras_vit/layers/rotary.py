@@ -150,7 +150,7 @@ class RotaryPositions(Configurable):
         turned = direction + math.pi / 2 * ops.cast(ops.arange(shape[3]) >= shape[3] // 2, "float32")
         return ops.cast(magnitudes * ops.stack([ops.cos(turned), ops.sin(turned)]), dtype)
 
-    def call(self, grid: bool, training: bool | None = None) -> Tensor:
+    def call(self, grid: Tensor, training: bool | None = None) -> list[Tensor]:
         rows, columns = ops.shape(grid)[1:3]
         coordinates = self._coordinates(rows, columns)
         if training and self.max_rescale:
@@ -185,7 +185,7 @@ class RotaryPositions(Configurable):
                 y, x = y / rows * self.reference_grid[0], x / columns * self.reference_grid[1]
         return (y, x) if self.order == "yx" else (x, y)
 
-    def compute_output_spec(self, grid: bool, training: bool | None = None) -> Any:
+    def compute_output_spec(self, grid: Tensor, training: bool | None = None) -> Any:
         rows, columns = grid.shape[1:3]
         tokens = rows and columns and rows * columns + self.num_registers
         heads = self.num_heads if self.kind == "mixed" else 1

@@ -26,7 +26,7 @@ class GridToTokens(Configurable):
 
     sharding = PARTS
 
-    def call(self, grid: bool) -> Tensor:
+    def call(self, grid: Tensor) -> Tensor:
         batch, height, width, channels = ops.shape(grid)
         return ops.reshape(grid, (batch, height * width, channels))
 
@@ -52,7 +52,7 @@ class TokensToGrid(Configurable):
     Source: dense features as `logits_2d` of `big_vision/models/vit.py`.
     """
 
-    def call(self, tokens: Tensor, grid: bool) -> Tensor:
+    def call(self, tokens: Tensor, grid: Tensor) -> Tensor:
         batch, num_tokens, channels = ops.shape(tokens)
         height, width = ops.shape(grid)[1:3]
         patches = tokens[:, num_tokens - height * width :]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -140,7 +140,7 @@ class DepthEstimator(HeadedModel):
 
     def __init__(
         self,
-        encoder: VisionTransformer,
+        encoder: VisionTransformer | Mapping[str, Any],
         num_classes: int = 1,
         head: str = "dpt",
         quantity: str = "metric",

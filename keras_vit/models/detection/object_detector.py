@@ -113,7 +113,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
 
     def __init__(
         self,
-        encoder: VisionTransformer,
+        encoder: VisionTransformer | Mapping[str, Any],
         num_classes: int | None = None,
         merge_class_token: bool = False,
         merge_norm_epsilon: float | None = None,

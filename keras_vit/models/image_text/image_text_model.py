@@ -86,8 +86,8 @@ class ImageTextModel(TextEncoding, ConfiguredModel):
 
     def __init__(
         self,
-        image: VisionTransformer,
-        text: TextTransformer,
+        image: VisionTransformer | Mapping[str, Any],
+        text: TextTransformer | Mapping[str, Any],
         objective: str = "sigmoid",
         image_projection: int | None = None,
         text_projection: int | None = None,

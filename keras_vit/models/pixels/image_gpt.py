@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -59,7 +60,7 @@ class ImageGPT(Pretrainer):
 
     def __init__(
         self,
-        encoder: VisionTransformer,
+        encoder: VisionTransformer | Mapping[str, Any],
         dtype: str | keras.DTypePolicy | None = None,
         name: str | None = None,
         trainable: bool = True,

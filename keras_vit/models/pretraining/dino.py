@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -87,7 +88,7 @@ class DINO(Pretrainer):
 
     def __init__(
         self,
-        encoder: VisionTransformer,
+        encoder: VisionTransformer | Mapping[str, Any],
         num_local: int = 8,
         local_size: int = 96,
         local_area: tuple[float, float] = (0.05, 0.4),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -82,7 +83,7 @@ class MaskedAutoencoder(Pretrainer):
 
     def __init__(
         self,
-        encoder: VisionTransformer,
+        encoder: VisionTransformer | Mapping[str, Any],
         decoder_hidden_size: int = 512,
         decoder_num_layers: int = 8,
         decoder_num_heads: int = 16,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -66,7 +67,7 @@ class MaskedPatchPredictor(Pretrainer):
 
     def __init__(
         self,
-        encoder: VisionTransformer,
+        encoder: VisionTransformer | Mapping[str, Any],
         target: str = "mean_color",
         dtype: str | keras.DTypePolicy | None = None,
         name: str | None = None,

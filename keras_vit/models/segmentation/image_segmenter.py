@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -125,7 +125,7 @@ class ImageSegmenter(HeadedModel):
 
     def __init__(
         self,
-        encoder: VisionTransformer,
+        encoder: VisionTransformer | Mapping[str, Any],
         num_classes: int,
         head: str = "linear",
         blocks: Sequence[int] | None = None,

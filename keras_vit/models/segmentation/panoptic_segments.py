@@ -1,16 +1,32 @@
 """Panoptic segmentation by queries: each pixel belongs to an object, to all of a class, or to nothing."""
 
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
 import numpy as np
 from keras import ops
 
 from keras_vit.labels import IGNORE, check_class_count
 from keras_vit.models.segmentation.query_outputs import AT_ONCE, query_outputs
 from keras_vit.rules import number
+from keras_vit.types import Images
+
+if TYPE_CHECKING:
+    import keras
 
 _FRACTION = number(0, high=1)
 
 
-def panoptic(model, images, things=None, threshold=0.8, overlap=0.8, value_range=None):
+def panoptic(
+    model: keras.Model,
+    images: Images,
+    things: Collection[int] | None = None,
+    threshold: float = 0.8,
+    overlap: float = 0.8,
+    value_range: tuple[float, float] | None = None,
+) -> list[np.ndarray]:
     """The objects in images, at the images' own sizes, of a model with head="mask".
 
     An image is resized until it fits into the model's size, with its aspect ratio, and padded at the bottom
