@@ -64,6 +64,7 @@ setup(
         "flax": ["msgpack"],  # for the files of OWL-ViT's authors
         "search": ["usearch"],  # for keras-vit search
         "search-large": ["usearch", "faiss-cpu"],  # for its engine ivf_pq
+        "heic": ["pillow-heif"],  # for photographs of phones
         "exr": ["opencv-python-headless"],  # for depth maps in OpenEXR files
         "keras-cv": ["keras-cv"],  # augmentation layers
         # For keras-vit plan: libtpu is the compiler, and each version is made for one of JAX.

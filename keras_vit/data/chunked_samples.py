@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.chunked_records import MAX_LANES, ChunkedRecords
-from keras_vit.data.decoding.model_input import check_image
+from keras_vit.data.decoding.model_input import check_image, decodable
 from keras_vit.data.maps import MapReader
 from keras_vit.data.samples import OPEN_FILES, interleaved, label_reader, not_converted
 from keras_vit.data.shard_cache import is_remote, opened
@@ -115,6 +115,8 @@ class ChunkedSamples:
             start = starts[chunk] + first
             places = self.rows[start : start + count, 1:]
             for positions, images in self.read(self.shards[used[chunk]], self.columns, places):
+                image = self.columns[0]
+                images = {**images, image: [*map(decodable, images[image])]}
                 images = {name: np.array(of_column, object) for name, of_column in images.items()}
                 yield {"images": images, "index": start + positions}
 

@@ -13,7 +13,10 @@ from tqdm import tqdm
 from keras_vit.data.image_headers import header_orientation
 from keras_vit.messages import listed
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
+    *(".avif", ".heic", ".heif"),
+)
 CHUNK = 256  # images that a thread checks at a time
 CLASSES = "classes.txt"  # the names of classes
 MOST_NUMBERS = 1_000_000  # classes without names

@@ -7,6 +7,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.decoding.model_input import decodable
 from keras_vit.data.maps import MapReader
 from keras_vit.data.samples import READ_BATCH, IndexedSamples, label_reader, not_converted
 from keras_vit.data.shard_cache import Shard, opened
@@ -74,7 +75,8 @@ class TarSamples(IndexedSamples):
 
     def _read(self, indexed):
         def contents(indices):
-            return [np.array(of, object) for of in zip(*map(self._contents, indices))]
+            images, *maps = zip(*map(self._contents, indices))
+            return [np.array(of, object) for of in ([*map(decodable, images)], *maps)]
 
         @not_converted
         def read_batch(positions, indices):

@@ -11,7 +11,10 @@ from keras_vit.messages import redact_url
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.web_images import download_image, is_url
 
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")  # Pillow's names
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "AVIF", "HEIF")  # Pillow's names
+# First bytes of files that TensorFlow does not decode; those of AVIF and HEIF have the name of a kind behind.
+TIFF, BOX = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), b"ftyp"
+HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 SUBFILE, REDUCED = 254, 1  # the TIFF tag of what a page is, and its bit for a smaller version
 ORIENTATION, SHORT = 0x0112, 3  # the EXIF tag and the type of its value
 TRANSPOSED = 5  # the first orientation whose rows are the columns of the stored image
@@ -28,7 +31,9 @@ BMP_REQUIREMENT = "a BMP file must have 8, 24 or 32 bits per pixel and no compre
 
 
 def read_image(source):
-    """The pixels of an image file (JPEG, PNG, BMP, GIF, WebP, TIFF) in its EXIF orientation.
+    """The pixels of an image file (JPEG, PNG, BMP, GIF, WebP, TIFF, AVIF, HEIC) in its EXIF orientation.
+
+    Pillow reads AVIF, and HEIC if the package pillow-heif is installed.
 
     Args:
         source: Path of the file, its `http://` or `https://` URL, or its content as bytes.
@@ -52,9 +57,9 @@ def read_image(source):
     if Image.MAX_IMAGE_PIXELS is not None:  # Pillow's own bound must not be below ours.
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, bounds.MAX_PIXELS)
     try:
-        with _open(source) as file, Image.open(file, formats=FORMATS) as image:
+        with _open(source) as file, _opened(file) as image:
             pixels = _stored_pixels(image, file)
-            orientation = exif_orientation(image.info.get("exif", b""))
+            orientation = exif_orientation(image.info.get("exif") or b"")
     except FileNotFoundError:
         raise ValueError(f"no such image file: {name}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -67,6 +72,31 @@ def read_image(source):
     pixels = pixels.swapaxes(0, 1) if orientation >= TRANSPOSED else pixels
     rows, columns = np.where(REVERSED[orientation], -1, 1)
     return pixels[::rows, ::columns]
+
+
+def _opened(file):
+    """The Pillow image of a file, whose pixels are not read yet."""
+    from PIL import Image
+
+    head = file.read(12)
+    file.seek(0)
+    if head[4:] in {BOX + brand for brand in HEIF}:
+        try:
+            from pillow_heif import register_heif_opener
+        except ImportError:
+            raise ValueError("HEIC needs: pip install pillow-heif") from None
+        register_heif_opener()
+    Image.init()
+    return Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN])
+
+
+def needs_pillow(content):
+    """Whether TensorFlow does not decode an image, of which Pillow may read the content (bytes).
+
+    >>> needs_pillow(b"II*\\0"), needs_pillow(b"\\x89PNG")
+    (True, False)
+    """
+    return content.startswith(TIFF) or content[4:8] == BOX
 
 
 def is_encoded(image):
@@ -138,7 +168,7 @@ def _stored_pixels(image, file):
         is_masked = header[28:34] + header[54:66] == BMP_MASKED
         if header[14:18] not in BMP_SIZES or not (header[28:34] in BMP_FORMS or is_masked):
             raise ValueError(BMP_REQUIREMENT)
-    if image.format == "WEBP" and image.is_animated:
+    if image.format in ("WEBP", "AVIF") and image.is_animated:
         raise ValueError("it is animated")
     if image.format == "GIF":
         return _first_frame(image)

@@ -136,7 +136,7 @@ COMMAND_LINES = {
     "probe --model none --dataset digits --figure x.jpg": "expected --figure to be a .png file",
     "probe --model none --dataset digits --figure none/x.png": "there is no folder 'none'",
     "predict --model MODEL none.png": "no such image file: none.png",
-    "predict --model MODEL FILE": "(expected JPEG, PNG, BMP, GIF, WEBP, TIFF)",
+    "predict --model MODEL FILE": "(expected JPEG, PNG, BMP, GIF, WEBP, TIFF, AVIF, HEIF)",
     "predict --model MODEL EMPTY": "no images in the folder",
     "predict --model B/16 IMAGE": "'B/16' is a variant and has no weights",
     "predict --model HEADLESS IMAGE": "no classification head",

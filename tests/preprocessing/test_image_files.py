@@ -1,4 +1,5 @@
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -59,3 +60,34 @@ def test_a_file_of_more_bytes_than_the_bound_is_refused(tmp_path, monkeypatch):
     for source in (tmp_path / "a.png", (tmp_path / "a.png").read_bytes()):
         with pytest.raises(ValueError, match=r"it has \d+ bytes; at most 100 are read"):
             read_image(source)
+
+
+@pytest.mark.parametrize("number", [1, 3, 6])
+def test_avif_is_read_in_its_orientation(number, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = number
+    smooth = np.linspace(0, 255, 20 * 30 * 3).reshape(20, 30, 3).astype("uint8")
+    Image.fromarray(smooth).save(tmp_path / "a.avif", exif=exif, quality=95)
+    expected = {1: smooth, 3: smooth[::-1, ::-1], 6: smooth.swapaxes(0, 1)[:, ::-1]}[number]
+    assert np.abs(read_image(tmp_path / "a.avif") - expected.astype(int)).mean() < 3
+
+
+def test_animated_avif_is_refused(tmp_path):
+    frame = Image.fromarray(PIXELS)
+    frame.save(tmp_path / "a.avif", save_all=True, append_images=[frame.rotate(90)])
+    with pytest.raises(ValueError, match="a.avif .it is animated"):
+        read_image(tmp_path / "a.avif")
+
+
+def test_heic_needs_a_package_that_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    with pytest.raises(ValueError, match=r"a.heic \(HEIC needs: pip install pillow-heif\)"):
+        read_image(tmp_path / "a.heic")
+
+
+def test_heic_is_read_by_the_package(tmp_path):
+    pillow_heif = pytest.importorskip("pillow_heif", reason="pillow-heif is not installed")
+    smooth = np.linspace(0, 255, 64 * 64 * 3).reshape(64, 64, 3).astype("uint8")
+    pillow_heif.from_pillow(Image.fromarray(smooth)).save(tmp_path / "a.heic", quality=95)
+    assert np.abs(read_image(tmp_path / "a.heic") - smooth.astype(int)).mean() < 4

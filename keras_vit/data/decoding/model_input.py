@@ -1,5 +1,6 @@
 """Encoded images to model input in TensorFlow graphs, with the same pixels as `Preprocessing`."""
 
+import contextlib
 import io
 import os
 
@@ -10,36 +11,56 @@ from PIL import Image
 from keras_vit.data.decoding.encoded_images import JPEG, assert_bounded, decode_stored
 from keras_vit.data.decoding.exif import orientation, stored_window, upright, upright_shape
 from keras_vit.preprocessing import read_image
-from keras_vit.preprocessing.image_files import check_file
+from keras_vit.preprocessing.image_files import BOX, TIFF, check_file, needs_pillow
 from keras_vit.preprocessing.inputs import LUMA
 
 JPEG_MARGIN = 2  # columns left and right of a window from which its chroma is interpolated
-TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # first bytes of files that TensorFlow does not decode
 
 
 def read(path):
-    """The content of an image file, a string tensor () for `decode`; Pillow converts TIFF to BMP.
+    """The content of an image file, a string tensor () for `decode`; TIFF, AVIF and HEIC become BMP.
 
     Example:
         >>> Image.new("RGB", (5, 4)).save("image.tif")
         >>> decode(read("image.tif")).shape
         TensorShape([4, 5, 3])
     """
-    path = tf.convert_to_tensor(path)
-    content = tf.io.read_file(path)
+    content = tf.io.read_file(tf.convert_to_tensor(path))
 
-    def of_tiff():
+    def converted():
         return tf.ensure_shape(tf.numpy_function(_as_bmp, [path], tf.string, stateful=False), ())
 
     is_tiff = tf.reduce_any(tf.strings.substr(content, 0, 4) == TIFF)
-    return tf.cond(is_tiff, of_tiff, lambda: content)
+    has_box = tf.strings.substr(tf.strings.join([content, bytes(8)]), 4, 4) == BOX
+    return tf.cond(is_tiff | has_box, converted, lambda: content)
 
 
 def _as_bmp(path):
     path = os.fsdecode(np.asarray(path, object).item())  # Outside of a graph the bytes are an array ().
+    return _bmp(read_image(path))
+
+
+def _bmp(pixels):
     file = io.BytesIO()
-    Image.fromarray(read_image(path)).save(file, "BMP")
+    Image.fromarray(pixels).save(file, "BMP")
     return file.getvalue()
+
+
+def decodable(content):
+    """An encoded image (bytes) for `decode`, into which Pillow converts TIFF, AVIF and HEIC.
+
+    What cannot be read stays as it is, so that decoding refuses it.
+
+    Example:
+        >>> file = io.BytesIO()
+        >>> Image.new("RGB", (5, 4)).save(file, "TIFF")
+        >>> decodable(file.getvalue())[:2]
+        b'BM'
+    """
+    if needs_pillow(content):
+        with contextlib.suppress(ValueError):
+            return _bmp(read_image(content))
+    return content
 
 
 def decode(encoded, exif=True):
@@ -158,13 +179,13 @@ def check_image(content):
     ValueError: not a readable image: 8 bytes (expected JPEG, PNG, ...)
     """
     try:
-        if not content.startswith(TIFF):  # Pillow decodes TIFF.
+        if not needs_pillow(content):
             _decoded_orientation_of(content)
             return
     except tf.errors.OpError:
         pass
     read_image(content)
-    if not content.startswith(TIFF):
+    if not needs_pillow(content):
         raise ValueError("TensorFlow cannot decode it")
 
 

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from keras_vit.data.chunked_samples import ChunkedSamples
+from keras_vit.data.files import IMAGE_SUFFIXES
 from keras_vit.data.sample_counts import check_counts
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
@@ -19,7 +20,7 @@ from keras_vit.data.stored_labels import is_unknown, with_captions
 from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
 from keras_vit.messages import listed, printable
 
-IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
+IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 
 
 def load_webdataset(argument, *, task="single_label", seed=0, texts=False, labels=True, fields=(), **options):

@@ -10,6 +10,8 @@ from PIL import Image, ImageOps
 
 from keras_vit import Preprocessing
 from keras_vit.data.decoding.model_input import (
+    check_image,
+    decodable,
     decode,
     decode_and_prepare,
     decode_window,
@@ -168,3 +170,18 @@ def test_pillow_reads_tiff_whatever_its_name(mode, number, name, tmp_path):
     pixels = whole_of(content_of(path)).numpy()
     np.testing.assert_array_equal(pixels, read_image(path))
     assert pixels.shape == ((33, 20, 3) if number == 6 else (20, 33, 3))
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "AVIF"])
+def test_pillow_converts_what_tensorflow_does_not_decode(kind, tmp_path):
+    content = encoded(Image.fromarray(waves()), kind)
+    (tmp_path / "photo.jpg").write_bytes(content)
+    pixels = read_image(content)
+    for again in (content_of(str(tmp_path / "photo.jpg")), decodable(content)):
+        np.testing.assert_array_equal(whole_of(again).numpy(), pixels)
+    assert np.abs(pixels - waves().astype(int)).mean() < 5
+    check_image(content)
+    damaged = content[: len(content) // 2]
+    assert decodable(damaged) == damaged
+    with pytest.raises(ValueError, match="not a readable image"):
+        check_image(damaged)

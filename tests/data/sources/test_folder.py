@@ -330,3 +330,10 @@ def test_a_table_and_a_task_that_do_not_fit_are_refused(tmp_path):
     write_table(tmp_path / "one", "image,class", "cat/a.png,cat")
     with pytest.raises(ValueError, match="of one class only: 'cat'; labels.csv has no column label"):
         load_dataset(tmp_path / "one")
+
+
+def test_a_folder_may_have_avif(tmp_path):
+    dataset = load_dataset(write_classes(tmp_path / "images", suffix=".avif"))
+    assert sizes(dataset) == (14, 2, 4)
+    _, image, label = next(iter(dataset.split("train").training_records(0, 0, 1, 1)))
+    assert np.abs(decode(image).numpy() - picture(int(label), 0).astype(int)).mean() < 80

@@ -4,9 +4,11 @@ import tarfile
 import numpy as np
 import pytest
 from made.shards import encoded, encoded_mask, read, read_splits, write_tar
+from PIL import Image
 
 from keras_vit.data.batches import training_batches
 from keras_vit.data.datasets import load_dataset, title_of
+from keras_vit.data.decoding.model_input import decode
 from keras_vit.data.samples import worker_slots
 from keras_vit.data.shard_files import shards_of, split_of
 from keras_vit.data.tar_samples import tar_index
@@ -284,3 +286,16 @@ def test_names_longer_than_a_header_are_read(tmp_path):
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))
     assert sum(map(len, load(tmp_path).splits.values())) == 18
+
+
+@pytest.mark.parametrize("kind", ["AVIF", "TIFF"])
+def test_tar_files_may_have_images_that_pillow_reads(kind, tmp_path):
+    file = io.BytesIO()
+    Image.new("RGB", (8, 6), (200, 30, 30)).save(file, kind)
+    pairs = ((kind.lower(), lambda number: file.getvalue()), ("cls", classes))
+    members = [(f"{n:02}.{suffix}", content(n)) for n in range(12) for suffix, content in pairs]
+    write_tar(tmp_path / "a.tar", members)
+    data = load_dataset(f"webdataset:{tmp_path}/a.tar").split("train")
+    for records in (data.training_records(0, 0, 1, 2), data.evaluation_records()):
+        *_, image, _ = next(iter(records.as_numpy_iterator()))
+        assert abs(decode(image).numpy().astype(int) - (200, 30, 30)).max() < 12
