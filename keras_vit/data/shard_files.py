@@ -34,6 +34,14 @@ def split_shards(argument, suffix):
     return {shard: split_of(_location(shard.place), root) for shard in shards_of(argument, suffix)}
 
 
+def names_by_split(shards):
+    """The names of the files of each split, of a result of `split_shards`."""
+    names = collections.defaultdict(list)
+    for shard, split in shards.items():
+        names[split].append(shard.name)
+    return names
+
+
 def _root(argument, suffix):
     """The location of the folder that all parts of an argument share."""
     folders = []

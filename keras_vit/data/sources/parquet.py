@@ -11,10 +11,10 @@ import pyarrow.parquet
 from pyarrow import types
 
 from keras_vit.data.chunked_samples import ChunkedSamples
+from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.parquet_samples import BoundedReader, check_declared, check_images, read_rows, row_name
-from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
-from keras_vit.data.shard_files import split_shards, version_of
+from keras_vit.data.shard_files import names_by_split, split_shards, version_of
 from keras_vit.data.stored import storage_of
 from keras_vit.data.stored.column_types import IMAGES, is_image, is_text
 from keras_vit.data.stored_boxes import CATEGORIES
@@ -54,8 +54,8 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
         >>> digits = load_dataset("digits").split("test")
         >>> table = pyarrow.table({"image": digits.images, "label": digits.labels})
         >>> pyarrow.parquet.write_table(table, tmp / "train.parquet")
-        >>> load_dataset(f"parquet:{tmp}/train.parquet").summary()
-        '10 classes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9): 266 train, 20 validation, 69 test'
+        >>> load_dataset(f"parquet:{tmp}/train.parquet").split_sources
+        {'train': 'from train.parquet', 'validation': 'held out', 'test': 'held out'}
 
     Source: https://huggingface.co/docs/hub/datasets-image, the section "Parquet".
     """
@@ -96,7 +96,8 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
         )
         for split, (own, values) in rows.items()
     }
-    others, splits = {"unlabeled": tuple(unlabeled)}, hold_out_missing(splits, seed)
+    others = {"unlabeled": tuple(unlabeled), **split_fields(splits, names_by_split(shards), seed)}
+    splits = others.pop("splits")
     if texts:
         captions = {
             tuple(row): text for own, values in rows.values() for row, text in zip(own.tolist(), values)

@@ -11,10 +11,10 @@ import numpy as np
 
 from keras_vit.data.chunked_samples import ChunkedSamples
 from keras_vit.data.files import IMAGE_SUFFIXES
+from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.sample_counts import check_counts
-from keras_vit.data.samples import hold_out_missing
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
-from keras_vit.data.shard_files import split_shards, version_of
+from keras_vit.data.shard_files import names_by_split, split_shards, version_of
 from keras_vit.data.stored import storage_of
 from keras_vit.data.stored_labels import is_unknown, with_captions
 from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
@@ -60,7 +60,7 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
         ...             _ = (tmp / "file").write_bytes(content)
         ...             tar.add(tmp / "file", f"{number}.{suffix}")
         >>> load_dataset(f"webdataset:{tmp}/train.tar").summary()
-        '2 classes (0, 1): 14 train, 2 validation, 4 test'
+        '2 classes (0, 1): 14 train, 2 validation, 4 test; train from train.tar, validation and test held out'
 
     Source: https://github.com/webdataset/webdataset, the section "The WebDataset Format".
     """
@@ -91,7 +91,8 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
         places = np.column_stack([places, values]) if reader else np.array(places)
         own = None if reader else tuple(map(label_of, values))
         splits[split] = make(paths, places, columns, own, reader)
-    others, splits = {}, hold_out_missing(splits, seed)
+    others = split_fields(splits, names_by_split(shards), seed)
+    splits = others.pop("splits")
     if texts:
         captions = dict(itertools.chain.from_iterable(zip(*of_split) for of_split in rows.values()))
         splits, others["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)

@@ -37,7 +37,10 @@ def load(path, **options):
 
 def test_a_folder_of_files_is_a_data_set(folder):
     data = load(folder)
-    assert data.summary() == "3 classes (cat, dog, owl): 27 train, 3 validation, 6 test"
+    assert data.summary() == (
+        "3 classes (cat, dog, owl): 27 train, 3 validation, 6 test; train from train-00000-of-00002.parquet, "
+        "train-00001-of-00002.parquet, validation held out, test from test-00000-of-00001.parquet"
+    )
     assert read_splits(data, "test") == [(n, n % 3) for n in range(30, 36)]
     assert read_splits(data, "train", "validation") == [(n, n % 3) for n in range(30)]
     assert data.split("train").labels.count(0) == 9
@@ -130,7 +133,10 @@ def test_a_second_column_of_images_is_masks(tmp_path):
 
 def test_images_without_labels_need_no_column_of_them(tmp_path):
     data = load(write_parquet(tmp_path / "a.parquet", {"image": structs(range(20))}), labels=False)
-    assert data.summary() == "images without labels: 15 train, 1 validation, 4 test"
+    assert data.summary() == (
+        "images without labels: 15 train, 1 validation, 4 test; train from a.parquet, validation and test "
+        "held out"
+    )
 
 
 IMAGE = {"image": structs(range(9))}

@@ -43,7 +43,10 @@ def load(path, **options):
 
 def test_a_folder_of_tar_files_is_a_data_set(folder):
     data = load(folder)
-    assert data.summary() == "3 classes (0, 1, 2): 27 train, 3 validation, 6 test"
+    assert data.summary() == (
+        "3 classes (0, 1, 2): 27 train, 3 validation, 6 test; train from toy-train-0000.tar, "
+        "toy-train-0001.tar, validation held out, test from toy-test-0000.tar"
+    )
     assert data.version.startswith("files ") and title_of(data.name) == "shards"
     assert read(data.split("test").evaluation_records()) == [(n, n % 3) for n in range(30, 36)]
     assert read_splits(data, "train", "validation") == [(n, n % 3) for n in range(30)]
@@ -139,7 +142,10 @@ def test_samples_of_one_name_in_two_files_are_two_samples(tmp_path):
 
 def test_images_without_labels_and_a_subset(tmp_path):
     data = load(write_tar(tmp_path / "a.tar", samples(range(40))), labels=False)
-    assert data.summary() == "images without labels: 29 train, 3 validation, 8 test"
+    assert data.summary() == (
+        "images without labels: 29 train, 3 validation, 8 test; train from a.tar, validation and test "
+        "held out"
+    )
     assert len(data.split("train").take(range(5))) == 5
 
 
