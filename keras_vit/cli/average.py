@@ -44,9 +44,11 @@ def numbers(text):
 
 
 def run(args):
+    from keras_vit.cli.images import matching
     from keras_vit.weights.soups import ModelFiles, check_weights
     from keras_vit.writing import atomic_path
 
+    args.models = [path for model in args.models for path in matching(model)]
     _check(args)
     check_weights(args.weights, len(args.models))
     with atomic_path(args.output, overwrite=False) as temporary:

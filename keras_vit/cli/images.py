@@ -1,5 +1,6 @@
 """The image files that arguments name, and short names for them."""
 
+import glob
 import itertools
 import os
 import pathlib
@@ -42,9 +43,13 @@ def png_files(paths):
 
 
 def images_of(argument, urls=False):
-    """Return the image files of an argument: a file, a folder of images, `-`, or with `urls` a URL.
+    """Return the image files of an argument: a file, a folder of images, a pattern, `-`, or a URL.
 
     `-` is a list of the others on standard input, one per line.
+
+    Args:
+        argument: As on the command line. A pattern is one of `glob`, such as `photos/*.jpg` or `photos/**`.
+        urls: Whether URLs are accepted.
 
     Raises:
         ValueError: if a file does not exist, or there are no images in a folder or the list.
@@ -65,8 +70,40 @@ def _images_at(argument, urls):
     if path.is_file():
         return [argument]
     if not path.is_dir():
+        # A name may have the characters of a pattern.
+        if glob.has_magic(argument):
+            return _images_of_pattern(argument)
         raise ValueError(f"no such image file: {argument}")
     images = image_files(path)
     if not images:
         raise ValueError(f"no images in the folder {argument!r}; expected {', '.join(IMAGE_SUFFIXES)}")
     return images
+
+
+def matching(argument):
+    """The paths that match a pattern, sorted; the argument itself if it exists or is no pattern.
+
+    Raises:
+        ValueError: if nothing matches.
+
+    >>> matching("photo.jpg")
+    ['photo.jpg']
+    """
+    if os.path.exists(argument) or not glob.has_magic(argument):
+        return [argument]
+    if not (paths := sorted(glob.glob(argument, recursive=True))):
+        raise ValueError(f"no file matches {argument!r}")
+    return paths
+
+
+def _images_of_pattern(pattern):
+    """The images among the files of a pattern, and in its folders, each once."""
+    images = []
+    for path in matching(pattern):
+        if os.path.isdir(path):
+            images += image_files(pathlib.Path(path))
+        elif path.lower().endswith(IMAGE_SUFFIXES):
+            images.append(path)
+    if not images:
+        raise ValueError(f"no images match {pattern!r}; expected {', '.join(IMAGE_SUFFIXES)}")
+    return [*dict.fromkeys(images)]

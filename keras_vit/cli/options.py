@@ -10,7 +10,7 @@ from keras_vit import names
 
 CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name listed by `keras-vit models`"
 EXPORT = "export of keras-vit (SavedModel folder, .tar.gz, .tflite, .onnx, folder of a page)"
-PATHS = "image files, their URLs, folders of files, or - for a list of them on standard input, one per line"
+PATHS = "image files, URLs, folders, patterns such as 'a/**/*.jpg', or - for a list of them on standard input"
 LABELS = "a .json file of the texts of each class, a text file with one class a line, or imagenet_1k"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
 ON_BAD_FILE = names.ON_BAD_IMAGE[:2]  # of commands that read image files, not a data set

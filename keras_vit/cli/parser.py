@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import importlib
+import os
 import pathlib
 import re
 
@@ -86,6 +87,15 @@ class _Parser(argparse_flags.ArgumentParser):
         see = " See" if message.endswith("?") else "; see"
         self.exit(2, f"{self.prog}: {message}{see} {self.prog} --help\n")
 
+    def parse_args(self, args=None, namespace=None):
+        """Expand ~ in all values, of which a shell leaves quoted ones and those after = as they are."""
+        parsed = super().parse_args(args, namespace)
+        for name, value in vars(parsed).items():
+            is_several = isinstance(value, list)
+            paths = [_expanded(path) for path in (value if is_several else [value])]
+            setattr(parsed, name, paths if is_several else paths[0])
+        return parsed
+
     def parse_known_args(self, args=None, namespace=None):
         """Refuse unknown options first, since they explain what is missing."""
         known = [name for action in self._actions for name in action.option_strings]
@@ -108,6 +118,10 @@ class _Parser(argparse_flags.ArgumentParser):
                 meanings |= dict.fromkeys(SUBCOMMANDS_ELSEWHERE[choice].split(), choice)
             message = f"unknown {value!r}{suggestion(value, meanings)} (one of {', '.join(action.choices)})"
             raise argparse.ArgumentError(action, message)
+
+
+def _expanded(value):
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~") else value
 
 
 def _meanings(known, value):

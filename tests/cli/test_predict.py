@@ -231,6 +231,17 @@ def test_a_list_is_read_from_standard_input(keras_vit, refused, model, images, m
     refused(("predict", "--model", model, "-"), "expected one path per line")
 
 
+def test_patterns_and_home_folders_are_expanded(keras_vit, refused, model, images, monkeypatch):
+    monkeypatch.setenv("HOME", str(images.parent))
+    name, whole = images.name, keras_vit("predict", "--model", model, images, "--json").stdout
+    for words in (f"~/{name}", f"{images}/*/*.png", f"{images}/**", f"{images}/*"):
+        assert keras_vit("predict", "--model", model, words, "--json").stdout == whole
+    [one] = json.loads(keras_vit("predict", "--model", model, f"{images}/cat/0[1].p*", "--json").stdout)
+    assert one["image"].startswith(f"{images}/cat/01")
+    refused(("predict", "--model", model, f"{images}/*.jpg"), f"no file matches '{images}/*.jpg'")
+    refused(("predict", "--model", "~/none.keras", images), f"{images.parent}/none.keras")
+
+
 def test_the_images_at_urls_are_predicted_like_files(keras_vit, refused, model, images):
     with serving(Server()) as server:
         server.answers = {"/00.png": file((images / "cat/00.png").read_bytes())}
