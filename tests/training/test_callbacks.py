@@ -13,7 +13,7 @@ from keras_vit.engine.strategy import make_devices
 from keras_vit.evaluation import representations
 from keras_vit.layers import PatchEmbedding
 from keras_vit.models import DistributedModel
-from keras_vit.training import Recipe, compile_model
+from keras_vit.training import Recipe, callbacks, compile_model
 from keras_vit.training.callbacks import (
     MAX_LINES,
     MAX_STEP_ROWS,
@@ -161,6 +161,19 @@ def test_lines_of_progress_have_scores_speed_and_the_remaining_time(capsys):
     for step, line in enumerate(lines[1:], 2):
         assert re.fullmatch(pattern.format(step) + speed, line)
     assert len(lines) == 4
+
+
+def test_the_remaining_time_is_that_of_the_steps_that_follow(capsys, monkeypatch):
+    """At three seconds a step, of 4 images."""
+    seconds = 0
+    monkeypatch.setattr(callbacks.time, "perf_counter", lambda: seconds)
+    progress = Progress(100, 0, 4, bar=False)
+    progress.set_params({"steps": 100})
+    for step in range(10):
+        seconds += 3
+        progress.on_train_batch_end(step, {"loss": 1.0})
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "step 10 of 100  loss 1.0000  1 images/s  04:30 left"
 
 
 @pytest.mark.parametrize("total, per_epoch", [(300, 1), (50_000, 5), (300, 300)])
