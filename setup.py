@@ -53,6 +53,7 @@ setup(
         "tensorflow>=2.20",  # Before, .tflite files could run all operations of TensorFlow.
         "tensorflow-datasets",
         "tqdm",
+        "urllib3",
     ],
     extras_require={
         "torch": ["torch"],  # for .bin and .pth files

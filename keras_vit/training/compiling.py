@@ -76,7 +76,7 @@ def compile_model(
             layer.remat = recipe.remat
     if task is None and recipe.task != names.TASKS[0]:
         task = recipe.task
-    chosen = task if isinstance(task, Task) else task_of_model(model, task)
+    chosen = task_of_model(model, task) if task is None or isinstance(task, str) else task
     loss, metrics = chosen.loss(recipe, model), chosen.metrics(model)
     if task is None and isinstance(model, DistributedModel) and model.own_loss is not None:
         loss, metrics = None, []

@@ -119,7 +119,7 @@ def test_defaults_of_public_classes_are_those_of_vit_jax():
 
 # `layer_norm_eps` or `layer_norm_epsilon` of the configuration classes of transformers 5.23.
 TRANSFORMERS = {
-    **dict.fromkeys(("vit", "deit", "ijepa", "vit_mae"), 1e-12),
+    **dict.fromkeys(("vit", "deit", "ijepa", "vit_mae", "beit"), 1e-12),
     **dict.fromkeys(("vit_msn", "dinov2", "dinov2_with_registers", "eomt", "eomt_dinov3"), 1e-6),
     **dict.fromkeys(("siglip_vision_model", "siglip2_vision_model"), 1e-6),
     **dict.fromkeys(("dinov3_vit", "imagegpt", "clip_vision_model"), 1e-5),

@@ -367,7 +367,7 @@ VERBS = {
     "quantize": (changed(lambda model: model.quantize("int8")), {*KINDS} - {"quantized"}),
     "copy": (lambda model, *_: type(model).from_config(model.get_config()), {*KINDS}),
     "save .keras": (reloaded, {*KINDS}),
-    "save .keras compiled": (survives(saved), {*KINDS}),
+    "reload compiled": (survives(saved), {*KINDS}),
     "copy compiled": (survives(lambda model, _: copy.deepcopy(model)), {*KINDS}),
     # Keras makes a plain functional model of the layers, so it cannot copy those with models of their own.
     "clone_model": (survives(cloned), {*KINDS} - {"DINO", "word detector"}),
