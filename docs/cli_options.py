@@ -89,8 +89,13 @@ def _name(action):
 
 
 def _meaning(action):
+    """The help text of an option, in which Markdown finds no cells and no links.
+
+    >>> _meaning(argparse.Action((), "", help="tfds:NAME[/CONFIG] | digits"))
+    'tfds:NAME\\\\[/CONFIG] \\\\| digits'
+    """
     choices = f" (one of {', '.join(map(str, action.choices))})" if action.choices else ""
-    return (action.help or "").replace("|", "\\|") + choices
+    return re.sub(r"([|\[])", r"\\\1", action.help or "") + choices
 
 
 if __name__ == "__main__":

@@ -95,8 +95,8 @@ class Recipe(Augmentation):
             own `patch_size` is that of its stored kernel and of the validation. None: only the model's own.
         dtype: "float32", "mixed_bfloat16" or "mixed_float16".
         remat: Whether to recompute the blocks in the backward pass instead of storing their activations.
-        crop_area, scale_jitter, shift, flip, photometric, randaugment, layers, random_erasing, mixup, cutmix,
-            mosaic: See `Augmentation`.
+        crop_area, scale_jitter, shift, flip, photometric, randaugment, layers: See `Augmentation`.
+        random_erasing, mixup, cutmix, mosaic: See `Augmentation`.
         train_samples: Number of training samples, with as equal numbers from each class as possible; None:
             all.
         eval_every: Steps between evaluations on the validation split.
