@@ -78,6 +78,7 @@ def test_the_wheel_requires_what_the_package_imports(wheel):
         "absl": "absl-py",
         "cv2": "opencv-python-headless",
         "PIL": "pillow",
+        "pillow_heif": "pillow-heif",
         "yaml": "pyyaml",
         "sklearn": "scikit-learn",
         "ai_edge_litert": "ai-edge-litert",
