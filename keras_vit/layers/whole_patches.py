@@ -33,6 +33,8 @@ class WholePatches(Configurable):
     def __init__(self, patch_size: Size, **kwargs: Any) -> None:
         super().__init__(autocast=False, **kwargs)  # Pixels need more than 16 bits to be resized.
         self.patch_size = pair(patch_size, "patch_size")
+        # On one GPU Keras would choose XLA, which compiles a model of any size for each size anew.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
 
     def call(self, images: Tensor) -> Tensor:
         size = ops.shape(images)[1:3]

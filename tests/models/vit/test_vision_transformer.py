@@ -169,6 +169,19 @@ def test_a_model_of_any_size_resizes_images_to_whole_patches(size, whole, comput
     assert grid.shape[1:3] == (whole[0] // 8, whole[1] // 8)
 
 
+@pytest.mark.tensorflow_only("JAX always compiles")
+def test_keras_does_not_choose_xla_for_a_model_of_any_size(monkeypatch):
+    import tensorflow as tf
+
+    gpu = [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: gpu)
+    models = small(image_size=(None, None)), small()
+    assert [model.jit_compile for model in models] == [False, True]
+    for model in models:
+        model.compile("sgd", "mse")
+    assert [model.jit_compile for model in models] == [False, True]
+
+
 def test_images_of_whole_patches_stay_as_they_are(rng):
     dynamic, fixed = small(image_size=(None, None), position_grid=(2, 3)), small(image_size=(16, 24))
     fixed.set_weights(dynamic.get_weights())
