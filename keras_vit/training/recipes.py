@@ -186,11 +186,20 @@ class Recipe(Augmentation):
         return self.checkpoint_every or self.eval_every
 
     def with_changes(self, **changes: Any) -> Recipe:
-        """This recipe with other values. Unless `warmup_steps` is given, it scales with `total_steps`."""
+        """This recipe with other values.
+
+        Unless it is given, `warmup_steps` scales with `total_steps`; and unless `eval_every` or
+        `checkpoint_every` is given, both are at most that.
+        """
         known = [each.name for each in dataclasses.fields(self)]
         if unknown := [name for name in changes if name not in known]:
             hint = did_you_mean(unknown[0], known)
             raise ValueError(f"a recipe has no {', '.join(unknown)}{hint}; its fields are {', '.join(known)}")
+        steps = changes.get("total_steps", self.total_steps)
+        is_given = {"eval_every", "checkpoint_every"} & {*changes}
+        if not is_given and isinstance(steps, int) and 0 < steps < self.eval_every:
+            divides = self.checkpoint_every and steps % self.checkpoint_every == 0
+            changes |= {"eval_every": steps, "checkpoint_every": self.checkpoint_every if divides else None}
         changed = dataclasses.replace(self, **changes)
         if "warmup_steps" in changes:
             return changed
@@ -225,7 +234,7 @@ class Recipe(Augmentation):
         sized = {
             "batch_size": batch_size,
             "total_steps": steps,
-            "eval_every": min(self.eval_every, 50) if steps < self.total_steps else self.eval_every,
+            "eval_every": min(self.eval_every, 50, steps) if steps < self.total_steps else self.eval_every,
         }
         return self.with_changes(**sized | changes)
 

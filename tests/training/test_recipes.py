@@ -84,6 +84,22 @@ def test_there_is_a_checkpoint_with_every_evaluation_unless_there_are_more():
     assert SHORT.with_changes(eval_every=20, checkpoint_every=5).checkpoint_steps == 5
 
 
+@pytest.mark.parametrize(
+    "changes, every",
+    [
+        ({}, (400, 100)),
+        ({"total_steps": 300}, (300, 100)),
+        ({"total_steps": 250}, (250, None)),
+        ({"total_steps": 300, "eval_every": 500}, (500, 100)),
+        ({"total_steps": 300, "checkpoint_every": 200}, (400, 200)),
+    ],
+)
+def test_a_run_is_evaluated_at_its_end_at_the_latest(changes, every):
+    recipe = dataclasses.replace(SHORT, total_steps=1000, eval_every=400, checkpoint_every=100)
+    recipe = recipe.with_changes(**changes)
+    assert (recipe.eval_every, recipe.checkpoint_every) == every
+
+
 def test_hyperparameters_are_json_and_exclude_provenance():
     for recipe in RECIPES.values():
         found = recipe.hyperparameters()
