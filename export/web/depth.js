@@ -1,6 +1,7 @@
 // A depth for each pixel: its colors over the picture, and what they mean.
 
 const RANGE = [0.02, 0.98]; // the quantiles of the first and the last color
+const TINY = 2 ** -126; // the least range, that of `depth_colors`: of equal values all others have an end's color
 const SAMPLED = 4096; // pixels from which they are computed
 
 const view = {
@@ -31,7 +32,7 @@ function showDepth(values, low, high, isInverse) {
   [canvas.width, canvas.height] = [width, height];
   const image = new ImageData(width, height), last = page.colors.length - 1;
   values.forEach((value, i) => {
-    const place = Math.min(Math.max((value - low) / (high - low || 1), 0), 1);
+    const place = Math.min(Math.max((value - low) / Math.max(high - low, TINY), 0), 1);
     image.data.set([...page.colors[Math.round(last * (isInverse ? 1 - place : place))], 255], 4 * i);
   });
   canvas.getContext("2d").putImageData(image, 0, 0);
