@@ -82,8 +82,8 @@ def from_pretrained(
     kind: str = "auto",
     image_size: Size | None = None,
     num_classes: int | None = None,
-    pooling: str = "auto",
-    representation_size: int | str = "auto",
+    pooling: str | None = "auto",
+    representation_size: int | str | None = "auto",
     head: str = "auto",
     variant: str | None = None,
     sha256: str | None = None,
@@ -91,8 +91,8 @@ def from_pretrained(
     check_finite: bool = True,
     segmenter: dict[str, Any] | None = None,
     detector: dict[str, Any] | None = None,
-    text_tower: dict[str, Any] | None = None,
-    pretrainer: dict[str, Any] | None = None,
+    text_tower: bool | str | None = None,
+    pretrainer: bool | None = None,
     **overrides: Any,
 ) -> keras.Model:
     """Load a Vision Transformer with the weights of a checkpoint.

@@ -88,8 +88,8 @@ class LoadOptions(_Options, total=False):
 
     image_size: Size | None
     num_classes: int | None
-    pooling: str
-    representation_size: int | str
+    pooling: str | None
+    representation_size: int | str | None
     head: str
     variant: str | None
     sha256: str | None
@@ -97,8 +97,8 @@ class LoadOptions(_Options, total=False):
     check_finite: bool
     segmenter: dict[str, Any] | None
     detector: dict[str, Any] | None
-    text_tower: dict[str, Any] | None
-    pretrainer: dict[str, Any] | None
+    text_tower: bool | str | None
+    pretrainer: bool | None
     dtype: str | keras.DTypePolicy | None
 
 class ViTAttributes:
