@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from importlib.metadata import distributions
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from keras_vit.data.datasets import title_of
 from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.description import describe
@@ -27,6 +25,7 @@ from keras_vit.export.verify import full_precision_matmul, live_reference, live_
 from keras_vit.models import ImageTextModel
 from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
+from keras_vit.progress import Progress
 from keras_vit.tasks import get_task, task_of_model
 from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path, free_path
@@ -176,7 +175,7 @@ def export_folder(
         rows, failed = {}, {}
         compared = {"": reference, **(references(towers, reference) if of_towers else {})}
         written = [*in_order(chosen), *of_towers]
-        for format in tqdm(written, "exporting", unit="format", delay=2, disable=None):
+        for format in Progress(written, "exporting", unit="format"):
             target = format.target(folder, job)
             try:
                 row = _export(format, job, target, compared[format.part])

@@ -1,8 +1,11 @@
 """The console: runs a subcommand with its backend, without start-up logs, to an exit status."""
 
+import contextlib
 import importlib
 import os
+import signal
 import sys
+import threading
 
 from keras_vit.cli.parser import parser as parser
 from keras_vit.cli.report import print_now
@@ -17,15 +20,20 @@ def needs_keras(args):
 
 
 def run(args, with_keras=True):
-    """Run a subcommand; return the exit status: 0, 2 for bad input, 130 if interrupted.
+    """Run a subcommand; return the exit status: 0, 2 for bad input, 130 if interrupted, 143 after SIGTERM.
 
     Args:
         args: The parsed command line.
         with_keras: Whether to import Keras and TensorFlow before.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    after = ""
     try:
-        status = _start(args.subcommand, with_keras).run(args) or 0
+        module = _start(args.subcommand, with_keras)
+        if continues := getattr(module, "continues", lambda args: None)(args):
+            after = f"; {continues}"
+        with _sigterm_as_exit(f"keras-vit: stopped by SIGTERM{after}"):
+            status = module.run(args) or 0
         print_now("", end="")
         return status
     except BrokenPipeError:  # the reader of standard output has ended, such as `head`
@@ -43,8 +51,26 @@ def run(args, with_keras=True):
         print(f"keras-vit: {printable(redact_urls(one_line(error)))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("keras-vit: interrupted", file=sys.stderr)
+        print(f"keras-vit: interrupted{after}", file=sys.stderr)
         return 130
+
+
+@contextlib.contextmanager
+def _sigterm_as_exit(line):
+    """Print a line on SIGTERM and end by SystemExit, so that temporary files are removed."""
+
+    def stop(number, frame):
+        print(line, file=sys.stderr, flush=True)
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # which alone can handle signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _start(subcommand, with_keras):

@@ -42,6 +42,10 @@ def shard(text):
     return int(number), int(count)
 
 
+def continues(args):
+    return "the same command computes the parts that are missing"
+
+
 def run(args):
     from keras_vit.cli.source import open_live, trained_file
     from keras_vit.embeddings.computing import embed, plan_embeddings

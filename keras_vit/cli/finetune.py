@@ -40,6 +40,10 @@ def add_run(add, recipe, recipe_help, weights=""):
     add("--deterministic", action="store_true", help="bit-identical results on GPUs, too; slower")
 
 
+def continues(args):
+    return "the same command resumes the run"
+
+
 def run(args):
     from keras_vit.cli.source import check_weights
     from keras_vit.cli.training_run import absolute_weights, has_sizes, train_and_report

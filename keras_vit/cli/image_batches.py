@@ -2,12 +2,11 @@
 
 import sys
 
-from tqdm import tqdm
-
 from keras_vit.messages import redact_url
 from keras_vit.preprocessing.file_batches import file_batches
 from keras_vit.preprocessing.image_files import read_image
 from keras_vit.preprocessing.web_images import is_url
+from keras_vit.progress import Progress
 
 BATCH = 32  # images computed at a time
 FEW = 32  # images that are read in less time than TensorFlow needs to begin
@@ -44,7 +43,7 @@ def predicted(task, model, paths, top, first=0, progress=True, skip=False, **map
         paths: Of the files, or their URLs.
         top: The number of classes or objects of each image.
         first: The number of the first file.
-        progress: Whether to show a progress bar on a terminal, after two seconds.
+        progress: Whether to show the progress.
         skip: Whether a file that cannot be read is a row with its `error`; otherwise it ends the rows.
         **maps: Further arguments of the `rows` of the task.
 
@@ -60,8 +59,8 @@ def predicted(task, model, paths, top, first=0, progress=True, skip=False, **map
         batches = file_batches(paths, lambda batch: [*map(read_image, batch)], size, first)
     else:
         batches = model_inputs(model, paths, first)
-    disable = None if progress else True
-    with tqdm(None, "predicting", len(paths), initial=first, unit="image", delay=2, disable=disable) as bar:
+    counts = {"total": len(paths), "initial": first, "unit": "image", "disable": not progress}
+    with Progress(None, "predicting", **counts) as bar:
         for batch in batches:
             if batch.errors and not skip:
                 raise ValueError(batch.errors[min(batch.errors)])

@@ -3,11 +3,11 @@
 import time
 
 import numpy as np
-from tqdm import tqdm
 
 from keras_vit.cli import image_batches, options
 from keras_vit.evaluation.representations import encoder_of
 from keras_vit.models.classifying import check_finite
+from keras_vit.progress import Progress
 from keras_vit.rules import one_of
 
 SAVE_SECONDS = 60  # between two saves, from which an interrupted run continues
@@ -35,7 +35,7 @@ def add_images(index, model, states, on_bad_image="fail", engine=None):
     encode, _ = encoder_of(model)
     paths, skipped, saved = [*states], [], time.monotonic()
     try:
-        with tqdm(None, "indexing", len(paths), unit="image", delay=2, disable=None) as bar:
+        with Progress(None, "indexing", total=len(paths), unit="image") as bar:
             for batch in image_batches.model_inputs(model, paths):
                 if batch.numbers:
                     vectors = check_finite(np.asarray(encode(batch.inputs)))

@@ -15,7 +15,6 @@ import sys
 import time
 
 import numpy as np
-from tqdm import tqdm
 
 from keras_vit.cli.source import is_exported, open_dataset, open_live, task_of
 from keras_vit.export.description import describe
@@ -25,6 +24,7 @@ from keras_vit.export.formats import FORMATS, SAVED_MODEL, ExportJob, choose_for
 from keras_vit.export.saved_model import float32_copy, set_threads
 from keras_vit.export.verify import BATCH, live_reference, normalize_as_exports_do, size_of
 from keras_vit.models import VisionTransformer
+from keras_vit.progress import Progress
 from keras_vit.startup_logs import quiet_startup_logs
 from keras_vit.variants import parse_variant
 from keras_vit.weights.checkpoint import read_model
@@ -55,7 +55,7 @@ def all_files(args, folder):
     model.save(files["live"])
     # The archive for TF Hub and the page contain the files of other formats.
     formats = [format for format in FORMATS if not format.repackages]
-    for format in tqdm(formats, "exporting", unit="format", delay=2, disable=None):
+    for format in Progress(formats, "exporting", unit="format"):
         try:
             format.check(job)
             format.write(job, format.target(folder, job))
@@ -84,7 +84,7 @@ def files_of(args, folder):
         format.check(job)
     targets = {format.name: format.target(folder, job) for format in chosen}
     needed = in_order(chosen) if chosen else []
-    for format in tqdm(needed, "exporting", unit="format", delay=2, disable=None):
+    for format in Progress(needed, "exporting", unit="format"):
         format.write(job, format.target(folder, job))
     if "live" not in (args.formats or DEFAULT):
         return targets
@@ -123,7 +123,7 @@ def measure(files, args, reference=None):
         for batch in batches:
             measured = {name: [] for name in files}
             doing = f"batches of {batch}"
-            for _ in tqdm(range(args.rounds + 1), doing, unit="round", delay=2, disable=None):
+            for _ in Progress(range(args.rounds + 1), doing, unit="round"):
                 for name, process in processes.items():
                     measured[name].append(_result(name, process.submit(_compute, batch)))
                     time.sleep(PAUSE)

@@ -55,6 +55,10 @@ def add_arguments(add):
         folder.add_arguments(add)
 
 
+def continues(args):
+    return args.output and f"the same command continues {args.output}"
+
+
 def needs_keras(args):
     """False for an exported file with a runtime of its own."""
     from keras_vit.export.formats import format_of, suffix_of

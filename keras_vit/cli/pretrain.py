@@ -11,6 +11,10 @@ def add_arguments(add):
     options.objective(add)
 
 
+def continues(args):
+    return "the same command resumes the run"
+
+
 def run(args):
     from keras_vit.cli.training_run import has_sizes, train_and_report
 

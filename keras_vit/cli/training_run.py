@@ -67,6 +67,7 @@ def train_and_report(args, **options):
     )
     try:
         if is_chief(args.strategy) and not (workdir.path / REPORT).exists():
+            print(f"writing {REPORT}", flush=True)
             write_run_report(config, workdir, record, load)
     finally:  # The results are printed even if the report cannot be written.
         for path in record["bad_images"]:

@@ -19,7 +19,6 @@ from typing import Any
 import keras
 import numpy as np
 import pyarrow
-from tqdm import tqdm
 
 from keras_vit.data.datasets import Dataset, absolute_name, folder_of, load_dataset, title_of
 from keras_vit.data.fingerprint import files_summary, fingerprint
@@ -31,6 +30,7 @@ from keras_vit.embeddings.plan import IMAGES_PER_PART, Plan, begin, read_plan
 from keras_vit.labels import label_kind
 from keras_vit.messages import redact_url
 from keras_vit.models.backbones import backbone
+from keras_vit.progress import Progress
 from keras_vit.rules import integer, one_of, optional
 from keras_vit.types import Path
 from keras_vit.weights.load import from_pretrained
@@ -62,12 +62,12 @@ class Embedder:
     class_names: tuple[str, ...] | None = None
     captions: tuple[Callable, int] | None = None
 
-    def write(self, part: int, bar: tqdm | None = None) -> tuple[int, int] | None:
+    def write(self, part: int, bar: Progress | None = None) -> tuple[int, int] | None:
         """Compute a part and write its file, unless it exists.
 
         Args:
             part: Its number.
-            bar: Of tqdm, or None.
+            bar: The progress of images, or None.
 
         Returns:
             (the number of images, of those that cannot be read); None if the part exists.
@@ -286,7 +286,7 @@ def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = Fal
     missing = [part for part in own if not parts.is_written(embedder.folder, plan, part)]
     total = sum(stop - first for part in missing for _, first, stop in plan.ranges(part))
     totals["parts"] = len(own)
-    with tqdm(total=total, desc="embedding", unit="image", delay=2, disable=None) as bar:
+    with Progress(None, "embedding", total=total, unit="image") as bar:
         for part in missing:
             with _claimed(embedder, part) if claim else contextlib.nullcontext(True) as is_own:
                 if not is_own:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow
 import pyarrow.compute
-from tqdm import tqdm
 
 from keras_vit.embeddings.parts import COLUMN, OK, part_tables
 from keras_vit.embeddings.plan import read_plan
+from keras_vit.progress import Progress
 from keras_vit.search.image_index import ImageIndex
 from keras_vit.search.vector_file import normalized
 from keras_vit.types import Path
@@ -66,7 +66,7 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
         >>> index.build()
     """
     counts, seen = {"added": 0, "removed": 0, "unreadable": 0}, set()
-    with tqdm(desc="indexing", unit="image", delay=2, disable=None) as bar:
+    with Progress(None, "indexing", unit="image") as bar:
         for folder in folders:
             for table in part_tables(folder):
                 is_read = pyarrow.compute.equal(table["status"], OK)

@@ -1,9 +1,9 @@
 """Approximate search of many vectors: the engines that an index can use."""
 
 import numpy as np
-from tqdm import tqdm
 
 from keras_vit.lazy import optional_package
+from keras_vit.progress import Progress
 
 EXACT_ROWS = 100_000  # up to which all vectors are compared
 CHUNK = 2**13  # vectors added at a time
@@ -104,7 +104,7 @@ def _fitted(vectors):
 
 
 def _chunks(start, stop):
-    with tqdm(total=stop - start, desc="building", unit="image", delay=2, disable=None) as bar:
+    with Progress(None, "building", total=stop - start, unit="image") as bar:
         for first in range(start, stop, CHUNK):
             chunk = slice(first, min(first + CHUNK, stop))
             yield chunk

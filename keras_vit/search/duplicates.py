@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
-from tqdm import tqdm
 
+from keras_vit.progress import Progress
 from keras_vit.rules import number
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _exact_pairs(index, rows, threshold):
         return _unit_vectors(index.vectors[rows[start : start + BLOCK]])
 
     starts = range(0, len(rows), BLOCK)
-    for first in tqdm(starts, "comparing", unit="block", delay=2, disable=None):
+    for first in Progress(starts, "comparing", unit="block"):
         own = block(first)
         for second in range(first, len(rows), BLOCK):
             a, b = np.nonzero(own @ block(second).T >= threshold)
@@ -91,7 +91,7 @@ def _exact_pairs(index, rows, threshold):
 def _nearest_pairs(index, rows, threshold):
     position = np.full(len(index.vectors), -1)
     position[rows] = np.arange(len(rows))
-    for start in tqdm(range(0, len(rows), BLOCK), "comparing", unit="block", delay=2, disable=None):
+    for start in Progress(range(0, len(rows), BLOCK), "comparing", unit="block"):
         near, cosines = index.nearest(index.vectors[rows[start : start + BLOCK]], NEIGHBORS + 1)
         a, column = np.nonzero((cosines >= threshold - OF_ENGINE) & (position[near] >= 0))
         a, b = a + start, position[near[a, column]]

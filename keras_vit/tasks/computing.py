@@ -1,10 +1,10 @@
 """Compute a model's outputs for all samples of a split. Needs TensorFlow."""
 
 import numpy as np
-from tqdm import tqdm
 
 from keras_vit.lazy import LazyModule
 from keras_vit.models.classifying import check_finite
+from keras_vit.progress import Progress
 
 # The modules of this package are imported to find its tasks, also where there is no TensorFlow.
 batching, damage = LazyModule("keras_vit.data.batches"), LazyModule("keras_vit.data.damage")
@@ -70,7 +70,7 @@ def computed_one_by_one(compute, samples):
 def _progress(batches, samples, doing="evaluating", unit="batch"):
     """Batches of samples, with a bar if they take long, and errors that name damaged images."""
     with damage.damage_named([samples]):
-        yield from tqdm(batches, doing, unit=unit, delay=2, disable=None)
+        yield from Progress(batches, doing, unit=unit)
 
 
 def resized(outputs, size):

@@ -2,6 +2,7 @@ import dataclasses
 import os
 import resource
 import runpy
+import signal
 import statistics
 import subprocess
 import sys
@@ -168,6 +169,22 @@ def test_an_interrupted_command_says_so(keras_vit, monkeypatch):
 
     monkeypatch.setattr(models, "run", interrupt)
     assert keras_vit("models", status=130).stderr == "keras-vit: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "number, status, reason",
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_a_stopped_command_says_what_continues_it(number, status, reason, keras_vit, monkeypatch):
+    from keras_vit.cli import embed
+
+    monkeypatch.setattr(embed, "run", lambda args: signal.raise_signal(number))
+    command = ("embed", "--model", "m", "--dataset", "folder:d", "--output", "o")
+    before = signal.getsignal(signal.SIGTERM)
+    line = f"keras-vit: {reason}; the same command computes the parts that are missing\n"
+    assert keras_vit(*command, status=status).stderr == line
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_control_characters_in_a_message_are_escaped(refused):
