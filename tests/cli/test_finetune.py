@@ -51,7 +51,7 @@ def test_a_finished_run_is_not_trained_again_and_only_a_missing_report_is_writte
     report.unlink()
     done = keras_vit(*finetune, "--workdir", workdir)
     last = run[1].stdout.splitlines()[-1].replace(str(run[0]), str(workdir))
-    assert done.stdout.splitlines() == [last]
+    assert done.stdout.splitlines() == ["writing report.html", last]
     assert report.read_text() == before and (workdir / "model.keras").stat().st_mtime_ns == model
     report.write_text("mine")
     keras_vit(*finetune, "--workdir", workdir)
