@@ -188,14 +188,14 @@ class Recipe(Augmentation):
     def with_changes(self, **changes: Any) -> Recipe:
         """This recipe with other values.
 
-        Unless it is given, `warmup_steps` scales with `total_steps`; and unless `eval_every` or
-        `checkpoint_every` is given, both are at most that.
+        With another `total_steps`, `warmup_steps` scales unless it is given; and unless `eval_every` or
+        `checkpoint_every` is given, both are at most `total_steps`.
         """
         known = [each.name for each in dataclasses.fields(self)]
         if unknown := [name for name in changes if name not in known]:
             hint = did_you_mean(unknown[0], known)
             raise ValueError(f"a recipe has no {', '.join(unknown)}{hint}; its fields are {', '.join(known)}")
-        steps = changes.get("total_steps", self.total_steps)
+        steps = changes.get("total_steps")
         is_given = {"eval_every", "checkpoint_every"} & {*changes}
         if not is_given and isinstance(steps, int) and 0 < steps < self.eval_every:
             divides = self.checkpoint_every and steps % self.checkpoint_every == 0

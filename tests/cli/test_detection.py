@@ -145,7 +145,9 @@ def test_predict_draws_boxes(keras_vit, run, scenes, tmp_path):
     with Image.open(tmp_path / "drawn" / "00.png") as drawn, Image.open(images[0]) as image:
         assert drawn.size == image.size
         assert (np.asarray(drawn) != np.asarray(image)).any() == bool(rows[0]["objects"])
-    message = "--boxes, --threshold and a file of .coco.json need a model that detects objects; this one's "
+    message = (
+        "--boxes, --threshold, --iou and a file of .coco.json need a model that detects objects; this one's "
+    )
     classifier = one_block(num_classes=3)
     classifier.save(tmp_path / "classifier.keras")
     options = ("--boxes", tmp_path / "none"), ("--threshold", 0.5), ("--output", tmp_path / "none.coco.json")

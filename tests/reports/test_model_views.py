@@ -79,6 +79,6 @@ def test_the_heads_are_those_of_the_requested_block(block):
 
 def test_an_image_that_does_not_fit_is_refused_by_its_name():
     model = small(image_size=(None, None), position_embedding="none")
-    images = [images_for(model, 1, size)[0] for size in ((16, 24), (20, 16))]
-    with pytest.raises(ValueError, match="^b.png: .*20×16"):
+    images = [images_for(model, 1, (16, 24))[0], np.zeros((16, 24, 1), "float32")]
+    with pytest.raises(ValueError, match=r"^b.png: .*\(.*16, 24, 1\)"):
         Subject(model, images, ["a.png", "b.png"])

@@ -126,7 +126,7 @@ def test_probabilities_are_the_activation_of_the_logits(name):
     [
         ("single_label", {"cat": "cat"}, [""], "the name of a class"),
         ("multi_label", {"1": 1, "0.0": 0}, ["2", "yes"], "0 or 1"),
-        ("regression", {"-1e3": -1000}, ["x", "nan", "inf"], "a number"),
+        ("regression", {"-1e3": -1000}, ["x", "nan", "inf"], "a number that float32 can hold"),
         ("segmentation", {}, ["1"], "a mask, which a table cannot hold"),
     ],
 )
