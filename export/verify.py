@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
-from tqdm import tqdm
 
 from keras_vit.export.description import Description
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.outputs import outputs_of
+from keras_vit.progress import Progress
 from keras_vit.tasks import get_task
 
 BATCH = 16
@@ -169,7 +169,7 @@ def size_of(path):
 
 
 def _run_batches(run, images, title="computing"):
-    starts = tqdm(range(0, len(images), BATCH), title, unit="batch", delay=2, leave=False, disable=None)
+    starts = Progress(range(0, len(images), BATCH), title, unit="batch", leave=False)
     outputs = np.concatenate([np.asarray(run(images[i : i + BATCH])) for i in starts])
     is_map = np.issubdtype(outputs.dtype, np.integer)
     return outputs if is_map else outputs.astype("float32", copy=False)

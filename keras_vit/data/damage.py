@@ -6,9 +6,9 @@ import itertools
 import re
 
 import tensorflow as tf
-from tqdm import tqdm
 
 from keras_vit.messages import listed, one_line
+from keras_vit.progress import Progress
 
 AT_A_TIME = 1024  # images that wait for a thread
 # TensorFlow's errors for an image that is damaged, missing or protected, or that Pillow cannot read.
@@ -59,7 +59,7 @@ def of_each(samples, function, words, every=1):
     stored = itertools.islice(samples.stored(), 0, None, every)
     with (
         concurrent.futures.ThreadPoolExecutor() as pool,
-        tqdm(total=-(-len(samples) // every), desc=words, unit="image", delay=2, disable=None) as bar,
+        Progress(None, words, total=-(-len(samples) // every), unit="image") as bar,
     ):
         # The first image compiles functions, which several threads would otherwise do at the same time.
         for size in itertools.chain([1], itertools.repeat(AT_A_TIME)):

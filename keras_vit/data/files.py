@@ -8,10 +8,9 @@ import json
 import os
 import pathlib
 
-from tqdm import tqdm
-
 from keras_vit.data.image_headers import header_orientation
 from keras_vit.messages import listed
+from keras_vit.progress import Progress
 
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
@@ -148,7 +147,7 @@ def mapped(function, paths, words):
     results = []
     with (
         concurrent.futures.ThreadPoolExecutor() as pool,
-        tqdm(total=len(paths), desc=words, unit="image", delay=2, disable=None) as bar,
+        Progress(None, words, total=len(paths), unit="image") as bar,
     ):
         for done in pool.map(lambda chunk: [*map(function, chunk)], chunks):
             results += done

@@ -12,10 +12,10 @@ import pathlib
 import zlib
 
 from filelock import FileLock
-from tqdm import tqdm
 
 from keras_vit.data.remote_files import Page, described, download, file_name, is_url
 from keras_vit.messages import redact_url
+from keras_vit.progress import Progress
 from keras_vit.writing import atomic_write, cache_folder, flush, temporary_folder
 
 BOUND = "KERAS_VIT_SHARD_CACHE_GB"
@@ -173,7 +173,7 @@ def read_shards(shards, key, read):
         return json.loads(text), digest
 
     values = _in_threads(value, shards, THREADS if any(map(is_remote, shards)) else 1)
-    yield from tqdm(values, "reading shards", len(shards), unit="shard", delay=2, disable=None)
+    yield from Progress(values, "reading shards", total=len(shards), unit="shard")
 
 
 def _content_digest(shard):

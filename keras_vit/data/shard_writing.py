@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 from PIL import Image
-from tqdm import tqdm
 
 from keras_vit.data.files import CLASSES
 from keras_vit.data.shard_files import INCOMPLETE
@@ -20,6 +19,7 @@ from keras_vit.data.stored import storage_of
 from keras_vit.data.stored.column_types import IMAGE
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import read_image
+from keras_vit.progress import Progress
 from keras_vit.rules import integer, one_of
 from keras_vit.writing import atomic_path, atomic_write
 
@@ -72,7 +72,7 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
     for name, content in (files | _storage(dataset).files(dataset)).items():
         atomic_write(folder / name, content)
     total = sum(map(len, dataset.splits.values()))
-    with tqdm(total=total, desc="writing", unit="image", delay=2, disable=None) as bar:
+    with Progress(None, "writing", total=total, unit="image") as bar:
         for number, (split, shards) in enumerate(plan.items()):
             order = np.random.default_rng([seed, number]).permutation(len(dataset.split(split)))
             missing = [shard for shard in shards if not (folder / shard[0]).exists()]

@@ -4,11 +4,11 @@ import dataclasses
 import itertools
 
 import numpy as np
-from tqdm import tqdm
 
 from keras_vit import inspection
 from keras_vit.inspection import figures
 from keras_vit.inspection.blocks import check_images
+from keras_vit.progress import Progress
 
 PER_FIGURE = 4  # images computed together and drawn in one figure
 
@@ -77,7 +77,7 @@ def add_views(report, subject, names=None):
         (arrays, missing): the views' arrays by name, and for views that the model does not have the reason.
     """
     arrays, missing = {}, {}
-    for name in tqdm(names or VIEWS, "inspecting", unit="view", delay=2, disable=None):
+    for name in Progress(names or VIEWS, "inspecting", unit="view"):
         heading, words, view = VIEWS[name]
         try:
             arrays[name], drawn = view(subject)

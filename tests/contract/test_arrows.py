@@ -25,7 +25,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "variants": ("messages",),
     "http_requests": ("messages",),
     "preprocessing": ("rules", "lazy", "http_requests", "interpolation"),
-    "data": ("preprocessing", "messages", "lazy", "rules", "seeds", "labels", "writing"),
+    "data": ("preprocessing", "messages", "lazy", "progress", "rules", "seeds", "labels", "writing"),
     "engine": ("layers", "losses", "data"),
     "models": ("engine", "layers", "variants", "preprocessing", "messages", "rules", "losses"),
     "weights": ("models", "messages", "lazy", "writing"),

@@ -5,7 +5,6 @@ import dataclasses
 import os
 
 import numpy as np
-from tqdm import tqdm
 
 from keras_vit.data.depth_maps import (
     SETTINGS,
@@ -19,6 +18,7 @@ from keras_vit.data.depth_maps import (
 from keras_vit.data.files import file_orientations, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.paired_files import read_pairs, refuse_other_sizes
+from keras_vit.progress import Progress
 
 # What a missing scale may be, by quantity.
 SCALES = {
@@ -80,7 +80,7 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
     orientations = file_orientations([image for _, image, _ in pairs])
     with concurrent.futures.ThreadPoolExecutor() as pool:
         checked = pool.map(lambda pair: _check(pair[2], reader), pairs)
-        maps = [*tqdm(checked, "checking depth maps", len(pairs), unit="map", delay=2, disable=None)]
+        maps = [*Progress(checked, "checking depth maps", total=len(pairs), unit="map")]
     rows = [*zip(pairs, orientations, maps)]
     readable = [row for row in rows if row[1] and not row[2].reason]
     refuse_other_sizes([(pair[1], turn, pair[2], own.size) for pair, turn, own in readable], "depth map")

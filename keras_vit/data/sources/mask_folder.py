@@ -8,7 +8,6 @@ import os
 import re
 
 import numpy as np
-from tqdm import tqdm
 
 from keras_vit.data.files import CLASSES, file_orientations, read_text, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
@@ -16,6 +15,7 @@ from keras_vit.data.masks import MaskSamples, read_mask
 from keras_vit.data.paired_files import read_pairs, refuse_other_sizes
 from keras_vit.labels import IGNORE
 from keras_vit.messages import listed
+from keras_vit.progress import Progress
 
 MASKS = "masks"
 NO_CLASS = "-"  # stands in classes.txt for a value whose pixels are ignored
@@ -174,7 +174,7 @@ def _check_pairs(paths, colors):
     orientations = file_orientations([image for _, image, _ in paths])
     with concurrent.futures.ThreadPoolExecutor() as pool:
         checked = pool.map(functools.partial(_check_mask, colors=colors), paths, orientations)
-        return [*tqdm(checked, "checking masks", len(paths), unit="mask", delay=2, disable=None)]
+        return [*Progress(checked, "checking masks", total=len(paths), unit="mask")]
 
 
 def _check_mask(paths, orientation, colors):
