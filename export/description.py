@@ -58,8 +58,7 @@ class Description:
         architecture: The constructor arguments of the `VisionTransformer` in it.
         version: The version of keras_vit that exported it.
         seed: The seed of the split of the data that it was trained on, if the data set has no test split.
-        mean, std: By channel, how the exported model normalizes the pixels itself; None in files of version
-            0.1.0.
+        mean, std: By channel, how the exported model normalizes the pixels itself.
         kind: The `kind` of its class.
         around: The constructor arguments of a model around the `VisionTransformer`; None of one alone.
 
@@ -80,9 +79,9 @@ class Description:
     parameters: int
     architecture: dict
     version: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     seed: int = 0
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
     kind: str = "classifier"
     around: dict | None = None
 
@@ -152,16 +151,7 @@ class Description:
 
     @property
     def live_preprocessing(self) -> Preprocessing:
-        """The live model's `Preprocessing`, which normalizes, too.
-
-        Raises:
-            ValueError: if version 0.1.0 of keras_vit exported the model.
-        """
-        if None in (self.mean, self.std):
-            raise ValueError(
-                f"keras_vit {self.version} did not store how this export normalizes pixels: export the model "
-                "again"
-            )
+        """The live model's `Preprocessing`, which normalizes, too."""
         return dataclasses.replace(self.preprocessing, mean=self.mean, std=self.std)
 
     def as_json(self) -> str:
@@ -262,8 +252,6 @@ def parse_description(text, path):
         values = json.loads(text)
         lists = ("image_size", "class_names", "mean", "std")
         values |= {name: tuple(values[name]) for name in lists if values.get(name) is not None}
-        if values.get("segmenter") is not None:  # written before `around` existed
-            values |= {"kind": "segmenter", "around": values["segmenter"]}
         known = {field.name for field in dataclasses.fields(Description)}
         description = Description(**{name: value for name, value in values.items() if name in known})
         _check(description)
@@ -295,8 +283,7 @@ def _check(description):
     one_of([d.kind in AROUND]).check("model around", d.around is not None)
     _check_task(d.kind, label_kind(d.task))
     # The constructor of Preprocessing checks these fields.
-    checked = d.preprocessing if d.mean is d.std is None else d.live_preprocessing
-    one_of([channels]).check("channels of mean and std", checked.channels)
+    one_of([channels]).check("channels of mean and std", d.live_preprocessing.channels)
 
 
 def _architecture(encoder):
@@ -304,13 +291,8 @@ def _architecture(encoder):
     return [name for name in schema.options_of(encoder.schema) if name not in NOT_ARCHITECTURE]
 
 
-def _defaults():
-    names = _architecture(models.VisionTransformer)
-    return {name: schema.DEFAULTS[name] for name in names if name in schema.DEFAULTS}
-
-
 def read_description(saved_model: Path) -> Description:
-    """The Description in a SavedModel's folder, with the defaults of options that it lacks.
+    """The Description in a SavedModel's folder.
 
     Raises:
         ValueError: if keras_vit did not write it, or it describes no `VisionTransformer`.
@@ -323,10 +305,9 @@ def read_description(saved_model: Path) -> Description:
     text = file.read_text(encoding="utf-8") if file.is_file() else None
     description = parse_description(text, saved_model)
     try:
-        architecture = _defaults() | description.architecture
         names = description.class_names if description.around is None else None
-        cls, options = schema.class_and_options(architecture, models.VisionTransformer)
+        cls, options = schema.class_and_options(description.architecture, models.VisionTransformer)
         cls.schema(**{**options, "class_names": names})
     except _INVALID as error:
         raise damaged(saved_model, f"{FILE}: {error}") from None
-    return dataclasses.replace(description, architecture=architecture)
+    return description

@@ -71,8 +71,8 @@ def export_tflite(
         pathlib.Path of the file.
 
     Raises:
-        ValueError: if the file exists, an argument does not fit, keras_vit 0.1.0 wrote the SavedModel, or the
-            model is too large for the precision, cannot be converted, or computes NaN.
+        ValueError: if the file exists, an argument does not fit, or the model is too large for the
+            precision, cannot be converted, or computes NaN.
         OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
 
     Example:

@@ -37,9 +37,7 @@ def add_arguments(add):
     add("--version", type=non_negative_int, default=1, help="number of the SavedModel's folder (default: 1)")
     add("--name", help="of the Hub archive (default: the model's)")
     add("--publisher", default="keras-vit", help="of the Hub archive: lowercase letters, digits and -")
-    add(
-        "--licence", "--license", dest="license", help="of the weights, for the Hub model card: Apache-2.0, …"
-    )
+    add("--license", help="of the weights, for the Hub model card: Apache-2.0, …")
     add("--url", metavar="URL", help="URL at which the Hub archive will be published")
     add("--single_file", action="store_true", help="web: put everything into web/index.html")
     side = "web: add a field to draw on, whose drawings are reduced to SIDE×SIDE pixels"

@@ -40,12 +40,7 @@ def _add_push_arguments(add):
     layouts = options.either(names.PUSHED_LAYOUTS)
     add("--layout", help=f"{layouts} (default: the first that supports the model)")
     add("--private", action="store_true", help="make a new repository private")
-    add(
-        "--licence",
-        "--license",
-        dest="license",
-        help="of the weights: apache-2.0, … (default: the catalogue's)",
-    )
+    add("--license", help="of the weights: apache-2.0, … (default: the catalogue's)")
     add("--trained_on", metavar="DATASET", help="in words, or its name on Hugging Face (default: the run's)")
 
 

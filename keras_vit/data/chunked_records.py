@@ -39,7 +39,6 @@ class ChunkedRecords:
         read: A function from the index of a chunk, the first record and the number of records, int64
             tensors (), to a tf.data.Dataset of these records.
         parse: A function from a record to (encoded image, label).
-        former: The same samples in the order of version 0.1; None where it could not read them.
         fetch: A function from the index of a chunk, an int, that makes it ready, such as by a download. Each
             lane calls it for a chunk while it reads the one before. None: all are ready.
 
@@ -59,7 +58,6 @@ class ChunkedRecords:
     counts: tuple[int, ...]
     read: Callable[[Any, Any, Any], tf.data.Dataset]
     parse: Callable[[Any], tuple]
-    former: Any = None
     fetch: Callable[[int], None] | None = None
     order = "lanes"
     labels = None
@@ -165,12 +163,6 @@ class ChunkedRecords:
         starts, stops = tf.maximum(first - before, 0), tf.minimum(stop - before, counts)
         is_used = starts < stops
         return tuple(tf.boolean_mask(x, is_used) for x in (chunks, starts, stops - starts))
-
-
-def in_former_order(dataset):
-    """A `Dataset` in the order in which version 0.1 read it, which the runs that it began keep."""
-    splits = {split: getattr(of, "former", None) or of for split, of in dataset.splits.items()}
-    return dataclasses.replace(dataset, splits=splits)
 
 
 def refuse_sorted(dataset):

@@ -31,7 +31,7 @@ def fingerprint(dataset, tokenizer=None):
         folder: the path relative to the folder, the split, the label or captions as JSON, the size in bytes
         and the modification time in ns. `tokenizer` is the tokenizer's digest, or None. `mask_values` says
         how values in files become labels: the class of each mask value, or of each color, of masks with a
-        `classes.txt`. `order` is the name of the order in training.
+        `classes.txt`.
 
     Example:
         >>> fingerprint(load_dataset("digits"))["splits"]
@@ -48,7 +48,6 @@ def fingerprint(dataset, tokenizer=None):
         "files": pyarrow.concat_tables([FILES.empty_table(), *files]),
         "tokenizer": tokenizer and tokenizer.digest,
         "mask_values": getattr(of_any_split, "label_values", None),
-        "order": of_any_split.order,
     }
 
 
@@ -112,7 +111,7 @@ def differences(before, now):
     the size and time of another file: the two were exchanged. Tokenizers are compared if both are known.
 
     Args:
-        before, now: Results of `fingerprint`; `files` of version 0.1 are a dict.
+        before, now: Results of `fingerprint`.
 
     Returns:
         A list of str; empty if a run can be resumed.
@@ -134,12 +133,12 @@ def differences(before, now):
     files, files_now = ({}, {}) if tables[0] is tables[1] else map(_rows, tables)
     if not files and before["splits"] != now["splits"]:
         changed.append(f"splits: were ({_counts(before)}), are ({_counts(now)})")
-    if len({of["tokenizer"] for of in (before, now) if of.get("tokenizer")}) > 1:
+    if len({of["tokenizer"] for of in (before, now) if of["tokenizer"]}) > 1:
         changed.append("the tokenizer")
     # Who reads the data for a report does not know the teachers.
     if len({tuple(of["teachers"]) for of in (before, now) if of.get("teachers")}) > 1:
         changed.append("the teachers' weights")
-    if before.get("mask_values", now["mask_values"]) != now["mask_values"]:  # earlier versions had none
+    if before["mask_values"] != now["mask_values"]:
         changed.append("how the labels' values are read")
     changes, contents = {}, {(size, time) for _, _, size, time in files.values()}
     for file in sorted(files.keys() | files_now.keys()):
@@ -154,9 +153,7 @@ def differences(before, now):
 
 
 def _rows(files):
-    """(split, label, size, time) by file, of a table, or of the dict of version 0.1."""
-    if isinstance(files, dict):
-        return {file: (split, json.dumps(label), *rest) for file, (split, label, *rest) in files.items()}
+    """(split, label, size, time) by file."""
     columns = [column.to_pylist() for column in files.columns]
     return dict(zip(columns[0], zip(*columns[1:])))
 

@@ -17,7 +17,6 @@ from keras_vit.labels.boxes import COLUMNS, decode_boxes
 SPLITS = ("train", "validation", "test")
 READ_BATCH = 64  # array records
 OPEN_FILES = 16
-SHUFFLE_BUFFER = 10_000  # records, encoded
 # For functions of datasets: AutoGraph would convert all that they call, which took a second in each process.
 not_converted = tf.autograph.experimental.do_not_convert
 
@@ -226,73 +225,6 @@ class IndexedRecords(IndexedSamples):
         return parsed(records, self.parse)
 
 
-@dataclasses.dataclass(frozen=True)
-class RecordFiles:
-    """Serialized samples in TFRecord files, read sequentially, with the interface of `IndexedSamples`.
-
-    Only runs that version 0.1 began read their samples in this order; others read `ChunkedRecords`. Each
-    worker reads its own part of the records, in another order in each epoch: the files are shuffled and
-    interleaved, and the records shuffled in a buffer. A resumed stream skips records unparsed.
-
-    Args:
-        files: (path, number of records to skip, number of records to take) of each file.
-        parse: A function from a record to (encoded image, label).
-        buffer: The size of the shuffle buffer, in records.
-
-    Example:
-        >>> with tf.io.TFRecordWriter("some.tfrecord") as file:
-        ...     for content in (b"a", b"b", b"c"):
-        ...         file.write(content)
-        >>> samples = RecordFiles((("some.tfrecord", 1, 2),), parse=lambda record: (record, 0))
-        >>> [encoded.numpy() for encoded, label in samples.evaluation_records()]
-        [b'b', b'c']
-    """
-
-    files: tuple[tuple[str, int, int], ...]
-    parse: Callable[[Any], tuple]
-    buffer: int = SHUFFLE_BUFFER
-    order = "files"
-    labels = None
-    exif = False
-
-    def __len__(self):
-        return sum(take for _, _, take in self.files)
-
-    def training_records(self, seed, first_step, steps, batch_size, slots=None):
-        """As of `IndexedSamples`, for the slots of a worker, except that each worker has its own samples.
-
-        Raises:
-            ValueError: if there are fewer samples than workers.
-        """
-        slots = range(batch_size) if slots is None else slots
-        local = len(slots)
-        worker, workers = slots.start // local, batch_size // local
-        if len(self) < workers:
-            raise ValueError(f"expected at least one sample for each of {workers} workers; got {len(self)}")
-        files = part(self.files, worker, workers)
-        own = positions(first_step, steps, batch_size, slots)
-        first_epoch, skipped = divmod(first_step * local, sum(take for _, _, take in files))
-        epochs = tf.data.Dataset.range(first_epoch, tf.int64.max)
-        records = epochs.flat_map(not_converted(lambda epoch: self._epoch(files, seed, epoch))).skip(skipped)
-        return of_length(parsed(tf.data.Dataset.zip((own, records)), self.parse), own.cardinality())
-
-    def evaluation_records(self):
-        """As of `IndexedSamples`, in the order of `files`, interleaved."""
-        records = interleaved(record_reader(self.files), [take for _, _, take in self.files], self.parse)
-        return of_length(records, len(self))
-
-    def _epoch(self, files, seed, epoch):
-        read, takes = record_reader(files), tf.constant([take for _, _, take in files], tf.int64)
-
-        @not_converted
-        def records_of(i):
-            index = shuffled(epoch * len(files) + i, len(files), seed)
-            return read(index, tf.constant(0, tf.int64), takes[index])
-
-        records = _interleaved(len(files), records_of)
-        return _shuffle_in_buffer(records, self.buffer, [seed, epoch])
-
-
 def positions(first_step, steps, batch_size, slots=None):
     """The positions of the samples of some slots of each batch in the global stream, in order.
 
@@ -329,24 +261,6 @@ def label_reader(labels):
 def content_of(source):
     """The bytes of a path (str), or the bytes themselves."""
     return pathlib.Path(source).read_bytes() if isinstance(source, str) else source
-
-
-def part(files, worker, workers):
-    """A worker's part of the records: contiguous, disjoint, of equal size up to one record.
-
-    Example:
-        >>> part((("a", 0, 4), ("b", 2, 3)), worker=1, workers=2)
-        (('a', 3, 1), ('b', 2, 3))
-    """
-    total = sum(take for _, _, take in files)
-    start, stop = (w * total // workers for w in (worker, worker + 1))
-    own, before = [], 0
-    for path, skip, take in files:
-        first, last = max(start - before, 0), min(stop - before, take)
-        if first < last:
-            own.append((path, skip + first, last - first))
-        before += take
-    return tuple(own)
 
 
 def samples_of_files(files, on_bad_image):
@@ -464,34 +378,14 @@ def interleaved(read, counts, parse):
         parse: A function from a record to (encoded image, label).
     """
     sizes = tf.constant(counts, tf.int64)
-    records = _interleaved(len(counts), lambda i: read(i, tf.constant(0, tf.int64), sizes[i]))
-    return records.map(parse, tf.data.AUTOTUNE)
-
-
-def _interleaved(count, records_of):
-    """The records of datasets by number, of which several are open."""
-    return tf.data.Dataset.range(count).interleave(
-        not_converted(records_of),
+    records = tf.data.Dataset.range(len(counts)).interleave(
+        not_converted(lambda i: read(i, tf.constant(0, tf.int64), sizes[i])),
         cycle_length=OPEN_FILES,
         block_length=1,
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
-
-
-def _shuffle_in_buffer(records, size, seed):
-    """As `records.shuffle`, which takes no tensor as seed and mixes it with TensorFlow's global one."""
-    seed, seed2 = tf.unstack(tf.random.stateless_uniform((2,), seed, None, None, tf.int64))
-    shuffle = tf.raw_ops.ShuffleDataset(
-        input_dataset=tf.data.experimental.to_variant(records),
-        buffer_size=size,
-        seed=seed,
-        seed2=seed2,
-        output_types=[tf.string],
-        output_shapes=[()],
-        reshuffle_each_iteration=False,
-    )
-    return tf.data.experimental.from_variant(shuffle, records.element_spec)
+    return records.map(parse, tf.data.AUTOTUNE)
 
 
 def parsed(records, parse):

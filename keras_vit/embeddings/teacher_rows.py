@@ -12,7 +12,7 @@ import pyarrow.compute
 
 from keras_vit.data.chunked_records import ChunkedRecords
 from keras_vit.data.mixed_samples import MixedSamples
-from keras_vit.data.samples import EncodedSamples, IndexedRecords, RecordFiles
+from keras_vit.data.samples import EncodedSamples, IndexedRecords
 from keras_vit.embeddings.computing import data_digest, planned_data
 from keras_vit.embeddings.encoder import CAPTIONS
 from keras_vit.embeddings.parts import COLUMN, OK, metadata_of, part_paths, part_tables
@@ -126,7 +126,7 @@ def _names(samples):
     """A name of each sample, which it keeps in a part of the split."""
     if isinstance(samples, MixedSamples):
         return [name for part in samples.parts for name in _names(part.samples)]
-    if isinstance(samples, IndexedRecords | ChunkedRecords | RecordFiles):
+    if isinstance(samples, IndexedRecords | ChunkedRecords):
         raise ValueError(
             "images of TensorFlow Datasets have no names by which their embeddings are found; expected a "
             "folder, tar or Parquet files"

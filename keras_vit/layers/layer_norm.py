@@ -26,8 +26,7 @@ class LayerNormalization(_Norm, keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization` over the channels, with fewer passes over memory.
 
     The input is centered once, and the variance is that of the centered values; on JAX mean and variance of
-    an input of 16 bits are computed in one pass. Both are computed in float32 at least. The class has Keras's
-    name because files name layers by their classes.
+    an input of 16 bits are computed in one pass. Both are computed in float32 at least.
 
     Args:
         epsilon: Added to the variance.

@@ -61,9 +61,7 @@ def write_run_report(config, workdir, record, load=None):
     add_configuration(report, encoder)
 
     result = summary(record)
-    words = [f"{result[0].upper()}{result[1:]}."]
-    if "data" in record:  # which runs of version 0.1 lack
-        words.append(f"{title_of(config.dataset)}: {record['data']}.")
+    words = [f"{result[0].upper()}{result[1:]}.", f"{title_of(config.dataset)}: {record['data']}."]
     files = {workdir.figures / name: png for name, png in report.figures.items()}
     for path, content in {**files, workdir.path / REPORT: report.page(run_title(workdir), *words)}.items():
         path.parent.mkdir(exist_ok=True)

@@ -70,9 +70,7 @@ class CheckpointCallback(JoinCheckpoints):
         self.batch_size = batch_size
         self.every = math.ceil(total_steps / MAX_STEP_ROWS)
         self.rows = [row for row in workdir.metrics() if row["step"] <= done]
-        # A run that version 0.1 started may have no steps.csv.
-        steps = workdir.steps() or [{name: row[name] for name in STEP_COLUMNS} for row in self.rows]
-        self.steps = [step for step in steps if step["step"] <= done]
+        self.steps = [step for step in workdir.steps() if step["step"] <= done]
 
     def on_train_begin(self, logs=None):
         self.events = EventFiles(self.workdir.path / "tensorboard")

@@ -48,9 +48,6 @@ _CLASS_WEIGHTS = rules.optional(
 class Recipe(Augmentation):
     """The hyperparameters of a training run, including the fields of `Augmentation`.
 
-    The default of a new field must be what runs did before it existed, so that runs of an earlier version
-    can be resumed.
-
     Args:
         optimizer: "sgd" (with momentum), "adamw" (decoupled weight decay, on kernels only) or "muon" (the
             same, with orthogonal steps for the kernels of blocks).

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_vit.data.batches import evaluation_batches, training_batches
-from keras_vit.data.chunked_records import in_former_order, refuse_sorted
+from keras_vit.data.chunked_records import refuse_sorted
 from keras_vit.data.damage import damage_named
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import fingerprint
@@ -30,7 +30,6 @@ from keras_vit.training.callbacks import (
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_model
 from keras_vit.training.frozen_features import FeatureSamples, feature_samples
-from keras_vit.training.run_config import DEFAULTS
 from keras_vit.training.workdir import Workdir, save_model
 from keras_vit.types import Path
 
@@ -95,7 +94,7 @@ def train(
             f"training needs KERAS_BACKEND={' or '.join(STRATEGIES)}; got {keras.backend.backend()!r}"
         )
     recipe, task = config.recipe, config.task
-    workdir = Workdir(path, config.as_json(), DEFAULTS)
+    workdir = Workdir(path, config.as_json())
     missing = None if workdir.model.is_file() else workdir.model
     # Without a checkpoint, the whole model of a finished run could only be trained again.
     if missing is None and task.keeps_whole and any(workdir.checkpoints.glob("step-*")):
@@ -118,7 +117,6 @@ def train(
     phases = Phases()
     dataset = dataset() if callable(dataset) else dataset or load_data(config, data_dir)
     phases.end("data")
-    dataset = in_former_order(dataset) if workdir.has_former_order else dataset
     samples = dataset.split("train")
     if recipe.train_samples is not None:
         samples = subset(samples, recipe.train_samples, recipe.seed)

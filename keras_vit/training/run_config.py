@@ -116,5 +116,4 @@ def _defaults(of):
     return {f.name: f.default for f in dataclasses.fields(of) if f.default is not dataclasses.MISSING}
 
 
-# The values of fields that a configuration of an earlier version lacks.
 DEFAULTS = {**_defaults(RunConfig), "recipe": _defaults(Recipe)}

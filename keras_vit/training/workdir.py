@@ -34,15 +34,13 @@ class Workdir:
     Args:
         path: The folder; `make` creates it.
         config: The run's configuration, as JSON values.
-        defaults: The values of fields that a configuration lacks if an earlier version has written it: what
-            runs did before these fields existed.
 
     Raises:
         ValueError: if the folder contains a run of another configuration, with the fields that differ, or
             anything that is not a run.
     """
 
-    def __init__(self, path: Path, config: RunConfig, defaults: dict[str, Any] | None = None) -> None:
+    def __init__(self, path: Path, config: RunConfig) -> None:
         self.path = pathlib.Path(path)
         self.model = self.path / "model.keras"
         self.pretrainer = self.path / "pretrainer.keras"
@@ -51,15 +49,13 @@ class Workdir:
         self._data = self.path / "data.json"
         self._data_files = self.path / "data_files.parquet"
         self.config = json.loads(json.dumps(config))  # as it is read from a file
-        self._defaults = json.loads(json.dumps(defaults or {}))
         self._check()
 
     def _check(self):
         """Raise ValueError if the folder contains anything but this run."""
         file = self.path / "config.json"
         if file.exists():
-            defaults, stored, config = map(_flattened, (self._defaults, read_json(file), self.config))
-            stored = {name: value for name, value in defaults.items() if name in config} | stored
+            stored, config = _flattened(read_json(file)), _flattened(self.config)
             differing = [
                 f"{name} (there {stored.get(name)!r}, asked {config.get(name)!r})"
                 for name in sorted({*stored, *config})
@@ -115,15 +111,8 @@ class Workdir:
         for folder in (self.checkpoints, self.figures):
             folder.mkdir(exist_ok=True)
 
-    @property
-    def has_former_order(self) -> bool:
-        """Whether the run was begun before `data.json` named the order of its data."""
-        if self._data.exists():
-            return "order" not in read_json(self._data)
-        return any(self.checkpoints.glob("step-*"))  # Version 0.1 wrote no `data.json`.
-
     def record_data(self, data: dict[str, Any]) -> None:
-        """Write `data.json` if there is none: for a new run, or one that version 0.1 started.
+        """Write `data.json` if there is none.
 
         Args:
             data: The `fingerprint` of the data set.
@@ -148,7 +137,7 @@ class Workdir:
         recorded = read_json(self._data, classes=list, splits=dict, files=dict)
         if recorded["files"] == files_summary(data["files"]):
             recorded["files"] = data["files"]
-        elif isinstance(recorded["files"].get("digest"), str):  # Version 0.1 has the files themselves here.
+        else:
             try:
                 recorded["files"] = read_files(self._data_files)
             except (OSError, ValueError) as error:

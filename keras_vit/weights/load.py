@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import keras
@@ -91,8 +90,6 @@ def from_pretrained(
     check_finite: bool = True,
     segmenter: dict[str, Any] | None = None,
     detector: dict[str, Any] | None = None,
-    text_tower: bool | str | None = None,
-    pretrainer: bool | None = None,
     **overrides: Any,
 ) -> keras.Model:
     """Load a Vision Transformer with the weights of a checkpoint.
@@ -137,8 +134,6 @@ def from_pretrained(
             too, those for the classes if there are as many of the same names.
         detector: The same of `ObjectDetector`. text="stored" is the text tower of the file, of a CLIP or of
             an open-vocabulary detector, whose other options are then the defaults.
-        text_tower, pretrainer: Deprecated: `kind="image_text"`, or "stored" for text_tower="auto", and
-            `kind="pretrainer"`.
         **overrides: A dict of arguments by the name of another kind of model with a head, as `segmenter`.
             Other arguments of `VisionTransformer`, such as `dropout_rate`. `position_interpolation` is how
             positions are resized, now and at each call; by default as the authors of the file do.
@@ -168,7 +163,7 @@ def from_pretrained(
     """
     heads = {"segmenter": segmenter, "detector": detector}
     heads |= {name: overrides.pop(name, None) for name in dense_heads.HEADED if name not in heads}
-    kind = _kind(kind, heads, text_tower, pretrainer)
+    kind = _kind(kind, heads)
     new_head = heads.get(kind)
     one_of(HEADS).check("head", head)
     if kind in heads and num_classes == 0 and new_head is None:
@@ -299,21 +294,10 @@ def from_pretrained(
     return model
 
 
-def _kind(kind, heads, text_tower, pretrainer):
-    """The kind of model, from the arguments of `from_pretrained` and of version 0.1."""
+def _kind(kind, heads):
+    """The kind of model, from the arguments of `from_pretrained`."""
     one_of(KINDS).check("kind", kind)
     chosen = {kind} - {"auto", "stored"}
-    for name, value, kinds in (
-        ("text_tower", text_tower, {True: "image_text", "auto": "stored"}),
-        ("pretrainer", pretrainer, {True: "pretrainer"}),
-    ):
-        if one_of((None, False, *kinds)).check(name, value):
-            instead = kinds[value]
-            warnings.warn(
-                f"{name}={value!r} is deprecated; use kind={instead!r}", DeprecationWarning, stacklevel=3
-            )
-            chosen |= {instead} - {"stored"}
-            kind = instead
     chosen |= {name for name, options in heads.items() if options is not None}
     if len(chosen) > 1:
         raise ValueError(f"expected one kind of model; got arguments for {' and '.join(sorted(chosen))}")

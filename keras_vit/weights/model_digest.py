@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.engine.sharding import whole
 from keras_vit.layers.dense import STATE
-from keras_vit.models.vit.schema import DEFAULTS, FRONT_ENDS, OPTIONS
+from keras_vit.models.vit.schema import OPTIONS
 
 # Entries of models' configurations on which no vector depends.
 NO_OPTIONS = {
@@ -27,9 +27,6 @@ def model_digest(model):
     (False, 64)
     """
     config = model.get_config()
-    encoder = config[model.backbone_argument] if model.backbone_argument else config
-    for name in FRONT_ENDS:  # Indexes of earlier versions have digests of the options of all classes.
-        encoder.setdefault(name, DEFAULTS[name])
     digest = hashlib.sha256(json.dumps(_options(config), sort_keys=True, default=str).encode())
     if tokenizer := model.text_preprocessing:
         digest.update(tokenizer.digest.encode())

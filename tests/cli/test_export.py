@@ -22,7 +22,7 @@ def exported(model, images, keras_vit, request, tmp_path_factory):
     """The folder of an export, its formats, and the process."""
     folder, chosen = tmp_path_factory.mktemp("exported") / "export", map(",".join, request.param)
     options = [text for pair in zip(("--formats", "--precisions"), chosen) for text in pair]
-    data = ("--dataset", f"folder:{images}", "--name", "pets", "--licence", "Apache-2.0")
+    data = ("--dataset", f"folder:{images}", "--name", "pets", "--license", "Apache-2.0")
     done = keras_vit("export", "--model", model, "--output", folder, *options, *data)
     assert done.stderr == ""
     return folder, request.param, done

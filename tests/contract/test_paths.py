@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import data, evaluation, export, search, training, weights
+from keras_vit import data, evaluation, search, training, weights
 from keras_vit.cli.source import open_model
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
-TOKEN, EXPORTS = GOLDEN / "token.npz", GOLDEN / "v0_1/exports"
+TOKEN = GOLDEN / "token.npz"
 IMAGE, WRITTEN = "images/cat/00.png", "written"
 
 
@@ -50,11 +50,6 @@ CASES = {
     "classify": (lambda path, model: model.classify(path, top=1)[0][0][0], IMAGE),
     "dense_features": (lambda path, model: np.shape(keras_vit.dense_features(model, path)[0]), IMAGE),
     "read_real_labels": (lambda path, model: evaluation.read_real_labels(path), "real.json"),
-    "open_exported": (lambda path, model: export.open_exported(path).image_size, EXPORTS / "float32.tflite"),
-    "saved_model_folder": (
-        lambda path, model: export.saved_model_folder(path),
-        EXPORTS / "saved_model.tar.gz",
-    ),
     "ImageIndex": (lambda path, model: search.ImageIndex(path, "model.keras", "0" * 64, 4).folder, WRITTEN),
     "open_model": (lambda path, model: open_model(path).num_layers, "model.keras"),
 }

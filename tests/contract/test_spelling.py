@@ -9,7 +9,7 @@ BRITISH = re.compile(
     re.IGNORECASE,
 )
 KEPT = {
-    ("CHANGELOG.md", "normalise"),  # names of version 0.1.0
+    ("CHANGELOG.md", "normalise"),  # former names
     ("CHANGELOG.md", "standardise"),
     ("keras_vit/cli/parser.py", "visualise"),  # a word that users may type
     ("keras_vit/data/sources/digits_words.py", "grey"),  # in captions, of which the runs in docs are

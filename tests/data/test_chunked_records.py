@@ -8,8 +8,7 @@ from made.sampling import some
 
 from keras_vit.data import chunked_records
 from keras_vit.data.chunked_records import ChunkedRecords, lane_count
-from keras_vit.data.dataset import Dataset
-from keras_vit.data.samples import RecordFiles, worker_slots
+from keras_vit.data.samples import worker_slots
 
 COUNTS = (7, 1, 19, 0, 5, 6, 22)
 EPOCH = sum(COUNTS)
@@ -152,11 +151,3 @@ def test_a_resumed_stream_reads_at_most_a_window_of_each_lane_again(monkeypatch)
     assert len([*records]) == 8
     assert len(seen) <= 8 * 3 * 8  # three windows of eight records for each of eight lanes
     assert {record % 50 // 8 for record in seen} == {2, 3, 4}  # A lane has 50 records, of which 23 are done.
-
-
-def test_a_run_of_version_0_1_keeps_its_order():
-    former = RecordFiles((("a", 0, 3),), None)
-    of = ChunkedRecords((3,), read, None, former)
-    dataset = Dataset("tfds:toy", ("a", "b"), {"train": of, "test": ChunkedRecords((3,), read, None)})
-    splits = chunked_records.in_former_order(dataset).splits
-    assert splits["train"] is former and splits["test"] is dataset.splits["test"]

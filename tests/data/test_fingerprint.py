@@ -1,5 +1,4 @@
 import itertools
-import json
 import os
 import pathlib
 
@@ -79,8 +78,6 @@ def test_other_classes_of_mask_values_are_a_change(tmp_path):
     now = fingerprint_of(root, task="segmentation")
     assert before["classes"] == now["classes"] and before["files"] == now["files"]
     assert differences(before, now) == ["how the labels' values are read"]
-    del before["mask_values"]  # as of an earlier version
-    assert differences(before, now) == []
 
 
 def write_shard(path, images, labels):
@@ -117,16 +114,6 @@ def test_the_same_files_in_another_order_differ(root):
     before = fingerprint_of(root)
     reverse = before["files"].take([*reversed(range(16))])
     assert differences(before, {**before, "files": reverse}) == ["the order of the files"]
-
-
-def test_files_as_version_0_1_recorded_them_are_compared(root):
-    found = fingerprint_of(root)
-    rows = [[*row.values()] for row in found["files"].to_pylist()]
-    files = {file: [split, json.loads(label), *rest] for file, split, label, *rest in rows}
-    assert differences({**found, "files": files}, found) == []
-    files["cat/03.bmp"][1] = "dog"
-    [found] = differences({**found, "files": files}, found)
-    assert found.startswith("1 file of another label in ") and found.endswith(", first: cat/03.bmp")
 
 
 def content(root, task):

@@ -11,6 +11,7 @@ from reference.small import one_block, run_live
 from keras_vit.export import folder as exporting
 from keras_vit.export.exported_model import ExportedModel, open_exported
 from keras_vit.export.folder import export_folder
+from keras_vit.export.tar_archive import saved_model_folder
 from keras_vit.weights import from_pretrained, save_weights
 
 
@@ -24,6 +25,19 @@ def test_the_folder_holds_every_format_and_the_report(exported, report):
     assert {name: row["path"] for name, row in report["formats"].items()} == paths
     assert (report["dataset"], report["images"], report["judged"]) == ("digits, test", 40, "accuracy")
     assert {"keras_vit", "keras", "tensorflow"} <= report["versions"].keys()
+
+
+@pytest.mark.parametrize(
+    "opened, file",
+    [
+        (lambda path: open_exported(path).image_size, "model.onnx"),
+        (saved_model_folder, "hub/vit.tar.gz"),
+        (saved_model_folder, "."),
+    ],
+    ids=["open_exported", "an archive", "an export"],
+)
+def test_the_path_of_an_export_is_a_str_or_a_pathlib_path(opened, file, exported):
+    assert opened(exported / file) == opened(str(exported / file))
 
 
 def test_the_hub_archive_holds_the_saved_model_and_its_page_the_accuracy(exported, saved_model, report):

@@ -146,6 +146,6 @@ def base(name):
         texts = {p.name: p.read_text() for p in path.parent.glob("*.json")} if made.metadata else {}
         if made.layout == "huggingface" and made.metadata:  # as transformers saves it
             del texts["model.json"]
-        elif made.metadata:  # as an earlier version saved it; some tests change the arrays
+        elif made.metadata:  # Some tests change the arrays.
             texts["model.json"] = re.sub(r'\n "digest": .*', "", texts["model.json"])
         return Base(name, made.layout, path.name, read(path), made.load, texts)

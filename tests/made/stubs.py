@@ -22,7 +22,7 @@ ACCEPTED = {
     "int | tuple[int, ...] | None": "int | Sequence[int] | None",
     "dict[str, Any] | None": "str | dict[str, Any] | None",
     "Preprocessing": "Preprocessing | dict[str, Any] | None",
-    "tuple[str | int, ...] | None": "Sequence[str | int] | str | None",
+    "tuple[str, ...] | None": "Sequence[str] | str | None",
 }
 
 

@@ -1,10 +1,10 @@
-"""`.keras` files of compiled models, of features and of an earlier version."""
+"""`.keras` files of compiled models and of features."""
 
 import keras
 import numpy as np
 import pytest
-from reference.comparing import assert_close, numpy
-from reference.small import images_for, one_block, small
+from reference.comparing import numpy
+from reference.small import one_block, small
 
 
 def test_a_feature_extractor_can_be_saved_too(tmp_path):
@@ -32,11 +32,3 @@ def test_a_compiled_model_comes_back_with_the_state_that_its_optimizer_has(train
     assert loaded.optimizer.built == trained
     for found, expected in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
         np.testing.assert_array_equal(numpy(found), numpy(expected))
-
-
-def test_a_file_of_an_earlier_version_is_read(golden):
-    """Written with Keras's own norms, of a model that has them in its blocks and between its layers."""
-    model = keras.saving.load_model(golden / "before_layer_norm.keras")
-    assert model.get_config()["pre_norm"] and model.class_names[2] == "cat"
-    with np.load(golden / "before_layer_norm.expected.npz") as expected:
-        assert_close(model(images_for(model)), expected["logits"], 1e-5)

@@ -112,13 +112,6 @@ def test_a_resumed_run_neither_repeats_nor_loses_a_row(workdir):
     assert found["loss"][:2] == events["loss"][:2]
 
 
-def test_a_run_without_steps_takes_them_from_its_metrics(workdir):
-    workdir.write_metrics([{"step": 2, "learning_rate": 0.1, "accuracy": 0.5, "loss": 7.0}])
-    fit(compiled(done=2), checkpointing(workdir, done=2), epochs=1)
-    assert steps_of(workdir.steps()) == [2, 3, 4]
-    assert logged(workdir)["train"]["loss"][0] == (2, 7.0)
-
-
 def test_a_long_run_has_a_few_hundred_rows_of_averages(workdir):
     callback = checkpointing(workdir, total=100_000)
     assert 100_000 / callback.every == MAX_STEP_ROWS

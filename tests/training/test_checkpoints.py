@@ -92,7 +92,6 @@ DAMAGES = {
     "no values": (lambda folder: (folder / "values.npz").unlink(), "FileNotFoundError"),
     "half a manifest": (manifest('{"step": 2'), "JSONDecodeError"),
     "no object": (manifest("[]"), "TypeError"),
-    "a score of NaN": (lambda f: change_manifest(f, metrics={"val_accuracy": np.nan}), "it holds NaN"),
     "another step": (lambda folder: change_manifest(folder, step=10), "its manifest is of step 10"),
 }
 

@@ -17,7 +17,6 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.evaluation.predicting import predict
 from keras_vit.training import run
-from keras_vit.training.recipes import PROVENANCE
 from keras_vit.training.run import train
 from keras_vit.training.workdir import Workdir, write_json
 
@@ -155,7 +154,6 @@ def test_a_run_is_not_resumed_with_other_data(unfinished, tmp_path):
 @pytest.mark.parametrize("missing", ["result.json", pytest.param("model.keras", marks=slow)])
 def test_an_interrupted_run_says_so_and_completes_what_is_missing(missing, unfinished, finished, capfd):
     config, path = unfinished
-    (path / "data.json").unlink()  # as version 0.1 left it
     expected = [
         "2 classes (cat, dog): 18 train, 2 validation, 4 test; validation and test held out",
         "as noted",
@@ -207,21 +205,6 @@ def test_images_that_break_during_a_run_are_named(split, unfinished, monkeypatch
     words = rf"2 image\(s\) cannot be read: {gone} \(No such file or .*\), {bad} \(.*\); restore them and run"
     with pytest.raises(ValueError, match=words):
         train(config, path, verbose=0, dataset=dataset)
-
-
-def test_a_field_that_an_earlier_version_did_not_store_has_its_default(finished, tmp_path):
-    names = {*run.DEFAULTS["recipe"]} - {*PROVENANCE}
-    stored, config = finished[0].as_json(), finished[0].as_json()
-    for name in names:
-        del stored["recipe"][name]
-        config["recipe"][name] = run.DEFAULTS["recipe"][name]
-    write_json(tmp_path / "config.json", stored)
-    Workdir(tmp_path, config, run.DEFAULTS)
-    for name in names:
-        other = {"other": 1} if name == "model" else "other"
-        changed = config | {"recipe": config["recipe"] | {name: other}}
-        with pytest.raises(ValueError, match=rf"differs in recipe.{name}"):
-            Workdir(tmp_path, changed, run.DEFAULTS)
 
 
 def test_a_test_score_of_nan_writes_no_model(unfinished, monkeypatch):

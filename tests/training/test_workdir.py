@@ -74,9 +74,10 @@ def test_tables_are_read_as_they_were_written(workdir):
 
 FILES = fingerprint.FILES.empty_table()
 DATA = {"version": None, "classes": ["cat"], "splits": {"train": 2}, "files": FILES}
+DATA |= {"tokenizer": None, "mask_values": None}
 DAMAGED = [
     *(("config.json", text) for text in ("[]", "{")),
-    *(("data.json", json.dumps({**DATA, "files": files})) for files in (None, {"a.png": 3})),
+    ("data.json", json.dumps({**DATA, "files": None})),
     ("result.json", json.dumps(RECORD | {"train_seconds": "long"})),
     *(("metrics.csv", text) for text in ("step,loss\n1,a", "loss\n1", "\xff")),
 ]
@@ -93,7 +94,7 @@ def test_a_damaged_file_is_named(name, content, workdir):
 def test_the_list_of_files_is_read_only_if_they_have_changed(workdir):
     file = {"file": "a.png", "split": "train", "label": '"cat"', "size": 3, "time": 5}
     files = fingerprint.FILES.empty_table().from_pylist([file], fingerprint.FILES)
-    data = {**DATA, "mask_values": None, "files": files}
+    data = {**DATA, "files": files}
     workdir.record_data(data)
     changed = {**data, "files": data["files"].slice(1)}
     with pytest.raises(ValueError, match="have changed: 1 file missing from train, first: a.png; restore"):
@@ -124,17 +125,3 @@ def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("filelock._unix.lock_fd_nonblocking", refuse)
     with Workdir(tmp_path / "run", {}).locked():
         assert "run' cannot be locked ([Errno 37] No locks available)" in capsys.readouterr().out
-
-
-def test_a_run_without_the_name_of_an_order_has_the_former_one(tmp_path):
-    workdir = Workdir(tmp_path / "run", {})
-    assert not workdir.has_former_order
-    workdir.make()
-    assert not workdir.has_former_order  # Another worker may ask before the data are recorded.
-    (workdir.checkpoints / "step-00000002").mkdir()
-    assert workdir.has_former_order  # Version 0.1 recorded no data.
-    data = {"version": None, "classes": [], "splits": {}}
-    workdir.record_data({**data, "files": FILES, "order": "lanes"})
-    assert not workdir.has_former_order
-    (workdir.path / "data.json").write_text(json.dumps({**data, "files": {}}))
-    assert workdir.has_former_order

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from keras_vit.data.chunked_records import ChunkedRecords
-from keras_vit.data.samples import SPLITS, IndexedRecords, RecordFiles, record_reader
+from keras_vit.data.samples import SPLITS, IndexedRecords, record_reader
 from keras_vit.data.stored import STORAGES
 
 # The presets of `big_vision/configs/transfer.py` and `vit_i21k.py` (ImageNet-21k has no test split).
@@ -195,7 +195,7 @@ def samples(builder, split, parse):
     if kind == tfds.core.FileFormat.TFRECORD:
         files = tuple((os.fspath(f.filename), f.skip, f.take) for f in files)
         counts = tuple(count for _, _, count in files)
-        return ChunkedRecords(counts, record_reader(files), parse, RecordFiles(files, parse))
+        return ChunkedRecords(counts, record_reader(files), parse)
     raise ValueError(
         f"{builder.info.full_name!r} is stored as {kind.value}; expected array_record or tfrecord"
     )

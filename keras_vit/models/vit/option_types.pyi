@@ -52,7 +52,7 @@ class _Options(TypedDict, total=False):
     norm_after_pooling: bool
     in_channels: int
     preprocessing: Preprocessing | dict[str, Any] | None
-    class_names: Sequence[str | int] | str | None
+    class_names: Sequence[str] | str | None
     task: str | None
     split_seed: int | None
     dropout_rate: float
@@ -97,8 +97,6 @@ class LoadOptions(_Options, total=False):
     check_finite: bool
     segmenter: dict[str, Any] | None
     detector: dict[str, Any] | None
-    text_tower: bool | str | None
-    pretrainer: bool | None
     dtype: str | keras.DTypePolicy | None
 
 class ViTAttributes:
@@ -150,7 +148,7 @@ class ViTAttributes:
     norm_after_pooling: bool
     in_channels: int
     preprocessing: Preprocessing
-    class_names: tuple[str | int, ...] | None
+    class_names: tuple[str, ...] | None
     task: str | None
     split_seed: int | None
     dropout_rate: float

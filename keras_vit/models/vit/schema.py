@@ -75,9 +75,7 @@ _positive = integer(at_least=1)
 _rate = number(0, below=1)
 _image_size = Rule(f"{SIZE.words}, or (None, None)", lambda size: is_dynamic(size) or SIZE.accepts(size))
 _units = Rule("a list of positive ints, one per stage,", _is_list_of(_positive))
-# Version 0.1 accepted numbers as names, and stored them in its files.
-_name = Rule("a str or int", lambda value: isinstance(value, str | int))
-_names = Rule("a list of names", _is_list_of(_name))
+_names = Rule("a list of names", _is_list_of(text))
 _float32 = Rule("a number that float32 can hold", is_float32)
 _rotary = Rule("a kind of rotary positions or a dict of arguments", lambda v: isinstance(v, str | dict))
 _kv_heads = Rule(
@@ -275,7 +273,7 @@ class ViTConfig:
         "How images become model input, a `Preprocessing` or a dict of its arguments, whose `image_size` is "
         "the model's by default; None for the official one.",
     )
-    class_names: tuple[str | int, ...] | None = metadata(
+    class_names: tuple[str, ...] | None = metadata(
         optional(_names), "One name per class, or None.", normalize=tuple
     )
     task: str | None = metadata(
@@ -396,8 +394,7 @@ def describe_options(options):
 def class_and_options(options, default):
     """Find the class of transformers that has these options.
 
-    Options that it does not have are dropped if they have their defaults: in files of version 0.1.0 one class
-    has all options.
+    Options that it does not have are dropped if they have their defaults, as in a checkpoint's options.
 
     Args:
         options: dict of values by name.

@@ -116,7 +116,6 @@ def test_options_are_positional_arguments():
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_a_configuration_of_the_options_of_all_classes_makes_a_model_of_one(cls):
-    """Files hold them that were written when `VisionTransformer` had all options."""
     config = {**SMALL, **{name: DEFAULTS[name] for name in FRONT_ENDS}, **CLASSES[cls]}
     model = VisionTransformer.from_config(config)
     assert type(model) is cls
