@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 from hypothesis import settings
+from made import trained
 from made.limited import Limited
 from made.undrawn import undrawn_figures
 
@@ -161,6 +162,15 @@ def rng():
 def golden():
     """The folder of small official checkpoints and their authors' outputs."""
     return TESTS / "golden"
+
+
+@pytest.fixture(scope="session")
+def trained_folder():
+    """The folder of transformers' files of a trained DINOv2 ViT-S/14."""
+    try:
+        return trained.weights_folder()
+    except trained.NotInstalled as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

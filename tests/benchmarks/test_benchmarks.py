@@ -20,6 +20,7 @@ import families
 import harness
 import ops
 import pretraining
+import real
 import report
 import servers
 import tpu
@@ -93,6 +94,7 @@ def test_cases_that_are_not_run_again_keep_their_results(tmp_path):
             ("FAMILIES", families.report),
             ("DETECTION", detection.report),
             ("DEPTH", depth.report),
+            ("REAL", real.report),
             ("SERVERS", servers.report),
         ),
         *(("TPU", tpu.report), ("PRETRAINING", pretraining.text_of)),

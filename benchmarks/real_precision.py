@@ -1,0 +1,66 @@
+"""Tokens of the trained model by size and precision; a part of real.py."""
+
+import numpy as np
+
+TITLE = "Tokens"
+TEXT = """\
+The tokens after the last norm of four photographs, resized to the given pixels, beside those of transformers'
+`Dinov2Model` in float32. The difference is the largest one by the largest value, and the cosine the smallest
+of any token."""
+COLUMNS = "pixels", "model", "difference", "smallest cosine"
+SIZES = (518, 518), (224, 224), (322, 490), (490, 322), (112, 224), (98, 98)
+NAMES = "astronaut", "cat", "china", "coffee"
+
+
+def rows():
+    from made import trained
+
+    folder, found = trained.weights_folder(), []
+    for size in SIZES:
+        images = photographs(size)
+        expected = peer_tokens(folder, images)
+        for name, dynamic in (("of this size", False), ("of any size", True)):
+            tokens = our_tokens(folder, images, image_size=(None, None) if dynamic else size)
+            found.append((f"{size[0]} × {size[1]}", f"float32, {name}", *differences(tokens, expected)))
+    return found
+
+
+def photographs(size):
+    """Photographs resized and normalized as the model takes them: float32 (4, height, width, 3)."""
+    from made import trained
+    from PIL import Image
+
+    images = [
+        Image.fromarray(trained.photograph(name)).resize(size[::-1], Image.Resampling.BICUBIC)
+        for name in NAMES
+    ]
+    mean, std = (np.float32(trained.IMAGENET[name]) for name in ("image_mean", "image_std"))
+    return (np.stack(images).astype("float32") / 255 - mean) / std
+
+
+def our_tokens(folder, images, **options):
+    """The tokens after the last norm of the model that `from_pretrained` reads."""
+    import keras_vit
+
+    model = keras_vit.from_pretrained(folder, **options)
+    return model.feature_extractor(["tokens"]).predict(images, batch_size=1, verbose=0)["tokens"]
+
+
+def peer_tokens(folder, images):
+    """Those of transformers."""
+    from systems import declare_torchvision
+
+    declare_torchvision()
+    import torch
+    import transformers
+
+    model = transformers.Dinov2Model.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        return model(torch.tensor(images).permute(0, 3, 1, 2)).last_hidden_state.numpy()
+
+
+def differences(tokens, expected):
+    """Texts of the largest difference by the largest value, and of the smallest cosine of a token."""
+    largest = np.abs(tokens - expected).max() / np.abs(expected).max()
+    lengths = np.linalg.norm(tokens, axis=-1) * np.linalg.norm(expected, axis=-1)
+    return f"{largest:.1e}", f"{((tokens * expected).sum(-1) / lengths).min():.6f}"
