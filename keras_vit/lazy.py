@@ -1,7 +1,6 @@
 """Lazy imports, so that `import keras_vit` is fast, and imports of packages that only some features need."""
 
 import importlib
-import pkgutil
 import sys
 import types
 
@@ -44,27 +43,6 @@ def _is_public(name, value, names):
     if name.startswith("_"):
         return name.startswith("__")  # as `__doc__`
     return not isinstance(value, types.ModuleType) and value is not names and value is not lazy_names
-
-
-def discovered(package, attribute):
-    """Import the public modules of a package, and list what those that have an attribute give by it.
-
-    A package can build a registry from it, to which a new file adds itself.
-
-    Args:
-        package: Its `__name__`; the package may call this while it is imported.
-        attribute: A name in its modules.
-
-    Returns:
-        list of the attribute's values, in the alphabetical order of the modules.
-
-    Example:
-        >>> sorted(kind.name for kind in discovered("keras_vit.labels", "KIND"))[:2]
-        ['depth', 'detection']
-    """
-    names = sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__))
-    modules = [importlib.import_module(f"{package}.{name}") for name in names if not name.startswith("_")]
-    return [getattr(module, attribute) for module in modules if hasattr(module, attribute)]
 
 
 class LazyModule(types.ModuleType):

@@ -1,10 +1,12 @@
 """The outputs of exports: a class for each kind, in a file of its own."""
 
+from keras_vit.export.outputs.class_maps import ClassMapOutputs
+from keras_vit.export.outputs.depth import DepthOutputs
+from keras_vit.export.outputs.detections import DetectionOutputs
 from keras_vit.export.outputs.rows import RowOutputs
-from keras_vit.lazy import discovered
 
 # By task; rows for the others.
-OUTPUTS = {outputs.task: outputs for outputs in discovered(__name__, "OUTPUTS")}
+OUTPUTS = {outputs.task: outputs for outputs in (ClassMapOutputs, DetectionOutputs, DepthOutputs)}
 # The same by the kind of a model around a `VisionTransformer`.
 AROUND = {outputs.kind: outputs for outputs in OUTPUTS.values()}
 

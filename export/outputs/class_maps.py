@@ -122,6 +122,3 @@ def class_map(logits):
 def _with_maps(logits):
     scores = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
     return {MAP: class_map(logits), "logits": logits, "scores": scores}
-
-
-OUTPUTS = ClassMapOutputs

@@ -131,4 +131,3 @@ class DepthOutputs(MapOutputs):
 
 
 _TINY = np.finfo("float32").tiny
-OUTPUTS = DepthOutputs

@@ -128,6 +128,3 @@ class DetectionOutputs(RowOutputs):
             f"of encoded images the {TOP} objects of the highest scores, with boxes in pixels. "
             "`assets/labels.txt` names the classes in this order, one a line."
         )
-
-
-OUTPUTS = DetectionOutputs

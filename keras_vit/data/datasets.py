@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import os
 import pathlib
+import pkgutil
 import re
 from collections.abc import Callable, Sequence
 
@@ -23,11 +24,10 @@ ON_BAD_IMAGE = one_of(("fail", "skip", "keep"))
 class Source:
     """A kind of data set.
 
-    Its loader is the function `load_KIND` in `keras_vit.data.KIND`, which is imported when it is needed. It
-    gets what follows the colon of a name, and the arguments of `load_dataset`, of which it takes those that
-    it needs. It returns the fields of a `Dataset` but name and task, `class_names` and `splits` at least.
-
     Args:
+        load: "module:function" of its loader, which is imported when it is needed. The arguments are what
+            follows the colon of a name, and those of `load_dataset`. It returns the fields of a `Dataset`
+            but name and task, `class_names` and `splits` at least.
         help: What it is.
         placeholder: What follows the colon; None for a source without a colon.
         tasks: The tasks for which it has labels.
@@ -36,6 +36,7 @@ class Source:
         has_fields: Whether its labels may be in a field that `fields` names.
     """
 
+    load: str
     help: str
     placeholder: str | None
     tasks: tuple[str, ...] = tuple(LABEL_KINDS)
@@ -59,19 +60,44 @@ def _without_path(name):
 
 SHARDS = {"placeholder": "PATH", "title": _without_path, "absolute": _all_absolute, "has_fields": True}
 SOURCES = {
-    "digits": Source("scikit-learn's scanned digits", None, ("single_label",)),
-    "digits_scenes": Source(
-        "scenes of these digits", None, tuple(name for name, kind in LABEL_KINDS.items() if kind.moves)
+    "digits": Source(
+        "keras_vit.data.sources.digits:load_digits", "scikit-learn's scanned digits", None, ("single_label",)
     ),
-    "digits_words": Source("the digits with words for them", None, ("single_label",)),
+    "digits_scenes": Source(
+        "keras_vit.data.sources.digits_scenes:load_digits_scenes",
+        "scenes of these digits",
+        None,
+        tuple(name for name, kind in LABEL_KINDS.items() if kind.moves),
+    ),
+    "digits_words": Source(
+        "keras_vit.data.sources.digits_words:load_digits_words",
+        "the digits with words for them",
+        None,
+        ("single_label",),
+    ),
     # Other readers get no path, which may be private.
-    "folder": Source("images in files", "PATH", title=_without_path, absolute=_absolute),
-    "hf": Source("a data set of the Hugging Face Hub", "ORG/NAME", has_fields=True),
-    "parquet": Source("Parquet files", **SHARDS),
+    "folder": Source(
+        "keras_vit.data.sources.folder:load_folder",
+        "images in files",
+        "PATH",
+        title=_without_path,
+        absolute=_absolute,
+    ),
+    "hf": Source(
+        "keras_vit.data.sources.hf:load_hf", "a data set of the Hugging Face Hub", "ORG/NAME", has_fields=True
+    ),
+    "parquet": Source("keras_vit.data.sources.parquet:load_parquet", "Parquet files", **SHARDS),
     # A prepared folder ends in the name and the version.
-    "tfds": Source("TensorFlow Datasets", "NAME", title=lambda name: "/".join(name.split("/")[-2:])),
-    "vtab": Source("a task of VTAB-1k", "TASK", ("single_label",)),
-    "webdataset": Source("tar files of WebDataset", **SHARDS),
+    "tfds": Source(
+        "keras_vit.data.sources.tfds:load_tfds",
+        "TensorFlow Datasets",
+        "NAME",
+        title=lambda name: "/".join(name.split("/")[-2:]),
+    ),
+    "vtab": Source("keras_vit.data.sources.vtab:load_vtab", "a task of VTAB-1k", "TASK", ("single_label",)),
+    "webdataset": Source(
+        "keras_vit.data.sources.webdataset:load_webdataset", "tar files of WebDataset", **SHARDS
+    ),
 }
 
 
@@ -158,8 +184,9 @@ def load_dataset(
     options = {"seed": seed, "on_bad_image": on_bad_image, "data_dir": data_dir, "labels": labels}
     options |= {"task": task, "texts": texts, "fields": tuple(fields)}
     if len(sources_of(name)) > 1 or classes is not None:
-        mixture = importlib.import_module("keras_vit.data.sources.mixture")
-        return Dataset(public_name(name), task=task, **mixture.load_mixture(name, classes=classes, **options))
+        from keras_vit.data.sources.mixture import load_mixture  # It imports this module.
+
+        return Dataset(public_name(name), task=task, **load_mixture(name, classes=classes, **options))
     (kind, argument), shown = name.partition(":")[::2], public_name(name)
     source = SOURCES.get(kind)
     if source is None or bool(argument) != bool(source.placeholder) or ":" in name and not argument:
@@ -168,8 +195,7 @@ def load_dataset(
         raise ValueError(f"{shown} has no labels for task {task!r}; it has {', '.join(source.tasks)}")
     if fields and not source.has_fields:
         raise ValueError(f"{shown} has no fields to choose from; got {', '.join(fields)}")
-    load = getattr(importlib.import_module(f"keras_vit.data.sources.{kind}"), f"load_{kind}")
-    loaded = load(argument, **options)
+    loaded = pkgutil.resolve_name(source.load)(argument, **options)
     for split, samples in loaded["splits"].items():
         if not len(samples):
             of_class = " of each class" if loaded["class_names"] else ""

@@ -6,7 +6,6 @@ replicas that compute their own, is the gradient of the global batch.
 """
 
 import functools
-import importlib
 
 import keras
 from keras import ops
@@ -20,7 +19,11 @@ BACKENDS = ("tensorflow", "jax")  # on others a model is trained by Keras's own 
 
 def of_backend():
     """The module `tensorflow_step` or `jax_step`, which `import keras_vit` does without."""
-    return importlib.import_module(f"keras_vit.engine.{keras.backend.backend()}_step")
+    if keras.backend.backend() == "jax":
+        from keras_vit.engine import jax_step as step
+    else:
+        from keras_vit.engine import tensorflow_step as step
+    return step
 
 
 def loss_weight(model, images, sample_weight):

@@ -1,16 +1,17 @@
 """Label kinds: what a label is, and how outputs decide for one; a file for each."""
 
-from keras_vit import names, rules
+from keras_vit import rules
+from keras_vit.labels import boxes, class_ids, class_maps, class_rows, depth_maps, numbers
 from keras_vit.labels.class_maps import IGNORE as IGNORE
 from keras_vit.labels.class_maps import check_class_count as check_class_count
 from keras_vit.labels.label_kind import LabelKind
-from keras_vit.lazy import discovered, lazy_names
+from keras_vit.lazy import lazy_names
 from keras_vit.messages import article
 
-# The kinds of labels of all modules by the names of their tasks, the default first.
+# By the names of their tasks, the default first.
 LABEL_KINDS = {
-    kind.name: kind
-    for kind in sorted(discovered(__name__, "KIND"), key=lambda kind: names.TASKS.index(kind.name))
+    module.KIND.name: module.KIND
+    for module in (class_ids, class_rows, numbers, class_maps, boxes, depth_maps)
 }
 
 

@@ -59,7 +59,6 @@ class Boxes(IndependentClasses):
     name = "detection"
     axes = 2
     moves = True
-    folder = "box_folder"
 
     def check(self, labels, num_outputs):
         if labels.ndim != 3 or labels.shape[2] != len(COLUMNS):

@@ -28,7 +28,7 @@ class ClassMaps(ExclusiveClasses):
     axes = 3
     moves = is_map = True
     dtype, outside = "int32", IGNORE
-    folder, map_folders = "mask_folder", ("masks",)
+    map_folders = ("masks",)
 
     def check(self, labels, num_outputs):
         if labels.ndim != 3:

@@ -33,7 +33,7 @@ class DepthMaps(LabelKind):
     axes = 3
     moves = is_map = has_channels = True
     dtype, outside = "float32", math.nan
-    folder, map_folders = "depth_folder", ("depths", "disparities", "values")
+    map_folders = ("depths", "disparities", "values")
 
     def check(self, labels, num_outputs):
         if labels.ndim != 4 or labels.shape[3] != num_outputs:

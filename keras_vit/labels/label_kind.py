@@ -31,7 +31,6 @@ class LabelKind:
     is_class_id = moves = is_map = has_channels = False
     dtype = outside = None
     map_folders = ()
-    folder = "folder"
     activation = None
 
     @property

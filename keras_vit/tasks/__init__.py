@@ -1,14 +1,15 @@
 """Tasks: loss, metrics, scores, labels and descriptions of what a model predicts, a file for each."""
 
-from keras_vit import names, rules
+from keras_vit import rules
 from keras_vit.labels import labels_of
-from keras_vit.lazy import discovered, lazy_names
+from keras_vit.lazy import lazy_names
+from keras_vit.tasks import depth, detection, multi_label, regression, segmentation, single_label
 from keras_vit.tasks.task import LabelTask
 
-# The tasks with labels of all modules by name, the default first.
+# The tasks with labels by name, the default first.
 TASKS = {
-    task.name: task
-    for task in sorted(discovered(__name__, "TASK"), key=lambda task: names.TASKS.index(task.name))
+    module.TASK.name: module.TASK
+    for module in (single_label, multi_label, regression, segmentation, detection, depth)
 }
 
 

@@ -3,7 +3,7 @@
 from keras_vit.weights.stored_parts import HeadedParts
 
 
-class Parts(HeadedParts):
+class DepthEstimatorParts(HeadedParts):
     """The parts of a `DepthEstimator`, of which one kind of head has a layout."""
 
     plural, stored_head = "depth estimators", "dpt"

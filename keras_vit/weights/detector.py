@@ -3,7 +3,7 @@
 from keras_vit.weights.stored_parts import StoredParts
 
 
-class Parts(StoredParts):
+class DetectorParts(StoredParts):
     """The parts of an `ObjectDetector`, which a layout has only with a text tower."""
 
     missing = (

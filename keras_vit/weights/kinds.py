@@ -1,14 +1,21 @@
 """How each kind of model is stored: the classes whose files other projects read."""
 
-import importlib
-
-from keras_vit.models import ImageGPT, ImageTextModel, VisionTransformer
+from keras_vit.models import (
+    DepthEstimator,
+    ImageGPT,
+    ImageSegmenter,
+    ImageTextModel,
+    ObjectDetector,
+    VisionTransformer,
+)
 from keras_vit.models.backbones import inner_transformer
 from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
-from keras_vit.weights.dense_heads import HEADED
+from keras_vit.weights.depth_estimator import DepthEstimatorParts
+from keras_vit.weights.detector import DetectorParts
 from keras_vit.weights.image_text import TwoTowerParts
 from keras_vit.weights.masked_autoencoder import DecoderParts
 from keras_vit.weights.pixels import PaletteParts
+from keras_vit.weights.segmenter import SegmenterParts
 from keras_vit.weights.stored_parts import StoredParts
 
 PARTS = {
@@ -16,8 +23,9 @@ PARTS = {
     ImageTextModel: TwoTowerParts,
     MaskedAutoencoder: DecoderParts,
     ImageGPT: PaletteParts,
-    # The module of each kind of model with a head has its name.
-    **{cls: importlib.import_module(f"keras_vit.weights.{kind}").Parts for kind, cls in HEADED.items()},
+    ImageSegmenter: SegmenterParts,
+    ObjectDetector: DetectorParts,
+    DepthEstimator: DepthEstimatorParts,
 }
 
 

@@ -3,7 +3,7 @@
 from keras_vit.weights.stored_parts import HeadedParts
 
 
-class Parts(HeadedParts):
+class SegmenterParts(HeadedParts):
     """The parts of an `ImageSegmenter`, of which one kind of head has a layout."""
 
     prefix_positions = False

@@ -21,7 +21,7 @@ from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS, open_clip, timm_config
 from keras_vit.weights.layouts.huggingface_config import options_of
 from keras_vit.weights.layouts.huggingface_models import TWO_TOWERS as TEXT_TYPES
-from keras_vit.weights.layouts.huggingface_types import TYPES
+from keras_vit.weights.layouts.huggingface_type_table import TYPES
 
 OF_IMAGES, OF_TEXTS = 3e-4, 7e-4  # of the image and the text tower, and of nothing else
 BARE = {**SMALL, "num_layers": 1, "num_classes": None, "norm_epsilon": OF_IMAGES}

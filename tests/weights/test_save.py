@@ -19,7 +19,7 @@ from keras_vit import Preprocessing, from_pretrained, save_weights
 from keras_vit.models.vit.schema import DEFAULTS
 from keras_vit.weights.array_files import digest_in, read_arrays, write_arrays
 from keras_vit.weights.layouts import LAYOUTS
-from keras_vit.weights.layouts.huggingface_types import TYPES
+from keras_vit.weights.layouts.huggingface_type_table import TYPES
 
 # Keys in published files, and their Linen names, which are written.
 RENAMED = (("LayerNorm_2", "LayerNorm_1"), ("Attention_1", "Attention_0"), ("Block_3", "Block_0"))

@@ -3,10 +3,12 @@
 They are imported to parse a command line, so they import what needs Keras or NumPy in their functions.
 """
 
+from keras_vit.cli.folders.boxes import Boxes
+from keras_vit.cli.folders.class_maps import ClassMaps
+from keras_vit.cli.folders.depth_maps import DepthMaps
 from keras_vit.cli.folders.folder import Folder as Folder
-from keras_vit.lazy import discovered
 
-FOLDERS = discovered(__name__, "FOLDER")
+FOLDERS = (Boxes(), ClassMaps(), DepthMaps())
 
 
 def folders_of(task):

@@ -20,6 +20,3 @@ class Boxes(Folder):
             self.write(folder / files[path], png_bytes(box_overlay(image, found, names)))
 
         return write
-
-
-FOLDER = Boxes()

@@ -42,6 +42,3 @@ def lines_of_classes(names):
     lines = [printable(name).strip() for name in names]
     is_unique = {line: count == 1 for line, count in collections.Counter(["", NO_CLASS, *lines]).items()}
     return [line if is_unique[line] else f"{line} ({i})".strip() for i, line in enumerate(lines)]
-
-
-FOLDER = ClassMaps()

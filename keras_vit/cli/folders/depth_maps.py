@@ -90,6 +90,3 @@ def _camera(text):
     if not (0 < fx < float("inf") and 0 < fy < float("inf")):
         raise argparse.ArgumentTypeError(f"expected numbers FX,FY,CX,CY with FX, FY > 0; got {text!r}")
     return fx, fy, cx, cy
-
-
-FOLDER = DepthMaps()

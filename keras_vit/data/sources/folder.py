@@ -1,7 +1,6 @@
 """Folders of images: classes as subfolders, or labels in a table."""
 
 import functools
-import importlib
 import itertools
 import os
 import pathlib
@@ -20,8 +19,10 @@ from keras_vit.data.files import (
 )
 from keras_vit.data.folder_splits import folder_splits, split_fields, split_of_row
 from keras_vit.data.samples import samples_of_files
-from keras_vit.data.sources.box_folder import has_boxes
+from keras_vit.data.sources.box_folder import has_boxes, load_box_folder
 from keras_vit.data.sources.caption_folder import load_caption_folder
+from keras_vit.data.sources.depth_folder import load_depth_folder
+from keras_vit.data.sources.mask_folder import load_mask_folder
 from keras_vit.labels import LABEL_KINDS, label_kind
 from keras_vit.messages import listed
 
@@ -34,6 +35,9 @@ LAYOUT = (
 TABLE = "labels.csv"
 VOC = "JPEGImages"  # its folder of images
 FILE = ("file", "filename")  # names of its column of images
+
+# By tasks whose folders have other files than classes or a table.
+LOADERS = {"segmentation": load_mask_folder, "detection": load_box_folder, "depth": load_depth_folder}
 
 
 def load_folder(
@@ -70,11 +74,8 @@ def load_folder(
     kind, files = label_kind(task), visible_files(root)
     if texts:
         load = load_caption_folder
-    elif kind.folder != "folder":
-        module = importlib.import_module(f"keras_vit.data.sources.{kind.folder}")
-        load = getattr(module, f"load_{kind.folder}")
     else:
-        load = functools.partial(_load_labels, kind=kind, labels=labels)
+        load = LOADERS.get(kind.name) or functools.partial(_load_labels, kind=kind, labels=labels)
     try:
         used, fields = load(root, files, on_bad_image=on_bad_image, seed=seed)
     except ValueError as error:

@@ -1,19 +1,14 @@
 """How labels are stored in Parquet and tar files and TensorFlow Datasets, a file for each form."""
 
-import itertools
-
-from keras_vit import names
+from keras_vit.data.stored import boxes, class_maps, depth_maps, numbers
 from keras_vit.data.stored.captions import CAPTIONS
 from keras_vit.data.stored.label_storage import LabelStorage
-from keras_vit.lazy import discovered
 
 # The `LabelStorage` of each task.
 STORAGES = {
     storage.kind.name: storage
-    for storage in sorted(
-        itertools.chain.from_iterable(discovered(__name__, "STORAGES")),
-        key=lambda storage: names.TASKS.index(storage.kind.name),
-    )
+    for module in (numbers, class_maps, boxes, depth_maps)
+    for storage in module.STORAGES
 }
 
 

@@ -1,10 +1,16 @@
 """The pictures of an evaluation in a report: a file for each task whose pictures differ."""
 
-from keras_vit.lazy import discovered
+from keras_vit.reports.pictures.class_maps import ClassMapPictures
+from keras_vit.reports.pictures.depth import DepthPictures
+from keras_vit.reports.pictures.detections import DetectionPictures
 from keras_vit.reports.pictures.images import ImagePictures
+from keras_vit.reports.pictures.single_labels import ClassPictures
 
 # By the name of a task.
-PICTURES = {pictures.task_name: pictures for pictures in discovered(__name__, "PICTURES")}
+PICTURES = {
+    pictures.task_name: pictures
+    for pictures in (ClassPictures, ClassMapPictures, DetectionPictures, DepthPictures)
+}
 
 
 def pictures_of(task):

@@ -48,6 +48,3 @@ class ClassMapPictures(ImagePictures):
         """The colors of model inputs, and the predicted class maps."""
         colors = [self.model.preprocessing.colors(image) for image in inputs]
         return colors, self.task.maps(self.model, inputs)
-
-
-PICTURES = ClassMapPictures

@@ -41,6 +41,3 @@ class DepthPictures(ImagePictures):
     @staticmethod
     def _mean(values):
         return np.asarray(values).mean(axis=-1)
-
-
-PICTURES = DepthPictures

@@ -29,6 +29,3 @@ class DetectionPictures(ImagePictures):
         words = f"Each image as the model receives it, with the objects of a score of at least {least:.2f}."
         self.report.add(heading, words)
         self.report.draw(heading, heading.split()[0].lower(), figure, f"{heading} of {split}")
-
-
-PICTURES = DetectionPictures

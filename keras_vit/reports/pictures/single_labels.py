@@ -27,6 +27,3 @@ class ClassPictures(ImagePictures):
         if rows:
             columns = ("true class", "predicted", "images", "files")[: len(rows[0])]
             self.report.add("Confusions", table("The most frequent errors", columns, rows))
-
-
-PICTURES = ClassPictures

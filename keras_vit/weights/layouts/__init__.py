@@ -2,7 +2,7 @@
 
 import re
 
-from keras_vit.weights.layouts import huggingface, timm
+from keras_vit.weights.layouts import huggingface_depth, timm_depth
 from keras_vit.weights.layouts.big_vision import BigVision
 from keras_vit.weights.layouts.huggingface import HuggingFace
 from keras_vit.weights.layouts.open_clip import OpenClip
@@ -19,8 +19,8 @@ _OTHER_FAMILIES = {
     "ALIGN, whose image tower is an EfficientNet": r"(vision_model\.)?encoder\.blocks\.0\.depthwise_conv\..*",
     "GroupViT, which merges tokens into groups": r"(vision_model\.)?encoder\.stages\.0\.group_token",
     "a CLIP whose image tower is a ResNet": r"visual\.layer1\.0\.conv1\.weight",
-    **huggingface.OTHER_FAMILIES,
-    **timm.OTHER_FAMILIES,
+    **huggingface_depth.OTHER_FAMILIES,
+    **timm_depth.OTHER_FAMILIES,
 }
 
 

@@ -11,9 +11,7 @@ import re
 
 import numpy as np
 
-from keras_vit.weights.layouts import huggingface_config
-from keras_vit.weights.layouts.extensions import extensions, merged
-from keras_vit.weights.layouts.huggingface_config import PROCESSORS
+from keras_vit.weights.layouts import huggingface_config, huggingface_depth
 from keras_vit.weights.layouts.huggingface_models import (
     Eomt,
     HuggingFaceTowers,
@@ -21,7 +19,8 @@ from keras_vit.weights.layouts.huggingface_models import (
     OwlViT,
     ViTMAE,
 )
-from keras_vit.weights.layouts.huggingface_types import PACKED, TYPES, type_of_keys, written_type
+from keras_vit.weights.layouts.huggingface_type_table import TYPES, type_of_keys, written_type
+from keras_vit.weights.layouts.huggingface_types import PACKED
 from keras_vit.weights.layouts.layout import Layout, ModelForm
 from keras_vit.weights.layouts.table import add_first_position, flat_patches, patch_kernel
 
@@ -29,10 +28,6 @@ _MASK_TOKEN = "embeddings.mask_token"  # of masked training
 _REGISTER_TOKENS = "embeddings.register_tokens"
 _CONV1D = re.compile(r"(transformer\.)?h\.\d+\.(attn|mlp)\.c_\w+\.weight")
 _EMBEDDINGS, _START = "wte.weight", "start.weight"
-_EXTENSIONS = extensions("huggingface_")
-TYPES.update({kind.name: kind for module in _EXTENSIONS for kind in getattr(module, "MODEL_TYPES", ())})
-PROCESSORS.update(merged(_EXTENSIONS, "PROCESSORS"))
-OTHER_FAMILIES = merged(_EXTENSIONS, "OTHER_FAMILIES")
 
 
 class HuggingFace(Layout):
@@ -48,7 +43,7 @@ class HuggingFace(Layout):
         "image_text": HuggingFaceTowers(),
         "masked_autoencoder": ViTMAE(),
         "image_gpt": ImageGptForm(),
-        **merged(_EXTENSIONS, "FORMS"),
+        **huggingface_depth.FORMS,
     }
     config_files = huggingface_config.FILES
     table = TYPES["vit"].table(gated=False)

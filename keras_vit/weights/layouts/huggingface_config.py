@@ -9,18 +9,13 @@ from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
 from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.json_files import read_json
-from keras_vit.weights.layouts import hub_config
+from keras_vit.weights.layouts import hub_config, huggingface_depth
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, PREPROCESSOR
-from keras_vit.weights.layouts.huggingface_types import IMAGENET, PACKED, TOWERS, TYPES
+from keras_vit.weights.layouts.huggingface_type_table import TOWERS, TYPES
+from keras_vit.weights.layouts.huggingface_types import IMAGENET, PACKED, VIT_PROCESSOR
 from keras_vit.weights.metadata import checked_options
 
 FILES = (CONFIG, PREPROCESSOR)
-# The defaults of transformers' image processors, by what the names of their classes begin with.
-VIT_PROCESSOR = {
-    **{"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False, "crop_size": 224},
-    **{"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True},
-    **{"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)},
-}
 _CLIP_COLORS = dict(zip(("image_mean", "image_std"), NORMS["clip"]))
 _CROP = {**VIT_PROCESSOR, "resample": 3, "do_center_crop": True}
 _CLIP = {
@@ -29,7 +24,9 @@ _CLIP = {
 }
 _OWL = {**VIT_PROCESSOR, **_CLIP_COLORS, "do_pad": False}
 _NAFLEX = "siglip2"
+# The defaults of image processors, by what the names of their classes begin with.
 PROCESSORS = {
+    **huggingface_depth.PROCESSORS,
     "deit": {**_CROP, "size": 256},
     "clip": _CLIP,
     "bit": _CLIP,

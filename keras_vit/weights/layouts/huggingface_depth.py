@@ -11,8 +11,7 @@ from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.dpt_head import LEVELS, conv_rows, has_dpt_head, sizes_of
 from keras_vit.weights.layouts.hub_config import CONFIG
-from keras_vit.weights.layouts.huggingface_config import VIT_PROCESSOR
-from keras_vit.weights.layouts.huggingface_types import IMAGENET, TYPES, squares_only
+from keras_vit.weights.layouts.huggingface_types import DINOV2, IMAGENET, VIT, VIT_PROCESSOR, squares_only
 from keras_vit.weights.layouts.layout import HeadOptions, ModelForm, other_values, true_reasons
 from keras_vit.weights.layouts.table import CONV, Row, torch_rows
 
@@ -83,7 +82,7 @@ def _backbone(config):
 
 
 def _read_anything(config):
-    return TYPES[_ANYTHING], _backbone(config)
+    return _DEPTH_ANYTHING, _backbone(config)
 
 
 def _read_dpt(config):
@@ -93,8 +92,8 @@ def _read_dpt(config):
                 f"{CONFIG}: {name} must be false, for a DPT of a plain Vision Transformer; got true"
             )
     if config.get("backbone_config") or config.get("backbone"):
-        return TYPES[_DPT_DINOV2], _backbone(config)
-    return TYPES[_DPT], config
+        return _DPT_OF_DINOV2, _backbone(config)
+    return _DPT_OF_VIT, config
 
 
 def _combinations(encoder, **supported):
@@ -118,62 +117,60 @@ _OF_DPT = {
     "head_size": (32,),
     "activation": ("relu",),
 }
-_DINOV2 = TYPES["dinov2"]._replace(
+_DEPTH_ANYTHING = DINOV2._replace(
     name=_ANYTHING,
     model="DepthAnythingForDepthEstimation",
     classifier=None,
     prefix="",
-    rows=(*_inside(TYPES["dinov2"].rows, "backbone."), *_neck_rows(), *_ANYTHING_HEAD),
-    plain=_inside(TYPES["dinov2"].plain, "backbone."),
-    gated=_inside(TYPES["dinov2"].gated, "backbone."),
+    rows=(*_inside(DINOV2.rows, "backbone."), *_neck_rows(), *_ANYTHING_HEAD),
+    plain=_inside(DINOV2.plain, "backbone."),
+    gated=_inside(DINOV2.gated, "backbone."),
     mark=r"head\.conv1\.weight",
     anchor="backbone.embeddings.patch_embeddings.projection.weight",
     others=rf"backbone\.embeddings\.mask_token|{_OTHERS}",
-    supported={**TYPES["dinov2"].supported, "pooling": ("token", "gap", None), "final_norm": (True, False)},
-    combinations=_combinations(TYPES["dinov2"], **_OF_ANYTHING),
+    supported={**DINOV2.supported, "pooling": ("token", "gap", None), "final_norm": (True, False)},
+    combinations=_combinations(DINOV2, **_OF_ANYTHING),
     processor="DPTImageProcessor",
     images={"size": {"height": 518, "width": 518}, **IMAGENET},
-    read={**TYPES["dinov2"].read, "final_norm": lambda model: model.get("apply_layernorm", True)},
+    read={**DINOV2.read, "final_norm": lambda model: model.get("apply_layernorm", True)},
     spare_norm=True,
     head="depth",
     described=_read_anything,
 )
-MODEL_TYPES = (
-    _DINOV2,
-    TYPES["vit"]._replace(
-        name=_DPT,
-        model="DPTForDepthEstimation",
-        classifier=None,
-        prefix="",
-        rows=(*_inside(TYPES["vit"].rows, "dpt."), *_neck_rows(), *_DPT_HEAD),
-        mark=r"dpt\.embeddings\.cls_token",
-        anchor="dpt.embeddings.patch_embeddings.projection.weight",
-        others=rf"dpt\.(layernorm|pooler)\..*|{_OTHERS}",
-        interpolation="bilinear_half_pixel",
-        supported={
-            **TYPES["vit"].supported,
-            "representation_size": (None,),
-            "pooling": ("token", "gap", None),
-            "final_norm": (False,),
-        },
-        combinations=_combinations(TYPES["vit"], **_OF_DPT),
-        processor="DPTImageProcessor",
-        images={},
-        any_size=True,
-        head="depth",
-        described=_read_dpt,
-    ),
-    _DINOV2._replace(
-        name=_DPT_DINOV2,
-        model="DPTForDepthEstimation",
-        rows=(*_inside(TYPES["dinov2"].rows, "backbone."), *_neck_rows(), *_DPT_HEAD),
-        mark=r"head\.head\.0\.weight",
-        anchor=None,
-        combinations=_combinations(TYPES["dinov2"], **_OF_DPT),
-        images={**IMAGENET},
-        described=_read_dpt,
-    ),
+_DPT_OF_VIT = VIT._replace(
+    name=_DPT,
+    model="DPTForDepthEstimation",
+    classifier=None,
+    prefix="",
+    rows=(*_inside(VIT.rows, "dpt."), *_neck_rows(), *_DPT_HEAD),
+    mark=r"dpt\.embeddings\.cls_token",
+    anchor="dpt.embeddings.patch_embeddings.projection.weight",
+    others=rf"dpt\.(layernorm|pooler)\..*|{_OTHERS}",
+    interpolation="bilinear_half_pixel",
+    supported={
+        **VIT.supported,
+        "representation_size": (None,),
+        "pooling": ("token", "gap", None),
+        "final_norm": (False,),
+    },
+    combinations=_combinations(VIT, **_OF_DPT),
+    processor="DPTImageProcessor",
+    images={},
+    any_size=True,
+    head="depth",
+    described=_read_dpt,
 )
+_DPT_OF_DINOV2 = _DEPTH_ANYTHING._replace(
+    name=_DPT_DINOV2,
+    model="DPTForDepthEstimation",
+    rows=(*_inside(DINOV2.rows, "backbone."), *_neck_rows(), *_DPT_HEAD),
+    mark=r"head\.head\.0\.weight",
+    anchor=None,
+    combinations=_combinations(DINOV2, **_OF_DPT),
+    images={**IMAGENET},
+    described=_read_dpt,
+)
+MODEL_TYPES = (_DEPTH_ANYTHING, _DPT_OF_VIT, _DPT_OF_DINOV2)
 
 # Of values in config.json. The projections of "project" are in the file.
 _RULES_OF_DPT = {"readout_type": one_of(("ignore", "add", "project"))}

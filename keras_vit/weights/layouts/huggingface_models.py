@@ -14,13 +14,13 @@ from keras_vit.models.segmentation.mask_loss import NO_OBJECT_WEIGHT
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
+from keras_vit.weights.layouts.huggingface_type_table import written_type
 from keras_vit.weights.layouts.huggingface_types import (
     MASK_PROBABILITIES,
     PACKED,
     VIT_BLOCK,
     VIT_BLOCK_IN_MEMORY,
     text_rows,
-    written_type,
 )
 from keras_vit.weights.layouts.layout import HeadOptions, ModelForm, other_values, true_reasons
 from keras_vit.weights.layouts.table import LINEAR, Row, Table, torch_rows

@@ -1,8 +1,4 @@
-"""The model types of transformers, one entry of `TYPES` each: the names of layers and options.
-
-Modules of this folder whose names begin with "huggingface_" add others: their `MODEL_TYPES`, the forms of
-models with heads, `FORMS`, the defaults of image processors, `PROCESSORS`, and patterns of keys of models
-that are no Vision Transformers, `OTHER_FAMILIES`.
+"""The model types of transformers, one `ModelType` each: the names of layers and options.
 
 An entry says how transformers names what `VisionTransformer` has, and which of its options the type can
 express. `huggingface.py` reads and writes the arrays by it, `huggingface_config.py` the options.
@@ -14,7 +10,6 @@ Sources: the modules and configurations of transformers 5.23 in `models/` (`vit`
 """
 
 import math
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,7 +23,12 @@ from keras_vit.weights.layouts.layout import ANY, COMMON, true_reasons, unsuppor
 from keras_vit.weights.layouts.table import LINEAR, Row, Table, fused_rows, torch_rows
 
 IMAGENET = dict(zip(("image_mean", "image_std"), NORMS["imagenet"]))
-_GATE = re.compile(r".*\.mlp\.(gate_proj|weights_in)\.weight")
+# The defaults of transformers' image processors.
+VIT_PROCESSOR = {
+    **{"do_resize": True, "size": 224, "resample": 2, "do_center_crop": False, "crop_size": 224},
+    **{"do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True},
+    **{"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)},
+}
 _BLOCK = "encoder_block_{i}/"
 _MASK_TOKEN = r"(.*\.)?embeddings\.mask_token"  # of masked training
 _CLASS_WEIGHTS = r"criterion\.empty_weight"
@@ -111,23 +111,6 @@ class ModelType(NamedTuple):
         The first names options, the second combinations of their values.
         """
         return unsupported_options(config, self.supported), true_reasons(self.combinations(config))
-
-
-def type_of_keys(keys):
-    """The first `ModelType` whose arrays have such keys, and whether the MLPs have a gate."""
-    families = [kind for kind in TYPES.values() if kind.mark is not None]
-    families.sort(
-        key=lambda kind: kind.head is None
-    )  # The keys of an encoder are in a model with a head, too.
-    kinds = (kind for kind in families if any(re.fullmatch(kind.mark, key) for key in keys))
-    return next(kinds, TYPES["vit"]), any(map(_GATE.fullmatch, keys))
-
-
-def written_type(config):
-    """The first `ModelType` that expresses a model with this `get_config()`, or nearly does."""
-    head = next((kind.head for kind in TYPES.values() if kind.head in config), None)
-    kinds = [kind for kind in TYPES.values() if kind.head == head]
-    return min(kinds, key=lambda kind: [*map(len, kind.unsupported(config))])
 
 
 # Rows ----------------------------------------------------------------------------------------------
@@ -495,7 +478,7 @@ def _of_image_gpt(config):
     }
 
 
-_VIT = ModelType(
+VIT = ModelType(
     "vit",
     "ViTModel",
     "ViTForImageClassification",
@@ -539,7 +522,7 @@ _BEIT = ModelType(
     interpolation="bilinear_half_pixel",
     before_classifier=(),
 )
-_DINOV2 = ModelType(
+DINOV2 = ModelType(
     "dinov2",
     "Dinov2Model",
     "Dinov2ForImageClassification",
@@ -623,7 +606,7 @@ _EOMT_WRITTEN = {
     "num_upscale_blocks": lambda c: c["segmentation"]["upscale_blocks"],
     "attention_dropout": lambda c: c["attention_dropout_rate"],
 }
-_EOMT = _DINOV2._replace(
+_EOMT = DINOV2._replace(
     name="eomt",
     model="EomtForUniversalSegmentation",
     classifier="EomtForUniversalSegmentation",
@@ -635,10 +618,10 @@ _EOMT = _DINOV2._replace(
     others=_CLASS_WEIGHTS,
     options={**_SIZES, "use_swiglu_ffn": "gated_mlp", "num_register_tokens": "num_registers"},
     defaults={
-        **{**_DINOV2.defaults, "num_attention_heads": 16, "hidden_size": 1024},
+        **{**DINOV2.defaults, "num_attention_heads": 16, "hidden_size": 1024},
         **{"num_register_tokens": 4, "image_size": 640},
     },
-    written={**_DINOV2.written, **_EOMT_WRITTEN},
+    written={**DINOV2.written, **_EOMT_WRITTEN},
     combinations=_of_eomt,
     supported={**COMMON, **_GATES, "class_token": (True,), "pooling": ("token", "gap"), "num_registers": ANY},
     processor="EomtImageProcessor",
@@ -756,76 +739,72 @@ _OWL_VIT = _CLIP._replace(
     processor="OwlViTImageProcessor",
     head="words",
 )
-TYPES = {
-    kind.name: kind
-    for kind in (
-        _VIT,
-        _VIT._replace(
-            name="deit",
-            model="DeiTModel",
-            classifier="DeiTForImageClassification",
-            prefix="deit.",
-            supported={**_VIT.supported, "num_registers": (0, 1), "distillation": (True, False)},
-            combinations=_of_deit,
-            processor="DeiTImageProcessor",
-        ),
-        _VIT._replace(
-            name="ijepa",
-            model="IJepaModel",
-            classifier="IJepaForImageClassification",
-            prefix="ijepa.",
-            supported={**_BASE, "class_token": (False,), "pooling": ("gap",)},
-            combinations=lambda config: {},
-        ),
-        # The next two are read; they are the same models as `vit`, which is written.
-        _VIT._replace(name="vit_msn", model="ViTMSNModel", defaults={**_DEFAULTS, "layer_norm_eps": 1e-6}),
-        _VIT._replace(name="vit_mae", model="ViTMAEModel"),
-        _BEIT,
-        _DINOV2,
-        _DINOV2._replace(
-            name="dinov2_with_registers",
-            model="Dinov2WithRegistersModel",
-            classifier="Dinov2WithRegistersForImageClassification",
-            prefix="dinov2_with_registers.",
-            options={**_DINOV2.options, "num_register_tokens": "num_registers"},
-            defaults={**_DINOV2.defaults, "num_register_tokens": 4},
-            supported={**_DINOV2.supported, "num_registers": ANY},
-            combinations=_of_dinov2_with_registers,
-            interpolation="bicubic_antialias",
-        ),
-        _EOMT,
-        _EOMT_DINOV3,
-        _DINOV3,
-        _IMAGE_GPT,
-        _OWL_VIT,
-        _OWL_VIT._replace(
-            name="owlv2_vision_model",
-            model="Owlv2ForObjectDetection",
-            classifier="Owlv2ForObjectDetection",
-            rows=_owl_rows("owlv2."),
-            mark=r"owlv2\..*",
-            anchor="owlv2.vision_model.embeddings.patch_embedding.weight",
-            combinations=lambda config: _of_owl(config, objectness=True),
-            processor="Owlv2ImageProcessor",
-        ),
-        _CLIP,
-        _SIGLIP,
-        # Read as the model of one image size that it is for images of this size, and then written as the type
-        # before it, unless `max_num_patches` is given.
-        _SIGLIP._replace(
-            name=PACKED,
-            model="Siglip2VisionModel",
-            options={theirs: ours for theirs, ours in _OPTIONS.items() if theirs != "image_size"},
-            defaults={**_SIGLIP.defaults, "patch_size": 16, "num_patches": 256},
-            read={**_ACTIVATION, "image_size": _read_naflex_size},
-            interpolation="bilinear_antialias",
-            written={**_SIGLIP.written, "num_patches": lambda c: math.prod(c["position_grid"])},
-            supported={**_SIGLIP.supported, "max_num_patches": ANY},
-            combinations=_of_siglip2,
-            processor="Siglip2ImageProcessor",
-            any_size=True,
-        ),
-    )
-}
-# The image towers of models with two: they are in `vision_config`, and their keys begin with "vision_model.".
-TOWERS = {name: f"{name}_vision_model" for name in ("siglip", "siglip2", "clip", "owlvit", "owlv2")}
+# Of models without a depth head, which `huggingface_depth.py` has.
+MODEL_TYPES = (
+    VIT,
+    VIT._replace(
+        name="deit",
+        model="DeiTModel",
+        classifier="DeiTForImageClassification",
+        prefix="deit.",
+        supported={**VIT.supported, "num_registers": (0, 1), "distillation": (True, False)},
+        combinations=_of_deit,
+        processor="DeiTImageProcessor",
+    ),
+    VIT._replace(
+        name="ijepa",
+        model="IJepaModel",
+        classifier="IJepaForImageClassification",
+        prefix="ijepa.",
+        supported={**_BASE, "class_token": (False,), "pooling": ("gap",)},
+        combinations=lambda config: {},
+    ),
+    # The next two are read; they are the same models as `vit`, which is written.
+    VIT._replace(name="vit_msn", model="ViTMSNModel", defaults={**_DEFAULTS, "layer_norm_eps": 1e-6}),
+    VIT._replace(name="vit_mae", model="ViTMAEModel"),
+    _BEIT,
+    DINOV2,
+    DINOV2._replace(
+        name="dinov2_with_registers",
+        model="Dinov2WithRegistersModel",
+        classifier="Dinov2WithRegistersForImageClassification",
+        prefix="dinov2_with_registers.",
+        options={**DINOV2.options, "num_register_tokens": "num_registers"},
+        defaults={**DINOV2.defaults, "num_register_tokens": 4},
+        supported={**DINOV2.supported, "num_registers": ANY},
+        combinations=_of_dinov2_with_registers,
+        interpolation="bicubic_antialias",
+    ),
+    _EOMT,
+    _EOMT_DINOV3,
+    _DINOV3,
+    _IMAGE_GPT,
+    _OWL_VIT,
+    _OWL_VIT._replace(
+        name="owlv2_vision_model",
+        model="Owlv2ForObjectDetection",
+        classifier="Owlv2ForObjectDetection",
+        rows=_owl_rows("owlv2."),
+        mark=r"owlv2\..*",
+        anchor="owlv2.vision_model.embeddings.patch_embedding.weight",
+        combinations=lambda config: _of_owl(config, objectness=True),
+        processor="Owlv2ImageProcessor",
+    ),
+    _CLIP,
+    _SIGLIP,
+    # Read as the model of one image size that it is for images of this size, and then written as the type
+    # before it, unless `max_num_patches` is given.
+    _SIGLIP._replace(
+        name=PACKED,
+        model="Siglip2VisionModel",
+        options={theirs: ours for theirs, ours in _OPTIONS.items() if theirs != "image_size"},
+        defaults={**_SIGLIP.defaults, "patch_size": 16, "num_patches": 256},
+        read={**_ACTIVATION, "image_size": _read_naflex_size},
+        interpolation="bilinear_antialias",
+        written={**_SIGLIP.written, "num_patches": lambda c: math.prod(c["position_grid"])},
+        supported={**_SIGLIP.supported, "max_num_patches": ANY},
+        combinations=_of_siglip2,
+        processor="Siglip2ImageProcessor",
+        any_size=True,
+    ),
+)

@@ -9,9 +9,8 @@ import re
 import numpy as np
 
 from keras_vit.layers.rotary import rotary_options
-from keras_vit.weights.layouts import timm_config
+from keras_vit.weights.layouts import timm_config, timm_depth
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
-from keras_vit.weights.layouts.extensions import extensions, joined, merged
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
 from keras_vit.weights.layouts.table import Table, add_first_position, fused_rows, patch_kernel, torch_rows
 
@@ -79,13 +78,6 @@ _MAE = DecoderForm(
     ]
 )
 
-# Modules named "timm_…" add models whose encoder has timm's names: their `FORMS`, `ROWS`, `PREFIXES`, keys
-# without these, `WITHOUT_PREFIX`, keys that are not read, `OTHERS`, and `OTHER_FAMILIES`.
-_EXTENSIONS = extensions("timm_")
-_OTHERS = re.compile(joined(_EXTENSIONS, "OTHERS"))
-OTHER_FAMILIES = merged(_EXTENSIONS, "OTHER_FAMILIES")
-timm_config.OTHER_CONFIGS += [module.read_config for module in _EXTENSIONS if hasattr(module, "read_config")]
-
 
 class Timm(Layout):
     name = library = "timm"
@@ -94,7 +86,7 @@ class Timm(Layout):
             'import timm\n\nmodel = timm.create_model("hf_hub:{repository}", pretrained=True)'
         ),
         "masked_autoencoder": _MAE,
-        **merged(_EXTENSIONS, "FORMS"),
+        **timm_depth.FORMS,
     }
     config_files = (timm_config.CONFIG,)
     table = Table(
@@ -112,12 +104,12 @@ class Timm(Layout):
             *torch_rows({"conv_root": "stem.conv", "gn_root": "stem.norm"}, "", _STEM),
             *torch_rows({"conv_root": "conv", "gn_root": "norm"}, "", _STEM),  # without stages
             *torch_rows(_UNIT_LAYERS, "block{i+1}_unit{j+1}_", _UNIT),
-            *(row for module in _EXTENSIONS for row in getattr(module, "ROWS", ())),
+            *timm_depth.ROWS,
         ]
     )
     anchors = ("patch_embed.proj.weight", "embeds.proj.weight")
-    prefixes = ("", *(name for module in _EXTENSIONS for name in getattr(module, "PREFIXES", ())))
-    without_prefix = re.compile(joined(_EXTENSIONS, "WITHOUT_PREFIX"))
+    prefixes = ("", *timm_depth.PREFIXES)
+    without_prefix = re.compile(timm_depth.WITHOUT_PREFIX)
     prefix_positions = None
     supported = {
         **COMMON,
@@ -144,7 +136,9 @@ class Timm(Layout):
     def skipped_keys(self, keys):
         skipped = _DECODER if "decoder_embed.weight" in keys else _FREQUENCIES
         mask_token = (self.prefix(keys) or "") + _MASK_TOKEN
-        return [k for k in keys if k == mask_token or skipped.fullmatch(k) or _OTHERS.fullmatch(k)]
+        return [
+            k for k in keys if k == mask_token or skipped.fullmatch(k) or re.fullmatch(timm_depth.OTHERS, k)
+        ]
 
     def read(self, arrays):
         prefix = self.prefix(arrays) or ""

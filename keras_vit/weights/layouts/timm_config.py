@@ -10,7 +10,7 @@ import re
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.rules import number, one_of
 from keras_vit.weights.json_files import read_json
-from keras_vit.weights.layouts import hub_config
+from keras_vit.weights.layouts import hub_config, timm_depth
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS
 from keras_vit.weights.layouts.layout import other_values
 
@@ -89,16 +89,11 @@ _CLASSES = {
 _ROTARY_KINDS = {"cat": "axial", "mixed": "mixed", "dinov3": "dinov3"}
 
 
-OTHER_CONFIGS = []  # functions to the options in the config.json of another project, or to None
-
-
 def read(folder):
     """The options in config.json, for `Layout.read_config`."""
     config = read_json(folder / CONFIG)
-    for read_other in OTHER_CONFIGS:
-        if (options := read_other(config)) is not None:
-            return options
-    return options_of(config)
+    options = timm_depth.read_config(config)
+    return options_of(config) if options is None else options
 
 
 def options_of(config):
