@@ -35,7 +35,8 @@ def main(argv=None):
     """Run a subcommand; return the exit status: 0, 2 for bad input, 130 if interrupted."""
     with without_keras():
         console = importlib.import_module("keras_vit.cli.console")
-        args = console.parser().parse_args(sys.argv[1:] if argv is None else [*argv])
+        words = sys.argv[1:] if argv is None else [*argv]
+        args = console.parser(words).parse_args(words)
         if not console.needs_keras(args):
             return console.run(args, with_keras=False)
     return console.run(args)

@@ -11,8 +11,6 @@ from keras_vit.messages import spelled
 
 METHODS = ("uniform", "greedy")
 
-HELP = "average the weights of models that were trained from one start (model soups)"
-
 
 def add_arguments(add):
     add("models", nargs="+", metavar="RUN", help="workdir of a run, or .keras file; two or more")

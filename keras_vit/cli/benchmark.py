@@ -10,8 +10,6 @@ from keras_vit.cli.report import check_output, report, text_table
 
 MIB = 2**20
 
-HELP = "images per second and peak memory of a model, live and in each format"
-
 
 def add_arguments(add):
     options.model(add, also="a variant such as B/16 with random weights, ")

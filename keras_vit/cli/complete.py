@@ -4,8 +4,6 @@ import keras_vit
 from keras_vit.cli import options
 from keras_vit.writing import atomic_path
 
-HELP = "continue images below their first rows, or sample new ones, by iGPT"
-
 
 def add_arguments(add):
     options.model(add, exported=False)

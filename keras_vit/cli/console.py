@@ -8,6 +8,7 @@ import sys
 import threading
 
 from keras_vit.cli.parser import parser as parser
+from keras_vit.cli.parser import subcommand
 from keras_vit.cli.report import print_now
 from keras_vit.messages import one_line, printable, redact_urls
 from keras_vit.startup_logs import quiet_startup_logs
@@ -15,8 +16,7 @@ from keras_vit.startup_logs import quiet_startup_logs
 
 def needs_keras(args):
     """Whether a subcommand imports Keras and TensorFlow; a module with a function of this name decides."""
-    module = importlib.import_module(f"keras_vit.cli.{args.subcommand}")
-    return getattr(module, "needs_keras", lambda args: True)(args)
+    return getattr(subcommand(args.subcommand), "needs_keras", lambda args: True)(args)
 
 
 def run(args, with_keras=True):
@@ -73,13 +73,13 @@ def _sigterm_as_exit(line):
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
-def _start(subcommand, with_keras):
+def _start(name, with_keras):
     """Return the subcommand's module, after the package and TensorFlow with Keras."""
     if with_keras:
         with quiet_startup_logs():
             importlib.import_module("keras_vit")
             importlib.import_module("tensorflow").config.list_physical_devices()
-    return importlib.import_module(f"keras_vit.cli.{subcommand}")
+    return subcommand(name)
 
 
 def _discard_output():

@@ -6,7 +6,6 @@ from keras_vit.cli.report import check_output, check_png, report, text_table
 from keras_vit.messages import listed, printable
 from keras_vit.writing import atomic_write
 
-HELP = "show, check or rewrite a data set"
 SHEET, SIDE = 48, 192  # images of a contact sheet, and their side in pixels
 SIZES = ("width", "height", "bytes")
 FEW = 0.5  # A smaller fraction of the changes of class in a random order is named.

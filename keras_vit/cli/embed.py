@@ -7,8 +7,6 @@ from keras_vit.cli import options
 from keras_vit.cli.report import introduce, print_now, text_table
 from keras_vit.names import EMBEDDING_DTYPES, EMBEDDING_FORMATS, EMBEDDING_OUTPUTS
 
-HELP = "compute vectors of all images of a data set, in parts that can be split, interrupted and continued"
-
 
 def add_arguments(add):
     options.model(add, exported=False)

@@ -9,8 +9,6 @@ from keras_vit.writing import atomic_write
 # Options of `evaluate` that are for classes, which captions have not.
 OF_CLASSES = ("task", "real", "per_class", "confusion", "zero_shot", "prompts")
 
-HELP = "accuracy of a model on a split of a data set"
-
 
 def add_arguments(add):
     options.model(add)

@@ -12,8 +12,6 @@ from keras_vit.messages import spelled
 
 DEFAULT = ("saved_model", "tflite")  # unless --formats is given
 
-HELP = "write a model as SavedModel, LiteRT, ONNX, OpenVINO, Hub archive or web page"
-
 
 def add_arguments(add):
     options.model(add, exported=False)

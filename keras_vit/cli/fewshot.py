@@ -5,8 +5,6 @@ from keras_vit.cli import options
 from keras_vit.cli.options import positive_int
 from keras_vit.cli.report import check_output, report, text_table
 
-HELP = "accuracy of a simple classifier of the features of a few images per class"
-
 
 def add_arguments(add):
     options.features(add)

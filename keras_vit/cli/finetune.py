@@ -3,8 +3,6 @@
 from keras_vit import names
 from keras_vit.cli import options
 
-HELP = "train a model on a data set, from a checkpoint or from random weights"
-
 
 def add_arguments(add):
     add_run(add, None, "finetune, with steps and a batch size that fit the number of images", "--weights or ")

@@ -12,8 +12,6 @@ from keras_vit.writing import atomic_path
 
 TOP = 5  # classes per image
 
-HELP = "figures and a report of what a model has learned and attends to"
-
 
 def add_arguments(add):
     options.model(add)

@@ -11,8 +11,6 @@ from keras_vit.variants import PUBLISHED, cost, parse_variant
 # Columns of checkpoints; --json has every field.
 COLUMNS = ("name", "variant", "size", "classes", "top-1", "license", "cached")
 
-HELP = "list the variants with parameters and GFLOPs, and the published checkpoints"
-
 
 def add_arguments(add):
     add("--image_size", type=positive_int, default=224, help="side of the image that the GFLOPs are for")

@@ -2,18 +2,34 @@
 
 import argparse
 import difflib
-import importlib
 import os
 import pathlib
+import pkgutil
 import re
 
 from absl.flags import argparse_flags
 
-# Each is a module with HELP, `run`, and `add_arguments` or the ACTIONS that have it.
-SUBCOMMANDS = (
-    *("quickstart", "models", "finetune", "pretrain", "plan", "average", "evaluate", "fewshot", "probe"),
-    *("predict", "embed", "complete", "search", "inspect", "export", "benchmark", "weights", "data"),
-)
+# The help text of each, a module of this package with `run`, and `add_arguments` or the ACTIONS that have it.
+SUBCOMMANDS = {
+    "quickstart": "train on scanned digits, evaluate, draw, export, load back and compare",
+    "models": "list the variants with parameters and GFLOPs, and the published checkpoints",
+    "finetune": "train a model on a data set, from a checkpoint or from random weights",
+    "pretrain": "train from random weights, with or without labels",
+    "plan": "compile a training step for TPUs, without having them: memory, FLOPs, collectives",
+    "average": "average the weights of models that were trained from one start (model soups)",
+    "evaluate": "accuracy of a model on a split of a data set",
+    "fewshot": "accuracy of a simple classifier of the features of a few images per class",
+    "probe": "accuracy of a linear classifier on the features of each block, or on embeddings",
+    "predict": "classify images or folders of images, segment them, or detect objects in them",
+    "embed": "compute vectors of all images of a data set, in parts that can be split and continued",
+    "complete": "continue images below their first rows, or sample new ones, by iGPT",
+    "search": "find pictures by a picture, or by words",
+    "inspect": "figures and a report of what a model has learned and attends to",
+    "export": "write a model as SavedModel, LiteRT, ONNX, OpenVINO, Hub archive or web page",
+    "benchmark": "images per second and peak memory of a model, live and in each format",
+    "weights": "show, convert or upload a checkpoint",
+    "data": "show, check or rewrite a data set",
+}
 # What subcommands, options and fields of recipes are called in other tools. {} is the given value.
 SUBCOMMANDS_ELSEWHERE = {
     "finetune": "train fit fine_tune tune",
@@ -159,17 +175,25 @@ def version():
     return re.search(r'^__version__ = "(.+)"$', source.read_text(), re.MULTILINE)[1]
 
 
-def subcommands():
-    """Yield (name, help text, `add_arguments`), the last None for a group before its actions."""
-    for name in SUBCOMMANDS:
-        module = importlib.import_module(f"keras_vit.cli.{name}")
-        yield name, module.HELP, getattr(module, "add_arguments", None)
-        for action, (add_arguments, text) in getattr(module, "ACTIONS", {}).items():
-            yield f"{name} {action}", text, add_arguments
+def subcommand(name):
+    """Import the module of a subcommand."""
+    return pkgutil.resolve_name(f"{__package__}.{name}")
 
 
-def parser():
-    """Return the parser of all subcommands."""
+def actions(name):
+    """Yield (name, help text, `add_arguments`) of a subcommand; of a group None, before its actions."""
+    module = subcommand(name)
+    yield name, SUBCOMMANDS[name], getattr(module, "add_arguments", None)
+    for action, (add_arguments, text) in getattr(module, "ACTIONS", {}).items():
+        yield f"{name} {action}", text, add_arguments
+
+
+def parser(words=None):
+    """Return the parser of a command line.
+
+    Args:
+        words: The command line, of which only the subcommand is imported; None for a parser of all.
+    """
     top = _Parser(
         prog="keras-vit",
         description="Vision Transformers for Keras 3.",
@@ -177,11 +201,16 @@ def parser():
     )
     top.add_argument("--version", action="version", version=f"keras_vit {version()}")
     groups = {"": top.add_subparsers(dest="subcommand", metavar="SUBCOMMAND", required=True)}
-    for name, text, add_arguments in subcommands():
-        group, _, action = name.rpartition(" ")
-        subparser = groups[group].add_parser(action, help=text, description=text)
-        if add_arguments:
-            add_arguments(subparser.add_argument)
-        else:
-            groups[name] = subparser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    named = SUBCOMMANDS if words is None else [word for word in words if not word.startswith("-")][:1]
+    for subcommand_name, help_text in SUBCOMMANDS.items():
+        if subcommand_name not in named:
+            groups[""].add_parser(subcommand_name, help=help_text)
+            continue
+        for name, text, add_arguments in actions(subcommand_name):
+            group, _, action = name.rpartition(" ")
+            subparser = groups[group].add_parser(action, help=text, description=text)
+            if add_arguments:
+                add_arguments(subparser.add_argument)
+            else:
+                groups[name] = subparser.add_subparsers(dest="action", metavar="ACTION", required=True)
     return top

@@ -21,8 +21,6 @@ MIB = 2**20
 MARK = "keras-vit plan: "  # begins the lines of the other process that are for this one
 LONGEST = 10
 
-HELP = "compile a training step for TPUs, without having them: memory, FLOPs, collectives"
-
 
 def add_arguments(add):
     add("--model", help="variant such as B/16; not needed with a recipe with sizes")

@@ -18,7 +18,6 @@ from keras_vit.preprocessing.web_images import is_url
 from keras_vit.rules import one_of
 from keras_vit.writing import atomic_path, check_writable
 
-HELP = "classify images or folders of images, segment them, or detect objects in them"
 FEW = 32  # images that TensorFlow computes without a graph in less time than it traces one
 PARTIAL = ".partial"  # ends the name of the file with the rows of a command that was interrupted
 

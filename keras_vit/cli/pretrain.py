@@ -3,8 +3,6 @@
 from keras_vit.cli import options
 from keras_vit.cli.finetune import add_run
 
-HELP = "train from random weights, with or without labels"
-
 
 def add_arguments(add):
     add_run(add, "pretrain_imagenet", "pretrain_imagenet")

@@ -6,8 +6,6 @@ from keras_vit.cli.report import check_output, check_png, report, text_table
 from keras_vit.messages import redact_urls
 from keras_vit.writing import atomic_write
 
-HELP = "accuracy of a linear classifier on the features of each block, or on embeddings"
-
 
 def add_arguments(add):
     options.features(add)

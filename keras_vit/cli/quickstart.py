@@ -16,8 +16,6 @@ FORMATS = ("saved_model", "tflite", "web")
 PRECISIONS = ("float32", "dynamic_int8")  # of LiteRT: as trained, and small for phones
 SCAN = 8  # pixels a side
 
-HELP = "train on scanned digits, evaluate, draw, export, load back and compare"
-
 
 def add_arguments(add):
     add("--workdir", help="folder of the run (default: runs/quickstart-N); an unfinished one is continued")

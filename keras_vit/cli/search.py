@@ -9,8 +9,6 @@ from keras_vit.messages import listed, redact_url
 from keras_vit.names import SEARCH_ENGINES
 from keras_vit.rules import one_of, optional
 
-HELP = "find pictures by a picture, or by words"
-
 
 def _add_index_arguments(add):
     options.model(add, exported=False, required=False)

@@ -7,7 +7,6 @@ from keras_vit.cli.report import check_output, report, text_table
 from keras_vit.messages import listed
 from keras_vit.rules import one_of
 
-HELP = "show, convert or upload a checkpoint"
 # Errors in a file, by the keys of `show_checkpoint`.
 _ERRORS = {
     "only_in_file": "only in file",

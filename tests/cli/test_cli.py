@@ -30,6 +30,7 @@ from keras_vit.weights.array_files import FLOATS
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.push import PUSHED
 
+EVERY_ACTION = [action for name in parser.SUBCOMMANDS for action in parser.actions(name)]
 STATUS = """
 import sys, _keras_vit_cli
 try:
@@ -91,7 +92,7 @@ def test_the_names_in_help_texts_are_those_of_the_registries():
 
 
 def test_every_subcommand_explains_its_options(keras_vit):
-    for name, text, _ in parser.subcommands():
+    for name, text, _ in EVERY_ACTION:
         done = keras_vit(*name.split(), "--help")
         assert f"usage: keras-vit {name}" in done.stdout
         assert text in " ".join(done.stdout.split())
@@ -99,7 +100,7 @@ def test_every_subcommand_explains_its_options(keras_vit):
 
 def test_only_existing_options_fields_and_subcommands_are_suggested():
     known = set()
-    for _, _, add_arguments in parser.subcommands():
+    for _, _, add_arguments in EVERY_ACTION:
         if add_arguments:
             add_arguments(lambda *names, **_: known.update(names))
     assert {option.split()[0] for option in parser.OPTIONS_ELSEWHERE} <= known
@@ -223,7 +224,7 @@ def test_every_command_that_opens_a_model_checks_what_it_opens(command, refused,
 
 def test_every_command_that_reads_a_data_set_can_leave_out_bad_images():
     without = set()
-    for name, _, add_arguments in parser.subcommands():
+    for name, _, add_arguments in EVERY_ACTION:
         names = []
         if add_arguments:
             add_arguments(lambda *options, names=names, **_: names.extend(options))

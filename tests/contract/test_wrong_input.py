@@ -390,7 +390,8 @@ def values(paths, model):
 def _once():
     """The parser and the model are made once."""
     with pytest.MonkeyPatch.context() as changes:
-        changes.setattr(console, "parser", functools.cache(console.parser))
+        parser = console.parser()
+        changes.setattr(console, "parser", lambda words: parser)
         changes.setattr(checkpoint, "read_model", functools.cache(checkpoint.read_model))
         yield
 
