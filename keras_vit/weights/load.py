@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 import keras
 import numpy as np
@@ -164,134 +165,237 @@ def from_pretrained(
     heads = {"segmenter": segmenter, "detector": detector}
     heads |= {name: overrides.pop(name, None) for name in dense_heads.HEADED if name not in heads}
     kind = _kind(kind, heads)
-    new_head = heads.get(kind)
-    one_of(HEADS).check("head", head)
-    if kind in heads and num_classes == 0 and new_head is None:
-        raise ValueError(f"num_classes=0 removes the {kind}'s head, but kind={kind!r} needs it")
-    if head == "keep" and num_classes == 0:
-        raise ValueError("num_classes=0 removes the head, but head='keep' keeps it")
-    if isinstance(overrides.get("class_names"), str | os.PathLike):
-        overrides["class_names"] = class_names(overrides["class_names"])
-    refuse_unknown(overrides.keys() - {"dtype", "name", "trainable"})
-    known = {name: overrides[name] for name in _STORED if name in overrides}
-    has_text = kind in ("image_text", "stored")
-    if has_text and os.path.isfile(run_file := os.path.join(os.path.expanduser(source), "model.keras")):
-        source = run_file
-    if has_text and os.fspath(source).endswith(".keras"):
-        path = fetch(resolve(source), sha256=sha256, trust=trust)
-        if kind == "image_text" or holds_two_towers(path):
-            _check_no_head(num_classes, head)
-            if (pooling, representation_size) != ("auto", "auto"):
-                raise ValueError(
-                    "an image tower keeps its pooling and its representation; got "
-                    f"pooling={pooling!r}, representation_size={representation_size!r}"
-                )
-            size = {} if image_size is None else {"image_size": image_size}
-            return _two_towers_of_keras(path, {**size, **overrides})
-    if kind == "pretrainer":
-        _check_no_head(num_classes, head)
-        run = os.path.expanduser(source)
-        files = (os.path.join(run, name) for name in ("pretrainer.keras", "model.keras"))
-        file = next(filter(os.path.isfile, files), os.fspath(source))
-        if file.endswith(".keras"):
-            if image_size is not None or overrides or (pooling, representation_size) != ("auto", "auto"):
-                raise ValueError("a .keras file of a pretrainer is loaded as it is; got other options")
-            return read_model(fetch(resolve(file), sha256=sha256, trust=trust), kind)
-    words = kind == "detector" and (new_head or {}).get("text") == "stored"
-    read_kind = "stored" if words else kind
-    checkpoint = read_checkpoint(source, kind=read_kind, variant=variant, sha256=sha256, trust=trust, **known)
+    request = _Request(
+        *(source, kind, heads.get(kind), overrides, image_size, num_classes, pooling),
+        *(representation_size, head, variant, sha256, trust),
+    )
+    request.check()
+    if (model := _whole_model(request)) is not None:
+        return model
+    checkpoint = _stored_model(request)
+    plan = _plan(checkpoint, request)
+    encoder, model = _build(checkpoint, plan, request)
+    if check_finite and (bad := not_finite(checkpoint)):
+        raise ValueError(
+            f"{checkpoint.path} holds NaN or infinity in {listed(bad)}; the file is damaged, or its "
+            "training diverged"
+        )
+    _fill(checkpoint, plan, encoder, model, request)
+    return model
 
-    def read_tokenizer(**options):
-        # No digest covers the tokenizer's files.
-        return None if sha256 else read_text_preprocessing(resolve(source), **options)
 
-    if words:
-        new_head = dense_heads.with_stored_text(checkpoint, new_head, read_tokenizer)
-    if new_head is not None and dense_heads.stored_kind(checkpoint) == kind:
-        new_head = dense_heads.HEADED[kind].with_stored(checkpoint.around[1], new_head)
-    if kind == "pretrainer" or checkpoint.model_options:
-        _check_no_head(num_classes, head)
-        num_classes = 0
+@dataclasses.dataclass
+class _Request:
+    """The arguments of `from_pretrained`.
+
+    Attributes:
+        new_head: Arguments of a model with a head around the encoder, of the class of `kind`, or None.
+        options: Other arguments of `VisionTransformer`.
+    """
+
+    source: Path
+    kind: str
+    new_head: dict | None
+    options: dict
+    image_size: Size | None
+    num_classes: int | None
+    pooling: str | None
+    representation_size: int | str | None
+    head: str
+    variant: str | None
+    sha256: str | None
+    trust: bool
+
+    def check(self):
+        """Raise ValueError for arguments that contradict each other; read the class names of a file."""
+        one_of(HEADS).check("head", self.head)
+        if self.kind in dense_heads.HEADED and self.num_classes == 0 and self.new_head is None:
+            raise ValueError(f"num_classes=0 removes the {self.kind}'s head, but kind={self.kind!r} needs it")
+        if self.head == "keep" and self.num_classes == 0:
+            raise ValueError("num_classes=0 removes the head, but head='keep' keeps it")
+        if isinstance(self.options.get("class_names"), str | os.PathLike):
+            self.options["class_names"] = class_names(self.options["class_names"])
+        refuse_unknown(self.options.keys() - {"dtype", "name", "trainable"})
+
+    def check_without_head(self):
+        if self.num_classes or self.head != "auto":
+            raise ValueError("a model with a text tower or a decoder has no head; got num_classes or head")
+
+    @property
+    def keeps_representation(self):
+        return (self.pooling, self.representation_size) == ("auto", "auto")
+
+    def fetched(self, file):
+        """The local path of a file."""
+        return fetch(resolve(file), sha256=self.sha256, trust=self.trust)
+
+    def tokenizer(self, **options):
+        """The `TextPreprocessing` next to the file; None under a digest, which does not cover its files."""
+        return None if self.sha256 else read_text_preprocessing(resolve(self.source), **options)
+
+
+class _Plan(NamedTuple):
+    """The model to build from a checkpoint.
+
+    Attributes:
+        config: Arguments of the `VisionTransformer`.
+        headed: Kind of the stored model with a head that is built, or None.
+        names: The class names of the stored head, or those asked for.
+        grid: The stored grid of the position table, or None.
+    """
+
+    config: dict
+    headed: str | None
+    names: tuple | None
+    grid: tuple | None
+
+
+def _whole_model(request):
+    """The model of a `.keras` file with two towers, or of training without labels; None for other sources."""
+    run = os.path.expanduser(request.source)
+    files = {"image_text": ("model.keras",), "stored": ("model.keras",)}
+    files["pretrainer"] = ("pretrainer.keras", "model.keras")
+    files = [os.path.join(run, name) for name in files.get(request.kind, ())]
+    if not files:
+        return None
+    request.source = next(filter(os.path.isfile, files), os.fspath(request.source))
+    if request.kind == "pretrainer":
+        request.check_without_head()
+    if not request.source.endswith(".keras"):
+        return None
+    path = request.fetched(request.source)
+    if request.kind == "pretrainer":
+        if request.image_size is not None or request.options or not request.keeps_representation:
+            raise ValueError("a .keras file of a pretrainer is loaded as it is; got other options")
+        return read_model(path, request.kind)
+    if request.kind == "stored" and not holds_two_towers(path):
+        return None
+    request.check_without_head()
+    if not request.keeps_representation:
+        raise ValueError(
+            "an image tower keeps its pooling and its representation; got "
+            f"pooling={request.pooling!r}, representation_size={request.representation_size!r}"
+        )
+    size = {} if request.image_size is None else {"image_size": request.image_size}
+    return _two_towers_of_keras(path, {**size, **request.options})
+
+
+def _stored_model(request):
+    """The `StoredModel` of a source; arguments of a new head are completed by those of the stored one."""
+    has_stored_text = request.kind == "detector" and (request.new_head or {}).get("text") == "stored"
+    checkpoint = read_checkpoint(
+        request.source,
+        kind="stored" if has_stored_text else request.kind,
+        variant=request.variant,
+        sha256=request.sha256,
+        trust=request.trust,
+        **{name: request.options[name] for name in _STORED if name in request.options},
+    )
+    if has_stored_text:
+        request.new_head = dense_heads.with_stored_text(checkpoint, request.new_head, request.tokenizer)
+    is_stored = dense_heads.stored_kind(checkpoint) == request.kind
+    if request.new_head is not None and is_stored:
+        request.new_head = dense_heads.HEADED[request.kind].with_stored(
+            checkpoint.around[1], request.new_head
+        )
+    if request.new_head is None and request.kind in dense_heads.HEADED and not is_stored:
+        raise ValueError(
+            f"{checkpoint.path}: expected a {request.kind}'s file, or its head in {request.kind}={{…}}"
+        )
+    if request.kind == "pretrainer" or checkpoint.model_options:
+        request.check_without_head()
+        request.num_classes = 0
+    if request.kind != "pretrainer":
+        _remove(checkpoint.arrays, "prediction/")  # of an ImageGPT
+    return checkpoint
+
+
+def _plan(checkpoint, request):
+    """The `_Plan` of a model: the stored arguments, and those that are asked for."""
     stored = checkpoint.arguments
-    stored_grid = stored.pop("position_grid", None)
-    overrides.pop("position_grid", None)
-
-    config = {**stored, **overrides}
-    if pooling != "auto":
-        config["pooling"] = pooling
-        if pooling != stored["pooling"] and "class_token" not in overrides:
+    grid = stored.pop("position_grid", None)
+    request.options.pop("position_grid", None)
+    config = {**stored, **request.options}
+    if request.pooling != "auto":
+        config["pooling"] = request.pooling
+        if request.pooling != stored["pooling"] and "class_token" not in request.options:
             config.pop("class_token", None)
-    if representation_size != "auto":
-        config["representation_size"] = representation_size
+    if request.representation_size != "auto":
+        config["representation_size"] = request.representation_size
     headed, names = dense_heads.stored_kind(checkpoint), None
-    if new_head is None and kind in heads and headed != kind:
-        raise ValueError(f"{checkpoint.path}: expected a {kind}'s file, or its head in {kind}={{…}}")
     if headed:
-        stored_around = checkpoint.around[1] if checkpoint.around else {}
-        names = config.pop("class_names", None) or stored_around.get("class_names")
-        if new_head is None and (num_classes == 0 or kind == "classifier"):
+        names = config.pop("class_names", None) or checkpoint.around[1].get("class_names")
+        if request.new_head is None and (request.num_classes == 0 or request.kind == "classifier"):
             headed = dense_heads.drop_head(checkpoint.arrays)
-            config["num_classes"] = num_classes or None
-    elif new_head is not None:
+            config["num_classes"] = request.num_classes or None
+    elif request.new_head is not None:
         config["num_classes"] = None
-    elif num_classes is not None:
-        config["num_classes"] = num_classes or None
-    if new_head is not None and stored.get("norm_after_pooling") and stored["pooling"] == "token":
+    elif request.num_classes is not None:
+        config["num_classes"] = request.num_classes or None
+    if request.new_head is not None and stored.get("norm_after_pooling") and stored["pooling"] == "token":
         config["norm_after_pooling"] = stored["norm_after_pooling"] = False
         _norm_all_tokens(checkpoint)
-    if image_size is not None:
-        config["image_size"] = image_size
-        config["max_num_patches"] = overrides.get("max_num_patches")
+    _plan_size(config, grid, checkpoint, request)
+    if config["num_classes"] != stored["num_classes"]:
+        for name in {"class_names", "task", "split_seed"} - request.options.keys():
+            config.pop(name, None)
+    if "preprocessing" not in request.options:
+        config["preprocessing"] = _preprocessing(config, stored)
+    return _Plan(config, headed, names, grid)
+
+
+def _plan_size(config, grid, checkpoint, request):
+    """Set the options of a configuration that depend on the image size."""
+    if request.image_size is not None:
+        config["image_size"] = request.image_size
+        config["max_num_patches"] = request.options.get("max_num_patches")
     elif config.get("max_num_patches"):
         config["image_size"] = DYNAMIC_SIZE
     elif "image_size" not in config:
         raise ValueError(
             f"{checkpoint.path}: without a position table the image size is unknown; give image_size"
         )
-    if config.get("max_num_patches") and not (checkpoint.configuration or stored.get("max_num_patches")):
-        config["position_interpolation"] = overrides.get("position_interpolation")  # None: that of NaFlex
-    if is_dynamic(config["image_size"]) or (image_size is None and checkpoint.resizes_at_call):
-        config["position_grid"] = stored_grid
-    if config["num_classes"] != stored["num_classes"]:
-        for name in {"class_names", "task", "split_seed"} - overrides.keys():
-            config.pop(name, None)
-    if "preprocessing" not in overrides:
-        config["preprocessing"] = _preprocessing(config, stored)
+    is_packed = checkpoint.configuration or checkpoint.arguments.get("max_num_patches")
+    if config.get("max_num_patches") and not is_packed:
+        config["position_interpolation"] = request.options.get("position_interpolation")  # None: NaFlex's
+    if is_dynamic(config["image_size"]) or (request.image_size is None and checkpoint.resizes_at_call):
+        config["position_grid"] = grid
 
+
+def _build(checkpoint, plan, request):
+    """The encoder, and the model that it is or is in, with new weights."""
     with named(checkpoint.path):
-        encoder = model = VisionTransformer.from_config(config)
-        if new_head is not None:
-            model = dense_heads.HEADED[kind](encoder, **new_head)
-        elif headed:
+        encoder = model = VisionTransformer.from_config(plan.config)
+        if request.new_head is not None:
+            model = dense_heads.HEADED[request.kind](encoder, **request.new_head)
+        elif plan.headed:
+            is_asked = "class_names" in request.options
             model = dense_heads.headed(
-                checkpoint, encoder, num_classes, names, read_tokenizer, "class_names" in overrides
+                checkpoint, encoder, request.num_classes, plan.names, request.tokenizer, is_asked
             )
-        elif kind == "pretrainer":
+        elif request.kind == "pretrainer":
             options = checkpoint.model_options
             model = MaskedAutoencoder(encoder, **options) if options else ImageGPT(encoder)
         elif checkpoint.model_options:
             model = image_text_model(encoder, **checkpoint.model_options)
-            model.text_preprocessing = read_tokenizer(default=tokenizer_family(checkpoint))
-    arrays = checkpoint.arrays
-    if kind != "pretrainer":
-        _remove(arrays, "prediction/")  # of an ImageGPT
-    if check_finite and (bad := not_finite(checkpoint)):
-        raise ValueError(
-            f"{checkpoint.path} holds NaN or infinity in {listed(bad)}; the file is damaged, or its "
-            "training diverged"
-        )
-    reset = _drop(arrays, encoder, stored, head)
-    if new_head is not None:
-        reset += dense_heads.reset_head(checkpoint, model, names, head)
-    elif headed:
-        reset += dense_heads.reset_classes(checkpoint, model, head)
+            model.text_preprocessing = request.tokenizer(default=tokenizer_family(checkpoint))
+    return encoder, model
+
+
+def _fill(checkpoint, plan, encoder, model, request):
+    """Adapt the arrays of a checkpoint to a model and assign them."""
+    arrays, stored = checkpoint.arrays, checkpoint.arguments
+    reset = _drop(arrays, encoder, stored, request.head)
+    if request.new_head is not None:
+        reset += dense_heads.reset_head(checkpoint, model, plan.names, request.head)
+    elif plan.headed:
+        reset += dense_heads.reset_classes(checkpoint, model, request.head)
     unread = {layer.name for layer in encoder.layers} - {layer.name for layer in model.layers}
-    for name in unread if model.kind in heads else ():
+    for name in unread if model.kind in dense_heads.HEADED else ():
         _remove(arrays, f"{name}/")  # such as the blocks after the last one that the head reads
-    _resize(arrays, encoder, stored, stored_grid)
+    _resize(arrays, encoder, stored, plan.grid)
     _assign(checkpoint, model, reset)
     model.initial_weights = tuple(reset)
-    return model
 
 
 def _kind(kind, heads):
@@ -302,11 +406,6 @@ def _kind(kind, heads):
     if len(chosen) > 1:
         raise ValueError(f"expected one kind of model; got arguments for {' and '.join(sorted(chosen))}")
     return chosen.pop() if chosen else kind
-
-
-def _check_no_head(num_classes, head):
-    if num_classes or head != "auto":
-        raise ValueError("a model with a text tower or a decoder has no head; got num_classes or head")
 
 
 def _two_towers_of_keras(path, options):
