@@ -78,7 +78,7 @@ class SigmoidCrossEntropy(_CrossEntropy):
     """Binary cross-entropy of sigmoid(logits), summed over the classes.
 
     Args:
-        label_smoothing: As of `SoftmaxCrossEntropy`.
+        label_smoothing: As for `SoftmaxCrossEntropy`.
         indices: Whether labels may be class indices; False: only rows with a number in [0, 1] for each class.
         reduction: As of Keras's losses; by default the mean weighted with the samples' weights.
 

@@ -164,7 +164,7 @@ def field(rule, doc="", **options):
     Args:
         rule: What `check_fields` checks.
         doc: A line of documentation.
-        **options: As of `dataclasses.field`, such as `default`.
+        **options: As for `dataclasses.field`, such as `default`.
     """
     return dataclasses.field(metadata={"rule": rule, "doc": doc}, **options)
 

@@ -93,7 +93,7 @@ class DetectionOutputs(RowOutputs):
         return np.concatenate([(low + high) / 2, high - low, outputs["logits"]], axis=-1)
 
     def problem(self, bounds, row, images, live):
-        """As of `RowOutputs`, by the mean difference.
+        """As in `RowOutputs`, by the mean difference.
 
         Patches compete for an object, and a little rounding changes much where two are equally good.
         """

@@ -23,7 +23,7 @@ def add_images(index, model, states, on_bad_image="fail", engine=None):
         model: A VisionTransformer or ImageTextModel.
         states: As `ImageIndex.changed` returns it.
         on_bad_image: "fail", or "skip" unreadable images.
-        engine: As of `ImageIndex.build`.
+        engine: As for `ImageIndex.build`.
 
     Returns:
         List of the paths of skipped images.

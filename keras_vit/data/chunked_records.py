@@ -67,7 +67,7 @@ class ChunkedRecords:
         return sum(self.counts)
 
     def training_records(self, seed, first_step, steps, batch_size, slots=None):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         slots = range(batch_size) if slots is None else slots
         lanes = lane_count(batch_size, len(self))
         own = positions(first_step, steps, batch_size, slots)
@@ -87,11 +87,11 @@ class ChunkedRecords:
         return of_length(parsed(tf.data.Dataset.zip((own, groups.unbatch())), self.parse), own.cardinality())
 
     def evaluation_records(self):
-        """As of `IndexedSamples`, in the order of the chunks, several interleaved."""
+        """As in `IndexedSamples`, in the order of the chunks, several interleaved."""
         return of_length(samples.interleaved(self.read, self.counts, self.parse), len(self))
 
     def numbered_records(self, start, stop):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         before = np.cumsum([0, *self.counts[:-1]])
         firsts, counts = np.maximum(start - before, 0), np.minimum(stop - before, self.counts)
         used = np.flatnonzero(firsts < counts)
@@ -108,16 +108,16 @@ class ChunkedRecords:
         return samples.interleaved(read, counts, parse)
 
     def place(self, index):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         return f"sample {index}"
 
     def content(self, index):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         [(_, image, _)] = self.numbered_records(index, index + 1).as_numpy_iterator()
         return image
 
     def stored(self):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         for number, image, _ in self.numbered_records(0, len(self)).as_numpy_iterator():
             yield functools.partial(self.place, number), functools.partial(bytes, image), check_image
 

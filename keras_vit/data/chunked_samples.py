@@ -46,7 +46,7 @@ class ChunkedSamples:
 
     @property
     def label_values(self):
-        """As of `MapReader`; None without maps."""
+        """As in `MapReader`; None without maps."""
         return self.reader and self.reader.label_values
 
     def take(self, indices):
@@ -56,15 +56,15 @@ class ChunkedSamples:
         return dataclasses.replace(self, rows=self.rows[indices], labels=labels)
 
     def training_records(self, *args, **options):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         return self._waiting(self._chunked().training_records(*args, **options), 2 * MAX_LANES)
 
     def evaluation_records(self):
-        """As of `ChunkedRecords`."""
+        """See `ChunkedRecords`."""
         return self._waiting(self._chunked().evaluation_records(), OPEN_FILES)
 
     def numbered_records(self, start, stop):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         labels = self.labels and self.labels[start:stop]
         own = dataclasses.replace(self, rows=self.rows[start:stop], labels=labels)
         parse = own._parser()
@@ -73,18 +73,18 @@ class ChunkedSamples:
         return self._waiting(interleaved(chunked.read, chunked.counts, chunked.parse), OPEN_FILES)
 
     def place(self, index):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         chunk, *place = self.rows[index].tolist()
         return self.name(self.shards[chunk], place)
 
     def content(self, index):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         columns = self.columns[:1]
         [(_, found)] = self.read(self.shards[self.rows[index, 0]], columns, self.rows[index : index + 1, 1:])
         return bytes(found[columns[0]][0])
 
     def stored(self):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         functions = check_image, *([self.reader.read] if self.reader else [])
         used, starts = np.unique(self.rows[:, 0], return_index=True)
         for chunk, places in zip(used, np.split(self.rows[:, 1:], starts[1:])):

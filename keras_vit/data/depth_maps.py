@@ -169,7 +169,7 @@ class DepthSamples(MapSamples):
         images: Paths (str) or file contents (bytes), all of one kind.
         depths: Paths or contents of files, of the sizes of the images.
         reader: A `DepthReader`.
-        exif: As of `Samples`.
+        exif: As for `Samples`.
 
     Example:
         >>> files = io.BytesIO(), io.BytesIO()

@@ -255,7 +255,7 @@ def read_table(path, rows, accepts, expected):
 
     Args:
         path: Of the table, for messages.
-        rows: As of `read_csv`.
+        rows: As for `read_csv`.
         accepts: A function from the names of the columns to whether they are as expected.
         expected: The names in words.
 

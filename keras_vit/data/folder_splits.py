@@ -114,7 +114,7 @@ def split_fields(splits, stated_by, seed):
     Args:
         splits: Samples by split.
         stated_by: By split the names of folders or files that state it, relative to the root.
-        seed: As of `hold_out_missing`.
+        seed: As for `hold_out_missing`.
 
     Example:
         >>> split_fields({"test": ["a.png"]}, {"test": ["images/test"]}, None)

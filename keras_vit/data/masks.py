@@ -29,8 +29,8 @@ class MaskReader(MapReader):
 
     Args:
         values: The class of each of 256 values of a mask, 255 for those to ignore; None: the value itself.
-        colors: As of `read_mask`.
-        red: As of `read_mask`.
+        colors: As for `read_mask`.
+        red: As for `read_mask`.
 
     Example:
         >>> png = tf.io.encode_png(tf.constant([[[0], [2]]], tf.uint8))
@@ -62,8 +62,8 @@ class MaskSamples(MapSamples):
     Args:
         images: Paths (str) or file contents (bytes), all of one kind.
         masks: Paths or contents of PNG files, of the sizes of the images.
-        values, colors: As of `MaskReader`.
-        exif: As of `Samples`.
+        values, colors: As for `MaskReader`.
+        exif: As for `Samples`.
 
     Example:
         >>> png = tf.io.encode_png(tf.constant([[[0], [2]]], tf.uint8)).numpy()

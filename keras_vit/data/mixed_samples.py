@@ -104,7 +104,7 @@ class MixedSamples:
         return shares
 
     def training_records(self, seed, first_step, steps, batch_size, slots=None):
-        """As of `IndexedSamples`.
+        """See `IndexedSamples`.
 
         Raises:
             ValueError: as `shares`.
@@ -130,12 +130,12 @@ class MixedSamples:
         return records.apply(tf.data.experimental.assert_cardinality(own.cardinality()))
 
     def evaluation_records(self):
-        """As of `IndexedSamples`, one source after another."""
+        """As in `IndexedSamples`, one source after another."""
         records = [part.relabeled(part.samples.evaluation_records()) for part in self.parts]
         return functools.reduce(tf.data.Dataset.concatenate, records)
 
     def numbered_records(self, start, stop):
-        """As of `IndexedSamples`, one source after another."""
+        """As in `IndexedSamples`, one source after another."""
         records = []
         for part, before in self._parts():
             own = max(start - before, 0), min(stop - before, len(part.samples))
@@ -146,17 +146,17 @@ class MixedSamples:
         return functools.reduce(tf.data.Dataset.concatenate, records)
 
     def place(self, index):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         samples, index = self._sample(index)
         return samples.place(index)
 
     def content(self, index):
-        """As of `IndexedSamples`."""
+        """See `IndexedSamples`."""
         samples, index = self._sample(index)
         return samples.content(index)
 
     def stored(self):
-        """As of `IndexedSamples`, one source after another."""
+        """As in `IndexedSamples`, one source after another."""
         return itertools.chain.from_iterable(part.samples.stored() for part in self.parts)
 
     def take(self, indices):

@@ -20,7 +20,7 @@ class Readable(NamedTuple):
         numbers: The numbers of the samples, int64 (batch,).
         inputs: The model input: float32 (batch, height, width, channels), or a dict of packed patches.
         sizes: The heights and widths of the images as they are shown, int32 (batch, 2).
-        labels: As of `evaluation_batches`; 0 in place of a map and of boxes.
+        labels: As for `evaluation_batches`; 0 in place of a map and of boxes.
     """
 
     numbers: np.ndarray
@@ -76,7 +76,7 @@ def readable_files(paths, preprocessing, batch_size, first=0):
 
     Args:
         paths: Of image files.
-        preprocessing, batch_size: As of `readable_batches`.
+        preprocessing, batch_size: As for `readable_batches`.
         first: The number of the first file.
 
     Yields:

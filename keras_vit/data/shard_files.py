@@ -25,7 +25,7 @@ def split_shards(argument, suffix):
     its name and the folders within that of the argument count, which all parts of the argument share.
 
     Args:
-        argument: As of `shards_of`; or a dict from paths to splits.
+        argument: As for `shards_of`; or a dict from paths to splits.
         suffix: Such as ".tar".
     """
     if isinstance(argument, dict):

@@ -39,7 +39,7 @@ class TarSamples(IndexedSamples):
 
     @property
     def label_values(self):
-        """As of `MapReader`; None without maps."""
+        """As in `MapReader`; None without maps."""
         return self.reader and self.reader.label_values
 
     def take(self, indices):

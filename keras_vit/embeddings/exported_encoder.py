@@ -56,7 +56,7 @@ class ExportedEncoder:
         name: A name in `EXPORT_FORMATS`.
 
     Attributes:
-        shapes, preprocessing: As of `Encoder`; the pixels are in [0, 1].
+        shapes, preprocessing: As for `Encoder`; the pixels are in [0, 1].
 
     Raises:
         ValueError: for other outputs, or a model that cannot be exported in the format.
@@ -86,7 +86,7 @@ class ExportedEncoder:
         self._format.check(self._job)
 
     def __call__(self, inputs):
-        """As of `Encoder`."""
+        """See `Encoder`."""
         images = filled(inputs, self._batch_size)
         output = check_finite(np.asarray(self._exported.main_output(images), "float32"))[: len(inputs)]
         if self._is_pooled:

@@ -32,7 +32,7 @@ class Muon(AdamW):
     AdamW.
 
     Args:
-        learning_rate, weight_decay, layer_decay, use_ema, …: As of `AdamW`.
+        learning_rate, weight_decay, layer_decay, use_ema, …: As for `AdamW`.
         momentum: Of the kernels, with Nesterov's step, in [0, 1).
         newton_schulz_steps: Number of Newton–Schulz iterations.
         iteration_dtype: The dtype of these: "bfloat16" or "float32".

@@ -148,7 +148,7 @@ class TensorFlowDevices:
         Args:
             batches: A function (worker, workers) → tf.data.Dataset of that worker's part of each batch.
             batch_size: The global batch size.
-            accumulation_steps: As of `sharding.Devices`; the steps divide batches of any size.
+            accumulation_steps: As for `sharding.Devices`; the steps divide batches of any size.
         """
         from keras_vit.data.batches import filled_up
 

@@ -61,7 +61,7 @@ def padded(pixels, size_of, value=0):
     """Pad images below and to the right.
 
     Args:
-        pixels: As of `resize`.
+        pixels: As for `resize`.
         size_of: Function of a height and a width to those of the padded image.
         value: Of the padding.
 
@@ -83,7 +83,7 @@ def resize_and_crop(pixels, preprocessing):
     ones, only the crop is computed: with TensorFlow the same pixels, to 1e-3 of 255.
 
     Args:
-        pixels, preprocessing: As of `resize`.
+        pixels, preprocessing: As for `resize`.
 
     Returns:
         float32 (…, height, width, channels) at `image_size`.
@@ -114,7 +114,7 @@ def _resized_array(pixels, axes, preprocessing):
     """Resize arrays, of which a part is kept.
 
     Args:
-        pixels, preprocessing: As of `resize`.
+        pixels, preprocessing: As for `resize`.
         axes: The axes of height and width.
 
     Returns:

@@ -67,7 +67,7 @@ class IvfPq:
 
     @staticmethod
     def build(vectors, path, earlier=None):
-        """As of `Hnsw`."""
+        """See `Hnsw`."""
         faiss = _faiss()
         file = _fitted(vectors) if earlier is None else faiss.read_index(str(earlier))
         for chunk in _chunks(file.ntotal, len(vectors)):
@@ -76,7 +76,7 @@ class IvfPq:
 
     @staticmethod
     def open(path):
-        """As of `Hnsw`."""
+        """See `Hnsw`."""
         faiss = _faiss()
         file = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
         file.nprobe = min(CELLS_READ, file.nlist)

@@ -34,7 +34,7 @@ def near_duplicates(
     Args:
         index: `ImageIndex`.
         threshold: A cosine, above 0 and at most 1.
-        conditions: As of `ImageIndex.query`.
+        conditions: As for `ImageIndex.query`.
 
     Returns:
         List of groups of two images or more: (path, cosine to the first image of the group), in the order in

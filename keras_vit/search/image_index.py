@@ -216,7 +216,7 @@ class ImageIndex:
         Args:
             queries: An array (queries, size).
             count: Number of rows for each query.
-            conditions: As of `query`.
+            conditions: As for `query`.
 
         Returns:
             (rows, cosines), each (queries, count or the number of images), the most similar first.

@@ -101,10 +101,10 @@ class Depth(HeadedTask):
         return scoring.DepthPredictions.of(outputs, labels, model.quantity, **limits)
 
     def rows(self, model, paths, inputs, top, windows=False, write=None):
-        """As of `LabelTask`, with the minimum, median and maximum of each channel as `values`.
+        """As in `LabelTask`, with the minimum, median and maximum of each channel as `values`.
 
         Args:
-            model, paths, inputs: As of `LabelTask`.
+            model, paths, inputs: As for `LabelTask`.
             top: Not used.
             windows: Whether to compute images in windows at their own scale; otherwise each is resized to the
                 model's size, if it has one.

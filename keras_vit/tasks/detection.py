@@ -60,12 +60,12 @@ class Detection(HeadedTask):
         return concatenate(predictions)
 
     def rows(self, model, paths, inputs, top, threshold=SHOWN, iou=None, write=None):
-        """As of `LabelTask`, with `objects` in place of `classes`: their scores, and sides in pixels.
+        """As in `LabelTask`, with `objects` in place of `classes`: their scores, and sides in pixels.
 
         The `width` and `height` of the image are there, too.
 
         Args:
-            model, paths, inputs: As of `LabelTask`.
+            model, paths, inputs: As for `LabelTask`.
             top: The maximum number of objects.
             threshold: The least score of an object.
             iou: The largest IoU of two objects; None for any, but 0.7 for those that `write` gets.
@@ -116,7 +116,7 @@ class Detection(HeadedTask):
             self.label.check(rows[np.newaxis], description.num_classes)
 
     def compared(self, reference, outputs, labels, description):
-        """As of `LabelTask`; the agreement is the F1 of the objects with a score of at least 0.3."""
+        """As in `LabelTask`; the agreement is the F1 of the objects with a score of at least 0.3."""
         prepare, sizes = description.preprocessing, [(2**10, 2**10)] * len(reference)
         both = (best_detections(rows, sizes, prepare) for rows in (reference, outputs))
         agreement = scoring.agreement(*both, SHOWN)
@@ -134,7 +134,7 @@ def object_rows(model, paths, inputs, found, iou, drawn, write):
     """Yield the rows of `Detection.rows`.
 
     Args:
-        model, paths, inputs, write: As of `Detection.rows`.
+        model, paths, inputs, write: As for `Detection.rows`.
         found: The `Detections`, or `Instances`, in each image.
         iou, drawn: The largest IoU of two boxes in a row, and in what `write` gets; None for any.
     """

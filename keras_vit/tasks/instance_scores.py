@@ -44,7 +44,7 @@ class MaskPredictions(DetectionPredictions):
     that its size does not depend on that of the images.
 
     Args:
-        counts, detections, truth, num_classes: As of `DetectionPredictions`.
+        counts, detections, truth, num_classes: As for `DetectionPredictions`.
         areas: int64 (rows of `detections`,), the pixels of each mask.
         ious: float64, image by image the IoU of each detection with each object of the image.
 

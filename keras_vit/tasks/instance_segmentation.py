@@ -20,7 +20,7 @@ class InstanceSegmentation(Segmentation):
         model.query_predictions()
 
     def rows(self, model, paths, inputs, top, threshold=SHOWN, iou=None, things=None, write=None):
-        """As of `Detection`, with `Instances` for `write`; `things` are the classes that have objects."""
+        """As in `Detection`, with `Instances` for `write`; `things` are the classes that have objects."""
         objects = (model.instances([image], threshold, top, things)[0] for image in inputs)
         return object_rows(model, paths, inputs, objects, iou, iou, write)
 

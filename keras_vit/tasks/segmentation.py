@@ -75,10 +75,10 @@ class Segmentation(HeadedTask):
     reads_images = True
 
     def rows(self, model, paths, inputs, top, windows=False, write=None):
-        """As of `LabelTask`, with the `fraction` of the pixels of each of the most frequent classes.
+        """As in `LabelTask`, with the `fraction` of the pixels of each of the most frequent classes.
 
         Args:
-            model, paths, inputs, top: As of `LabelTask`.
+            model, paths, inputs, top: As for `LabelTask`.
             windows: Whether to compute images in windows at their own scale; otherwise each is resized to the
                 model's size, if it has one.
             write: A function of a path, the image and its class map, or None.

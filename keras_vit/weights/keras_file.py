@@ -177,7 +177,7 @@ def stored_arrays(whole, model, store, names):
     Args:
         whole: The model in the file, perhaps of `without_values`.
         model: It, or a model in it.
-        store, names: As of `opened`.
+        store, names: As for `opened`.
 
     Returns:
         StoredArrays; None unless the file holds exactly the variables of the model with their shapes.

@@ -185,7 +185,7 @@ class ModelFiles:
 
         Args:
             indices: Those of the sources.
-            weights: As of `average_models`, for these models.
+            weights: As for `average_models`, for these models.
         """
         parts = check_weights(weights, len(indices))
         parts = [part / max(parts) for part in parts]  # Products and sums then neither overflow nor vanish.

@@ -48,7 +48,7 @@ def apply_rand_augment(layer, images, seed):
         layer: `keras.layers.RandAugment`.
         images: float32 (batch, height, width, 3) in the layer's `value_range`; all of a batch get the
             same operations.
-        seed: As of `apply_layer`.
+        seed: As for `apply_layer`.
 
     Returns:
         float32, the shape of `images`.

@@ -274,7 +274,7 @@ def scaled_place(seed, shape, preprocessing, jitter):
     """Where `random_scale` puts which part of an image.
 
     Args:
-        seed, preprocessing, jitter: As of `random_scale`.
+        seed, preprocessing, jitter: As for `random_scale`.
         shape: The image's (height, width), int32 (2,).
 
     Returns:

@@ -88,7 +88,7 @@ def decode_window(encoded, window, exif=True):
     so a few more columns are decoded and dropped.
 
     Args:
-        encoded, exif: As of `decode`.
+        encoded, exif: As for `decode`.
         window: A function from the image's (height, width) to (top, left, height, width), int32 (4,).
 
     Returns:

@@ -54,8 +54,8 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
             Where these state no split, the folder of an image does. An image that several of them have is
             one sample with all objects. Names of classes are in these files; of categories that are numbers,
             `classes.txt` has a name per line.
-        files: As of `visible_files`.
-        on_bad_image: As of `load_dataset`; it is for images that cannot be read and for wrong boxes.
+        files: As for `visible_files`.
+        on_bad_image: As for `load_dataset`; it is for images that cannot be read and for wrong boxes.
         seed: Of the split.
 
     Returns:

@@ -25,8 +25,8 @@ def load_caption_folder(root, files, *, on_bad_image="fail", seed=0):
             each line): `file_name`, the path of an image relative to the table's folder, and `text`, its
             caption. An image with several captions has several rows. The split of an image is its `split` in
             the table, else its folder train, val or test, else train.
-        files: As of `visible_files`.
-        on_bad_image, seed: As of `load_dataset`.
+        files: As for `visible_files`.
+        on_bad_image, seed: As for `load_dataset`.
 
     Returns:
         (the paths of the files that are used, fields of a `Dataset` with `texts`). There are no classes: a

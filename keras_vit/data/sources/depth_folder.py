@@ -48,8 +48,8 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
             of one or several channels, such as surface normals. `depth.json` has any arguments of
             `depth_maps.DepthReader`: as {"scale": 1000, "unit": "m"} for PNG files in millimeters. Without
             it floating-point numbers are depths in their own unit, and integers are refused.
-        files: As of `visible_files`.
-        on_bad_image: As of `load_dataset`; it is for images and depth maps that cannot be read, and for
+        files: As for `visible_files`.
+        on_bad_image: As for `load_dataset`; it is for images and depth maps that cannot be read, and for
             depth maps without a measurement.
         seed: Of the split.
 

@@ -137,7 +137,7 @@ def depth_scene(scans, labels, seed):
     The size of a digit is inverse to its distance, the nearer one is in front, and what is farther is darker.
 
     Args:
-        scans, labels, seed: As of `scene`.
+        scans, labels, seed: As for `scene`.
 
     Returns:
         uint8 (32, 32, 3) and uint16 (32, 32), the distances in millimeters.

@@ -52,7 +52,7 @@ def load_folder(
             tasks the table has a column for each class (0 or 1) or each target (a number) in place of
             `label`. For labels with a folder of their own, see the module of `data/sources` that their kind
             names, as `mask_folder`; with `texts` see `caption_folder.load_caption_folder`.
-        task, on_bad_image, seed, texts, labels: As of `load_dataset`.
+        task, on_bad_image, seed, texts, labels: As for `load_dataset`.
 
     Returns:
         dict of `class_names`, `splits`, `bad_images`, `ignored_files` and `empty_folders`, as of `Dataset`.

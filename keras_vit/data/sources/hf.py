@@ -26,7 +26,7 @@ def load_hf(argument, **options):
 
     Args:
         argument: ORG/NAME[@REVISION][/CONFIG].
-        options: As of `load_parquet` or `load_webdataset`.
+        options: As for `load_parquet` or `load_webdataset`.
 
     Returns:
         As these; the `version` is the commit.

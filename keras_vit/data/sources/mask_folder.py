@@ -69,8 +69,8 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
             per line, for the values from 0 on, with "-" for values to ignore; or on each line a name, a tab
             and its value (0 to 255) or, for masks in color, its color (#rrggbb). Without it the classes are
             the numbers from 0 to the largest in a mask. 255 is ignored unless a line has this value.
-        files: As of `visible_files`.
-        on_bad_image: As of `load_dataset`; it is for images and masks that cannot be read.
+        files: As for `visible_files`.
+        on_bad_image: As for `load_dataset`; it is for images and masks that cannot be read.
         seed: Of the split.
 
     Returns:

@@ -28,9 +28,9 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
     Args:
         name: NAME*WEIGHT + NAME*WEIGHT, with names as of `load_dataset` and positive numbers, 1 where none is
             given; or the name of one data set.
-        classes, task, texts, labels: As of `load_dataset`.
-        fields: As of `load_dataset`, for all tar and Parquet files; or one as "2:label=COLUMN" for the second
-            source alone.
+        classes, task, texts, labels: As for `load_dataset`.
+        fields: As for `load_dataset`, for all tar and Parquet files; or one as "2:label=COLUMN" for the
+            second source alone.
         options: Others of `load_dataset`.
 
     Returns:

@@ -39,7 +39,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
             none.
             `classes.txt` beside the first one names classes that have no names in the files; for masks as of
             `mask_folder.load_mask_folder`.
-        task, seed, texts, labels: As of `load_dataset`.
+        task, seed, texts, labels: As for `load_dataset`.
         fields: ("image=COLUMN", "label=COLUMN"), or one of them.
 
     Returns:

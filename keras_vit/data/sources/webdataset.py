@@ -37,7 +37,7 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
             they have none.
             `classes.txt` beside the first one has a class name per line; for masks as of
             `mask_folder.load_mask_folder`.
-        task, seed, texts, labels: As of `load_dataset`.
+        task, seed, texts, labels: As for `load_dataset`.
         fields: ("label=json:KEY",) for labels, or captions, that are a value of the JSON object: for
             "single_label" an int, and a negative one skips the sample; for "multi_label" a list of the
             numbers of classes; for "regression" a number or a list; for "detection", where it is `objects` by

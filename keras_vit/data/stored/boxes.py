@@ -77,7 +77,7 @@ class Boxes(LabelStorage):
         return Meaning(box_class_names(root, count, known), encode_boxes)
 
     def of_feature(self, name, key, feature):
-        """As of `LabelStorage`: of boxes with a class in a sequence, such as `objects` of COCO and VOC.
+        """As in `LabelStorage`: of boxes with a class in a sequence, such as `objects` of COCO and VOC.
 
         The area is that of the box.
         """

@@ -35,7 +35,7 @@ class DepthMaps(LabelStorage):
         return Meaning(reader.names, None, reader)
 
     def of_feature(self, name, key, feature):
-        """As of `LabelStorage`: of arrays (height, width[, 1]) whose name has one of `WORDS`.
+        """As in `LabelStorage`: of arrays (height, width[, 1]) whose name has one of `WORDS`.
 
         A gray image of 16 bits is a depth in the unit of its numbers.
         """

@@ -94,7 +94,7 @@ def best_instances(classes, masks_of, size, threshold, top, things=None):
         classes: Logits (queries, classes + 1); the last stands for no object.
         masks_of: A function from numbers of queries to the logits of their masks, (height, width, numbers).
         size: The (height, width) of the image.
-        threshold, top, things: As of `instances`.
+        threshold, top, things: As for `instances`.
 
     Example:
         >>> masks = np.array([[[4.0, -1.0], [4.0, 1.0]]])
