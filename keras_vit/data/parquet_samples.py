@@ -8,7 +8,7 @@ import pyarrow.parquet
 
 from keras_vit.data.shard_cache import Shard, is_remote, opened
 
-READ_ROWS = 64
+READ_ROWS, LARGEST_BATCH = 64, 1 << 28  # rows, and bytes of more than one row, that are decoded at a time
 READ_BYTES = 1 << 20  # of each column of a row group at a time
 LARGEST, MOST_TIMES = 1 << 30, 20  # bytes that columns may have: so many, or so many times the file's
 LARGEST_LABELS = 1 << 28  # bytes, likewise
@@ -45,7 +45,7 @@ def read_rows(shard, columns, places):
         with _readable(shard) as source, pyarrow.parquet.ParquetFile(source, **options) as file:
             for group in np.unique(places[:, 0]).tolist():
                 before, end = 0, np.searchsorted(places[:, 0], group, "right")
-                for batch in file.iter_batches(READ_ROWS, row_groups=[group], columns=list(columns)):
+                for batch in _batches(file, group, columns):
                     stop = done + np.searchsorted(places[done:end, 1], before + batch.num_rows)
                     if stop > done:
                         is_whole = stop - done == batch.num_rows
@@ -70,7 +70,9 @@ def check_declared(file, shard, columns):
         shard: Its `Shard`.
         columns: The names of the columns that are read.
     """
-    total = sum(chunk.total_uncompressed_size for _, chunk in _chunks(file, columns))
+    total = sum(
+        chunk.total_uncompressed_size for _, chunk in _chunks(file, range(file.num_row_groups), columns)
+    )
     if total > (most := max(LARGEST, MOST_TIMES * shard.size)):
         raise ValueError(f"{shard!r} declares {total} bytes in {', '.join(columns)}; expected at most {most}")
 
@@ -83,13 +85,13 @@ def check_images(file, shard, column):
         shard: Its `Shard`.
         column: The name of the column of images.
     """
-    for group, chunk in _chunks(file, [column]):
+    for group, chunk in _chunks(file, range(file.num_row_groups), [column]):
         is_image = chunk.path_in_schema in (column, f"{column}.bytes")
         statistics = chunk.statistics if is_image else None
         if statistics is None or not statistics.has_null_count or not statistics.null_count:
             continue
         first = 0
-        for batch in file.iter_batches(READ_ROWS, row_groups=[group], columns=[column]):
+        for batch in _batches(file, group, [column]):
             try:
                 _contents(batch.column(column), shard, group, range(first, first + batch.num_rows))
             except OSError as error:
@@ -97,9 +99,20 @@ def check_images(file, shard, column):
             first += batch.num_rows
 
 
-def _chunks(file, columns):
-    """The metadata of the chunks of some columns, each with the number of its row group."""
-    for group in range(file.num_row_groups):
+def _batches(file, group, columns):
+    """Batches of the rows of a row group, of so few rows that memory holds them.
+
+    Each value can be as large as the chunk: a dictionary has it once for all rows, and other encodings
+    repeat the bytes of the row before.
+    """
+    largest = sum(chunk.total_uncompressed_size for _, chunk in _chunks(file, [group], columns))
+    rows = min(max(LARGEST_BATCH // max(largest, 1), 1), READ_ROWS)
+    return file.iter_batches(rows, row_groups=[group], columns=list(columns))
+
+
+def _chunks(file, groups, columns):
+    """The metadata of the chunks of some columns in row groups, each with the number of its group."""
+    for group in groups:
         row_group = file.metadata.row_group(group)
         for chunk in map(row_group.column, range(row_group.num_columns)):
             if chunk.path_in_schema.partition(".")[0] in columns:
@@ -126,7 +139,7 @@ class BoundedReader:
 
     def __call__(self, group, *names):
         values = {name: [] for name in names}
-        for batch in self.file.iter_batches(READ_ROWS, row_groups=[group], columns=list(names)):
+        for batch in _batches(self.file, group, names):
             for name, of_name in values.items():
                 column = batch.column(name)
                 if pyarrow.types.is_dictionary(column.type):

@@ -275,6 +275,19 @@ def test_a_dictionary_that_stands_for_more_labels_than_memory_holds_is_refused(
         load(path, fields=("label=label",))
 
 
+@pytest.mark.parametrize("encoding", ["dictionary", "DELTA_BYTE_ARRAY"])
+def test_rows_that_repeat_a_large_image_are_not_decoded_at_once(encoding, tmp_path, monkeypatch):
+    size = 1 << 20
+    options = {} if encoding == "dictionary" else {"use_dictionary": False, "column_encoding": encoding}
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"image": [bytes(size)] * 8}), path, **options)
+    monkeypatch.setattr(parquet_samples, "LARGEST_BATCH", 2 * size + size // 2)
+    places = np.column_stack([np.zeros(8, int), np.arange(8)])
+    batches = [images["image"] for _, images in parquet_samples.read_rows(path, ["image"], places)]
+    assert [len(images) for images in batches] == [2, 2, 2, 2]
+    assert {*map(len, batches[0])} == {size}
+
+
 def test_columns_that_declare_more_than_a_file_can_hold_are_refused(tmp_path, monkeypatch):
     path = write_parquet(tmp_path / "a.parquet", {"image": [bytes(1 << 20)] * 4, "label": [0, 1] * 2})
     monkeypatch.setattr(parquet_samples, "LARGEST", 1 << 16)
