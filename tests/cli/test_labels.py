@@ -115,7 +115,6 @@ def test_prompts_of_classes_are_scored_on_a_data_set(two_towers, images, json_of
 
 
 def test_words_find_pictures(two_towers, images, keras_vit, json_of, tmp_path):
-    pytest.importorskip("usearch")  # requirements-dev.txt
     path, model = two_towers
     index = ("--index", tmp_path / "index")
     keras_vit("search", "index", images, "--model", path, *index)

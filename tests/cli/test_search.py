@@ -4,8 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-pytest.importorskip("usearch")  # requirements-dev.txt
-
 from keras_vit.cli import image_batches
 from keras_vit.search import open_index
 

@@ -2,6 +2,7 @@ import os
 import sys
 
 import numpy as np
+import pillow_heif
 import pytest
 from PIL import Image
 
@@ -87,7 +88,6 @@ def test_heic_needs_a_package_that_is_named(tmp_path, monkeypatch):
 
 
 def test_heic_is_read_by_the_package(tmp_path):
-    pillow_heif = pytest.importorskip("pillow_heif", reason="pillow-heif is not installed")
     smooth = np.linspace(0, 255, 64 * 64 * 3).reshape(64, 64, 3).astype("uint8")
     pillow_heif.from_pillow(Image.fromarray(smooth)).save(tmp_path / "a.heic", quality=95)
     assert np.abs(read_image(tmp_path / "a.heic") - smooth.astype(int)).mean() < 4

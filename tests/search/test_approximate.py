@@ -5,9 +5,6 @@ import pyarrow
 import pytest
 from made.sampling import some
 
-pytest.importorskip("usearch")  # requirements-dev.txt
-pytest.importorskip("faiss")
-
 from keras_vit.search import ImageIndex, image_index, open_index
 
 COUNT, SIZE = 12_000, 16

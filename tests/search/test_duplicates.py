@@ -2,8 +2,6 @@ import numpy as np
 import pyarrow
 import pytest
 
-pytest.importorskip("usearch")  # requirements-dev.txt
-
 from keras_vit.search import ImageIndex, duplicates, image_index, near_duplicates
 
 SIZE = 16

@@ -10,8 +10,6 @@ import pytest
 from made.damage import damaged
 from made.disks import largest_file
 
-pytest.importorskip("usearch")  # requirements-dev.txt
-
 from keras_vit.search import ImageIndex, locked, open_index
 from keras_vit.search.vector_file import exact_nearest, normalized
 

@@ -24,7 +24,6 @@ CONFIG = RunConfig("digits", RECIPE, MODEL, image_size=16)
 @pytest.fixture(scope="module")
 def on_jax(tmp_path_factory):
     """A function that starts a run on so many simulated devices, with the programs that others compiled."""
-    pytest.importorskip("jax")
     cache = str(tmp_path_factory.mktemp("cache"))
 
     def start_run(folder, config, path, strategy, count=4, **options):

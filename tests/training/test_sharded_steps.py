@@ -25,7 +25,6 @@ simulated = pytest.mark.skipif(not SIMULATED, reason="runs in a process with 8 s
 @pytest.mark.slow
 @pytest.mark.skipif(SIMULATED, reason="the process of the other tests")
 def test_the_steps_of_this_file_on_simulated_devices(repository):
-    pytest.importorskip("jax")
     flags = f"{DEVICES} --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", __file__],
