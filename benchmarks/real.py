@@ -17,11 +17,19 @@ from harness import HERE
 
 sys.path.append(str(HERE.parent / "tests"))  # of made.trained
 
+import real_distillation
+import real_duplicates
 import real_precision
+import real_search
 from machine import circumstances
 from report import machine_text, table, update
 
-PARTS = {"precision": real_precision}
+PARTS = {
+    "precision": real_precision,
+    "distillation": real_distillation,
+    "search": real_search,
+    "duplicates": real_duplicates,
+}
 RESULTS = HERE / "REAL.json"
 INTRODUCTION = """\
 `python benchmarks/real.py` measures and writes this page; `--parts` measures some of it again. The weights

@@ -1,4 +1,7 @@
-"""Resize position tables, patch kernels and input channels."""
+"""Resize position tables, patch kernels and input channels.
+
+Arrays of 16 bits become float32, so that a model in float32 gets no rounded values.
+"""
 
 import numpy as np
 
@@ -15,7 +18,7 @@ def resized_positions(table, old_grid, new_grid, interpolation="bilinear"):
         interpolation: As in `resize_position_grid`.
 
     Returns:
-        Array (1, prefix + new rows · new columns, channels) of the table's type.
+        Array (1, prefix + new rows · new columns, channels) of the table's type, or float32.
 
     Raises:
         ValueError: for "truncate" to a larger grid.
@@ -26,6 +29,7 @@ def resized_positions(table, old_grid, new_grid, interpolation="bilinear"):
     """
     if tuple(old_grid) == tuple(new_grid):
         return table
+    table = _widened(table)
     size = old_grid[0] * old_grid[1]
     prefix, grid = table[:, :-size], table[0, -size:].reshape(*old_grid, -1)
     grid = resize_position_grid(grid, new_grid, interpolation)
@@ -43,7 +47,7 @@ def resized_relative_positions(table, old_grid, new_grid, interpolation="bilinea
             center, so that small offsets keep their values, as BEiT's authors and timm do.
 
     Returns:
-        Array (new offsets, heads) of the table's type.
+        Array (new offsets, heads) of the table's type, or float32.
 
     Example:
         >>> resized_relative_positions(np.zeros((9 + 3, 2)), (2, 2), (3, 4)).shape
@@ -53,6 +57,7 @@ def resized_relative_positions(table, old_grid, new_grid, interpolation="bilinea
     """
     if tuple(old_grid) == tuple(new_grid):
         return table
+    table = _widened(table)
     sides = [2 * side - 1 for side in old_grid]
     offsets, prefix = table[: sides[0] * sides[1]], table[sides[0] * sides[1] :]
     offsets = offsets.reshape(*sides, -1)
@@ -90,7 +95,7 @@ def resized_patch_kernel(kernel, patch_size):
         patch_size: (height, width) of the new patch.
 
     Returns:
-        Array (new height, new width, channels, hidden size) of the kernel's type.
+        Array (new height, new width, channels, hidden size) of the kernel's type, or float32.
 
     Example:
         >>> resized_patch_kernel(np.ones((8, 8, 3, 4), "float32"), (16, 16)).shape
@@ -102,7 +107,7 @@ def resized_patch_kernel(kernel, patch_size):
     # B is separable, and so is its pseudo-inverse.
     by_row, by_column = (patch_resize_weights(*sides) for sides in zip(kernel.shape[:2], patch_size))
     resized = np.einsum("ij,kl,jlcd->ikcd", by_row, by_column, kernel.astype("float64"), optimize=True)
-    return resized.astype(kernel.dtype)
+    return resized.astype(_widened(kernel).dtype)
 
 
 def adapted_channels(kernel, channels):
@@ -116,7 +121,7 @@ def adapted_channels(kernel, channels):
         channels: Channels of the new images.
 
     Returns:
-        Array (height, width, channels, filters) of the kernel's type.
+        Array (height, width, channels, filters) of the kernel's type, or float32.
 
     Example:
         >>> adapted_channels(np.ones((2, 2, 3, 5)), 1)[0, 0].ravel().tolist()
@@ -127,7 +132,12 @@ def adapted_channels(kernel, channels):
     stored = kernel.shape[2]
     if channels == stored:
         return kernel
+    kernel = _widened(kernel)
     if channels == 1:
         return kernel.sum(axis=2, keepdims=True)
     source = np.arange(channels) % stored
     return (kernel[:, :, source] * (stored / channels)).astype(kernel.dtype)
+
+
+def _widened(array):
+    return array.astype(np.result_type(array.dtype, "float32"))

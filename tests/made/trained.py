@@ -49,7 +49,7 @@ PHOTOGRAPHS = {
     "tissue": "skimage/data/ihc.png",
 }
 PACKAGES = {"skimage": "scikit-image", "sklearn": "scikit-learn"}
-PARTS = {"train": 0, "test": 1}
+HALVES = {"train": (0, 0.5), "test": (0.5, 1), "any": (0, 1)}  # of the width
 
 
 class NotInstalled(Exception):
@@ -91,26 +91,38 @@ def crops(part, count, size, seed=0):
     no test image has been seen in part.
 
     Args:
-        part: "train" or "test".
+        part: "train", "test", or "any" for crops of the whole photographs.
         count: Crops of each photograph.
-        size: Height and width to which the crops, of half to all of the height of a half, are resized.
+        size: Height and width to which squares of random size are resized. Their sides are half to all of the
+            shorter side of the half or whole photograph.
         seed: An integer.
 
     Returns:
         uint8 (16 · count, size, size, 3), and int32 (16 · count,).
     """
-    rng = np.random.default_rng([seed, PARTS[part]])
+    rng = np.random.default_rng([seed, [*HALVES].index(part)])
     images = []
     for name in PHOTOGRAPHS:
         whole = photograph(name)
-        middle = whole.shape[1] // 2
-        half = Image.fromarray(whole[:, middle:] if PARTS[part] else whole[:, :middle])
+        first, last = (int(fraction * whole.shape[1]) for fraction in HALVES[part])
+        half = Image.fromarray(whole[:, first:last])
         for _ in range(count):
             side = int(min(half.size) * rng.uniform(0.5, 1))
             left, top = (int(rng.integers(length - side + 1)) for length in half.size)
             box = (left, top, left + side, top + side)
             images.append(half.resize((size, size), Image.Resampling.BICUBIC, box))
     return np.stack(images), np.repeat(np.arange(len(PHOTOGRAPHS), dtype="int32"), count)
+
+
+def write_crops(folder, **splits):
+    """Write what `crops` returned for each split as files in `folder/SPLIT/CLASS`; the folder."""
+    names = [*PHOTOGRAPHS]
+    for split, (images, labels) in splits.items():
+        for number, (image, label) in enumerate(zip(images, labels)):
+            file = folder / split / names[label] / f"{number:04}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(file)
+    return folder
 
 
 def _installed_file(distribution, name, version=None):

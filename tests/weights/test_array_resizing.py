@@ -20,7 +20,8 @@ from keras_vit.weights.array_resizing import (
 
 SMOOTH = {"bicubic_antialias": Image.Resampling.BICUBIC, "bilinear_antialias": Image.Resampling.BILINEAR}
 GRIDS = st.tuples(st.integers(1, 20), st.integers(1, 20))
-DTYPES = ("float16", "float32", "float64")
+# Type of the file → of what is resized from it.
+DTYPES = {"bfloat16": "float32", "float16": "float32", "float32": "float32", "float64": "float64"}
 
 
 def table_of(grid, prefix=0, channels=3, dtype="float32"):
@@ -200,9 +201,19 @@ def test_a_patch_kernel_is_the_least_squares_solution(old, new, rng):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_type_of_a_table_and_of_a_kernel_does_not_change(dtype):
-    assert resized_positions(table_of((2, 2), 1, dtype=dtype), (2, 2), (3, 3)).dtype == dtype
-    assert resized_patch_kernel(np.ones((8, 6, 3, 5), dtype), (4, 4)).dtype == dtype
+def test_what_is_resized_from_16_bits_is_not_rounded_to_them(dtype):
+    stored = np.dtype(dtype)
+    table, kernel = table_of((2, 2), 1, dtype=stored), np.linspace(0, 1, 8 * 6 * 15).reshape(8, 6, 3, 5)
+    kernel, offsets = kernel.astype(stored), table[0, :, :1].repeat(3, 0)[:12]
+    for resize, array, *sizes in (
+        (resized_positions, table, (2, 2), (3, 3)),
+        (resized_relative_positions, offsets, (2, 2), (3, 3)),
+        (resized_patch_kernel, kernel, (4, 4)),
+        (adapted_channels, kernel, 4),
+    ):
+        resized = resize(array, *sizes)
+        assert resized.dtype == DTYPES[dtype]
+        assert_close(resized, resize(array.astype("float64"), *sizes), 1e-6)
 
 
 @pytest.mark.parametrize("name, patch, size", [("timm_avg", 4, 16), ("hf_vit", (12, 8), (48, 32))])
@@ -252,13 +263,11 @@ def test_more_channels_repeat_the_stored_ones(golden, name, first):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels", [1, 2, 6])
-def test_the_sum_over_equal_channels_and_the_type_do_not_change(dtype, channels):
+def test_the_sum_over_equal_channels_does_not_change(dtype, channels):
     kernel = np.repeat(np.random.default_rng(0).standard_normal((2, 2, 1, 5)), 3, axis=2).astype(dtype)
     adapted = adapted_channels(kernel, channels)
-    assert (adapted.dtype, adapted.shape) == (dtype, (2, 2, channels, 5))
-    np.testing.assert_allclose(
-        adapted.sum(axis=2), kernel.sum(axis=2), rtol=1e-2 if dtype == "float16" else 1e-6
-    )
+    assert (adapted.dtype, adapted.shape) == (DTYPES[dtype], (2, 2, channels, 5))
+    np.testing.assert_allclose(adapted.sum(axis=2), kernel.astype("float64").sum(axis=2), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

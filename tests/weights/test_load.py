@@ -56,6 +56,38 @@ def test_vit5_computes_what_its_authors_code_computes(golden):
             assert_close(array, expected[stage])
 
 
+@pytest.fixture(scope="module")
+def trained_outputs(golden):
+    """What transformers computes by trained weights for `images`, a photograph (1, 112, 112, 3)."""
+    with np.load(golden / "dinov2_trained.expected.npz") as file:
+        outputs = dict(file)
+    mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+    return outputs | {"images": (outputs["image"][None] / np.float32(255) - mean) / std}
+
+
+@pytest.mark.parametrize("image_size", [112, (None, None)], ids=str)
+def test_some_channels_of_trained_weights_compute_what_transformers_computes(
+    golden, trained_outputs, image_size
+):
+    """24 channels, 3 heads and 2 blocks of DINOv2 ViT-S/14, with its largest values and in float16.
+
+    Queries and keys are multiplied by 6, so that attention is as peaked as with all channels, where a token
+    gives up to 1.0 to another.
+    """
+    model = from_pretrained(golden / "dinov2_trained", image_size=image_size)
+    found = model.feature_extractor(["tokens"]).predict_on_batch(trained_outputs["images"])
+    assert_close(found["tokens"], trained_outputs["tokens"])
+
+
+def test_the_first_blocks_of_trained_weights_compute_what_transformers_computes(
+    trained_folder, trained_outputs
+):
+    model = from_pretrained(trained_folder, image_size=112)
+    found = model.feature_extractor(["encoder_block_1"]).predict_on_batch(trained_outputs["images"])
+    found = numpy(found["encoder_block_1"])[0][:, trained_outputs["channels"]]
+    assert_close(found, trained_outputs["block_1"])
+
+
 @pytest.mark.parametrize("name, size, any_size", RESIZED)
 def test_a_resized_checkpoint_computes_what_the_official_loader_makes_of_it(golden, name, size, any_size):
     image_size = (None, None) if any_size else size
