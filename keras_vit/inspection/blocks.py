@@ -122,4 +122,4 @@ def score_chunks(attention, tokens, positions=None, first=0):
     batch, count, heads, _ = query.shape
     for chunk in query_chunks(count - first, count, CHUNK_BYTES // (4 * max(batch, 1) * heads)):
         chunk = slice(first + chunk.start, first + chunk.stop)
-        yield chunk, attention.chunk_scores(query, key, chunk, positions)
+        yield chunk, attention.chunk_scores(query[:, chunk], key, chunk, positions)

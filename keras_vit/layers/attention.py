@@ -14,8 +14,10 @@ from keras_vit.layers.hints import HEAD_ROWS, HEADS, NORM_OF_PARTS, PARTS, WHOLE
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.relative_position_bias import RelativePositionBias
 from keras_vit.layers.rotary import rotate
+from keras_vit.layers.row_slices import in_slices
 from keras_vit.layers.xla_form import XLA_FORM, fused_attention
 from keras_vit.rules import one_of, optional
+from keras_vit.seeds import override_seeds
 from keras_vit.types import Shape, Tensor
 
 # The most scores of an image and head that are computed together: all of a 512-pixel image in patches of 16,
@@ -100,7 +102,7 @@ def query_chunks(queries, keys, max_scores=None):
     """Slices of the queries, as few as a bound on the scores of each allows: memory then grows linearly.
 
     Args:
-        queries, keys: Their numbers; None if known only in the graph, which gives one slice of all queries.
+        queries, keys: Their numbers; None for the keys of one query, if known only in the graph.
         max_scores: The most scores of a slice that has more than one query; None: `MAX_CHUNK_SCORES`.
 
     Example:
@@ -109,9 +111,7 @@ def query_chunks(queries, keys, max_scores=None):
 
     Source: Rabe and Staats 2021, "Self-attention does not need O(n²) memory", section 2 (arXiv 2112.05682).
     """
-    if None in (queries, keys):
-        return [slice(None)]
-    size = max((MAX_CHUNK_SCORES if max_scores is None else max_scores) // max(keys, 1), 1)
+    size = max((MAX_CHUNK_SCORES if max_scores is None else max_scores) // max(keys or 1, 1), 1)
     count = max(-(-queries // size), 1)
     return [slice(chunk * queries // count, (chunk + 1) * queries // count) for chunk in range(count)]
 
@@ -267,12 +267,44 @@ class MultiHeadSelfAttention(CompositeLayer):
         bias: Tensor | None = None,
     ) -> Tensor:
         query, key, value = self.project(tokens, query, positions)
+        options = {"positions": positions, "training": training}
+        queries, keys = query.shape[1], key.shape[1]
+        if queries != 1 and None in (queries, keys):
+            return self.projected(self._graph_chunks(query, key, value, bias, **options))
         outputs = []
-        for chunk in query_chunks(query.shape[1], key.shape[1]):
+        for chunk in query_chunks(queries, keys):
+            # It differs between the queries, or is one for all.
+            part = bias if bias is None or bias.shape[2] == 1 else bias[:, :, chunk]
             # A chunk waits for the last but one, so that memory holds the scores of two at most.
             with after(outputs[-2:-1]):
-                outputs.append(self.chunk_output(query, key, value, chunk, positions, training, bias))
+                outputs.append(self.chunk_output(query[:, chunk], key, value, chunk, bias=part, **options))
         return self.projected(ops.concatenate(outputs, axis=1))
+
+    def _graph_chunks(self, query, key, value, bias, positions, training):
+        """The heads' outputs for projected queries, whose number or that of the keys the graph computes."""
+        by_row, shared = [(query, 1)], [key, value]
+        if bias is not None and bias.shape[2] == 1:
+            shared.append(bias)
+        elif bias is not None:
+            batch, heads, _, keys = ops.shape(bias)
+            by_row.append((ops.broadcast_to(bias, (batch, heads, ops.shape(query)[1], keys)), 2))
+        seed = None
+        if training and self.dropout_rate:
+            seed = self.dropout.seed_generator.next()
+
+        def output(rows, parts, shared):
+            query, key, value, *bias = *parts[:1], *shared[:2], *parts[1:], *shared[2:]
+            bias = bias[0] if bias else None
+
+            def next_seed(*_):
+                """The seed of these rows, also when the gradient computes them again."""
+                return seed + ops.cast(ops.stack([rows[0], 0]), seed.dtype)
+
+            with override_seeds(self.dropout, next_seed):
+                return self.chunk_output(query, key, value, rows, positions, training, bias)
+
+        size = ops.maximum(MAX_CHUNK_SCORES // ops.maximum(ops.shape(key)[1], 1), 1)
+        return in_slices(output, by_row, shared, size)
 
     def projected(self, x: Tensor) -> Tensor:
         """The heads' outputs (batch, queries, heads, head size) after the last projection."""
@@ -315,15 +347,22 @@ class MultiHeadSelfAttention(CompositeLayer):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        chunk: slice,
+        chunk: slice | Tensor,
         positions: Tensor | None = None,
         training: bool | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
-        """The heads' outputs for the projected queries in a slice."""
+        """The heads' outputs for some projected queries.
+
+        Args:
+            query, bias: The projected queries (batch, queries, heads, head size), and the bias of these.
+            key, value: All of them.
+            chunk: The slice of all queries that these are, or their numbers, int32 (queries,).
+            positions, training: As for the layer.
+        """
         if XLA_FORM and not (training and self.dropout_rate):
             bias = self.chunk_bias(query, key, chunk, positions, bias)
-            return fused_attention(query[:, chunk], key, value, bias)
+            return fused_attention(query, key, value, bias)
         scores = self.chunk_scores(query, key, chunk, positions, bias)
         return attend(self.dropout(scores, training=training), value)
 
@@ -331,31 +370,30 @@ class MultiHeadSelfAttention(CompositeLayer):
         self,
         query: Tensor,
         key: Tensor,
-        chunk: slice,
+        chunk: slice | Tensor,
         positions: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
-        """Attention weights of the projected queries in a slice."""
-        bias = self.chunk_bias(query, key, chunk, positions, bias)
-        return attention_scores(query[:, chunk], key, bias)
+        """Attention weights of some projected queries; the arguments are those of `chunk_output`."""
+        return attention_scores(query, key, self.chunk_bias(query, key, chunk, positions, bias))
 
     def chunk_bias(
         self,
         query: Tensor,
         key: Tensor,
-        chunk: slice,
+        chunk: slice | Tensor,
         positions: Tensor | None = None,
         bias: Tensor | None = None,
     ) -> Tensor | None:
-        """What is added to the scores of the queries in a slice, or None."""
-        if bias is not None and bias.shape[2] != 1:  # It differs between the queries.
-            bias = bias[:, :, chunk]
+        """What is added to the scores of some queries, or None; the arguments are those of `chunk_output`."""
+        is_slice = isinstance(chunk, slice)
         biases = [] if bias is None else [bias]
         if self.position_bias is not None:
-            biases.append(self.position_bias(positions[chunk]))
+            rows = positions[chunk] if is_slice else ops.take(positions, chunk, axis=0)
+            biases.append(self.position_bias(rows))
         if self.causal:
-            queries, keys = (ops.arange(ops.shape(x)[1]) for x in (query, key))
-            biases.append(causal_bias(queries[chunk], keys))
+            numbers = ops.arange(ops.shape(query)[1]) + (chunk.start or 0) if is_slice else chunk
+            biases.append(causal_bias(numbers, ops.arange(ops.shape(key)[1])))
         if not biases:
             return None
         first, *others = biases

@@ -82,3 +82,126 @@ def test_dropout_masks_differ_between_chunks_and_only_training_has_them(rng, mon
     outputs = numpy(layer(tokens, training=True))  # tokens are equal, so only the masks differ
     assert len(np.unique(outputs.round(5), axis=1).reshape(-1, 8)) > 32
     np.testing.assert_array_equal(numpy(layer(tokens)), numpy(layer(tokens, training=False)))
+
+
+OPTIONS = {
+    "plain": {},
+    "groups of heads and norms": {"num_kv_heads": 2, "qk_norm": "rms", "sub_norm": "layer"},
+    "causal": {"causal": True},
+    "relative": {"relative_grid": (3, 4)},
+}
+
+
+def with_gradients(layer, tokens, bias, **options):
+    """The output for tokens, and the gradients of a sum of it by the tokens, the bias and all weights."""
+    import tensorflow as tf
+
+    weights = [weight.value for weight in layer.trainable_weights]
+    with tf.GradientTape() as tape:
+        tape.watch([tokens, bias])
+        output = layer(tokens, bias=bias, **options)
+        factors = tf.cos(tf.cast(tf.range(tf.size(output)), output.dtype))
+        total = tf.reduce_sum(output * tf.reshape(factors, tf.shape(output)))
+    grads = tape.gradient(total, [tokens, bias, *weights], unconnected_gradients="zero")
+    return [output, *map(tf.convert_to_tensor, grads)]
+
+
+@pytest.mark.tensorflow_only("JAX knows every size when it compiles")
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("bias_shape", [(2, 1, 1, 13), (2, 4, 13, 13)], ids=["mask", "bias"])
+@pytest.mark.parametrize("options", [pytest.param(value, id=name) for name, value in OPTIONS.items()])
+def test_slices_of_unknown_sizes_have_the_outputs_and_gradients_of_known_ones(
+    options, bias_shape, jit_compile, rng, monkeypatch
+):
+    import tensorflow as tf
+
+    tokens, bias = (rng.standard_normal(shape).astype("float32") for shape in ((2, 13, 16), bias_shape))
+    layer = MultiHeadSelfAttention(4, **options)
+    layer.build(tokens.shape)
+    randomize(layer)
+    positions = RelativePositionIndex()(np.zeros((1, 3, 4, 1))) if "relative_grid" in options else None
+    expected = with_gradients(layer, tf.constant(tokens), tf.constant(bias), positions=positions)
+    monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 30)  # two queries; the last slice has one
+    known = [size if size == 1 else None for size in bias_shape]
+    compute = tf.function(
+        lambda *inputs: with_gradients(layer, *inputs, positions=positions),
+        input_signature=[tf.TensorSpec((None, None, 16)), tf.TensorSpec(known)],
+        autograph=False,
+        jit_compile=jit_compile,
+    )
+    for computed, one in zip(compute(tokens, bias), expected, strict=True):
+        np.testing.assert_allclose(computed, one, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.tensorflow_only("JAX knows every size when it compiles")
+def test_the_gradient_of_slices_of_unknown_sizes_repeats_their_dropout(rng, monkeypatch):
+    """The output is linear in the value's bias, which adds the sum of a query's scores that were kept."""
+    import tensorflow as tf
+
+    monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 64)
+    layer = MultiHeadSelfAttention(2, dropout_rate=0.5)
+    tokens = np.repeat(rng.standard_normal((1, 1, 8)), 32, axis=1).astype("float32")
+    layer.build(tokens.shape)
+    layer.out.kernel.assign(np.eye(8).reshape(2, 4, 8))
+    layer.value.kernel.assign(np.zeros((8, 2, 4)))
+    layer.value.bias.assign(np.ones((2, 4)))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, None, 8))], autograph=False)
+    def compute(tokens):
+        with tf.GradientTape() as tape:
+            output = layer(tokens, training=True)
+        return output, tape.gradient(output, layer.value.bias.value)
+
+    output, gradient = compute(tokens)
+    np.testing.assert_allclose(gradient, tf.reshape(tf.reduce_sum(output, axis=(0, 1)), (2, 4)), rtol=1e-5)
+    assert len(np.unique(output.numpy().round(5), axis=1).reshape(-1, 8)) > 16  # a mask for each query
+    assert not np.array_equal(compute(tokens)[0], output)
+
+
+@pytest.mark.tensorflow_only("JAX knows every size when it compiles")
+def test_no_slice_of_unknown_size_has_more_scores_than_the_bound_also_in_the_gradient(rng, monkeypatch):
+    import tensorflow as tf
+
+    sizes = []
+    attention_scores = attention.attention_scores
+
+    def recorded(query, key, bias):
+        tf.numpy_function(lambda *shape: sizes.append(shape), [tf.shape(query)[1], tf.shape(key)[1]], [])
+        return attention_scores(query, key, bias)
+
+    monkeypatch.setattr(attention, "attention_scores", recorded)
+    monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 30)
+    layer = MultiHeadSelfAttention(2)
+    signature = [tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, 1, 1, None))]
+    tf.function(lambda *inputs: with_gradients(layer, *inputs), signature, autograph=False)(
+        rng.standard_normal((1, 13, 8)).astype("float32"), np.zeros((1, 1, 1, 13), "float32")
+    )
+    assert sizes == [(2, 13)] * 14  # seven slices, and the same for the gradient
+
+
+@pytest.mark.tensorflow_only("JAX knows every size when it compiles")
+@pytest.mark.parametrize("num_queries", [None, 1], ids=["tokens", "class token"])
+def test_few_tokens_of_unknown_number_are_computed_at_once(num_queries, rng, monkeypatch):
+    """A loop has costs of its own."""
+    import tensorflow as tf
+
+    calls = []
+    chunk_output = MultiHeadSelfAttention.chunk_output
+    monkeypatch.setattr(
+        MultiHeadSelfAttention,
+        "chunk_output",
+        lambda self, query, *arguments, **options: (
+            calls.append(query.shape[1]) or chunk_output(self, query, *arguments, **options)
+        ),
+    )
+    layer = MultiHeadSelfAttention(2)
+    tokens = rng.standard_normal((1, 5, 8)).astype("float32")
+    layer.build(tokens.shape)
+    compute = tf.function(
+        lambda tokens, query: layer(tokens, query),
+        input_signature=[tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, num_queries, 8))],
+        autograph=False,
+    )
+    computed = compute(tokens, tokens[:, :1])
+    assert calls == ([1] if num_queries else [None, None])  # one form, or two of which one is chosen
+    np.testing.assert_allclose(computed, layer(tokens, tokens[:, :1]), atol=1e-6)

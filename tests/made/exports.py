@@ -81,7 +81,7 @@ MODELS = {
 }
 SEVERAL = {  # at once
     "several": ("EVA-02-B", "tanh", "map", "gray", "dropout", "chunked attention"),
-    "others": ("DINOv3-S", "grouped queries", "post-norm", "distillation", "any size"),
+    "others": ("DINOv3-S", "grouped queries", "post-norm", "distillation", "any size", "chunked attention"),
 }
 EXPORTS = {  # the model's options, and those of its export
     **{name: (options, {}) for name, options in MODELS.items()},
