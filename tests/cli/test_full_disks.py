@@ -20,6 +20,10 @@ COMMANDS = {  # {out} is the folder that is full
     "to npz": "weights convert {model} {out}/old.npz --layout vit_jax --overwrite --output {out}/found.json",
     "to safetensors": "weights convert {model} {out}/new.safetensors --layout timm",
     "to a folder": "weights convert {model} {out}/new --layout huggingface",
+    "embed": "embed --model {model} --data folder:{images} --partitions 2 --output {out}/new",
+    "search index": "search index --model {model} {images} --index {out}/new",
+    "tar files": "data write --dataset folder:{images} --images_per_shard 4 --to {out}/new",
+    "Parquet files": "data write --dataset folder:{images} --format parquet --to {out}/new",
     "inspect": "inspect --model {model} --dataset folder:{images} --output {out}/new",
     "export": "export --model {model} --formats saved_model,tflite --precisions float32 --output {out}/new",
     "finetune": "finetune --model mu/16 --image_size 16 --dataset folder:{images} --total_steps 2 "
