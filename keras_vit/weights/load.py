@@ -17,7 +17,7 @@ from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
 from keras_vit.models.vit.schema import refuse_unknown
 from keras_vit.preprocessing import Preprocessing
-from keras_vit.rules import one_of
+from keras_vit.rules import one_of, path
 from keras_vit.types import Path, Size
 from keras_vit.weights import dense_heads
 from keras_vit.weights.array_resizing import (
@@ -208,6 +208,7 @@ class _Request:
 
     def check(self):
         """Raise ValueError for arguments that contradict each other; read the class names of a file."""
+        self.source = os.fsdecode(path.check("source", self.source))
         one_of(HEADS).check("head", self.head)
         if self.kind in dense_heads.HEADED and self.num_classes == 0 and self.new_head is None:
             raise ValueError(f"num_classes=0 removes the {self.kind}'s head, but kind={self.kind!r} needs it")
@@ -258,7 +259,7 @@ def _whole_model(request):
     files = [os.path.join(run, name) for name in files.get(request.kind, ())]
     if not files:
         return None
-    request.source = next(filter(os.path.isfile, files), os.fspath(request.source))
+    request.source = next(filter(os.path.isfile, files), request.source)
     if request.kind == "pretrainer":
         request.check_without_head()
     if not request.source.endswith(".keras"):
