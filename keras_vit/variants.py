@@ -333,9 +333,8 @@ def parse_variant(name: str) -> dict[str, Any]:
         other = other_spelling(name)
         hint = f" (did you mean {other!r}?)" if other else did_you_mean(name, PUBLISHED)
         raise ValueError(
-            f"variant {name!r} is unknown{hint}; expected a size, a slash and a patch size, such as 'B/16' "
-            f"or 'R50+B/16', with one of the sizes {', '.join(VARIANTS)}, or of a family, such as "
-            "'DINOv3-S/16'; `keras-vit models` lists all"
+            f"variant {name!r} is unknown{hint}; expected one such as 'B/16', 'R50+B/16' or 'DINOv3-S/16', "
+            f"with a size of {', '.join(VARIANTS)}; `keras-vit models` lists all"
         )
     arguments = {**_ARGUMENTS[size]}
     if stem is None:

@@ -40,7 +40,7 @@ def test_any_patch_size_is_valid(size, patch):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("XL/16", "variant 'XL/16' is unknown.*; expected .*such as 'B/16'.*Ti, S, M, B, L.*'DINOv3-S/16'"),
+        ("XL/16", "variant 'XL/16' is unknown.*; expected .*such as 'B/16'.*'DINOv3-S/16'.*Ti, S, M, B, L"),
         ("DINOv3-e/16", "variant 'DINOv3-e/16' is unknown"),
         ("R26+DINOv3-S/32", r"variant 'R26\+DINOv3-S/32' is unknown"),
         *((name, f"variant {name!r} is unknown") for name in ("B", "B/0", "B/016", 16, None)),

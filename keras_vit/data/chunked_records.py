@@ -177,9 +177,9 @@ def refuse_sorted(dataset):
     changes, expected = class_changes(samples.labels)
     if changes < MIN_CHANGES * expected:
         raise ValueError(
-            f"the training images of {dataset.name!r} are sorted by class: {changes:,} follow one of another "
-            f"class, {expected:,.0f} in a random order, and training shuffles only {WINDOW_RECORDS:,} at a "
-            f"time; write them in a random order by keras-vit data write --dataset {dataset.name} --to FOLDER"
+            f"{dataset.name!r}: expected training images in a random order, where {expected:,.0f} follow one "
+            f"of another class; got images sorted by class: {changes:,} do. Shuffle them: "
+            f"keras-vit data write --dataset {dataset.name} --to FOLDER"
         )
 
 

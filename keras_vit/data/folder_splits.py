@@ -66,8 +66,8 @@ def folder_splits(root, paths):
             unsure.append(stated_by)
     if unsure and None in {split for split, _ in stated.values()}:
         raise ValueError(
-            f"folders of splits and others cannot be distinguished in {os.fspath(root)!r}: {listed(unsure)}; "
-            "expected all files in folders of splits, or names such as train, val and test"
+            f"{os.fspath(root)!r}: expected all files in folders of splits, or folders named train, val and "
+            f"test; got {listed(unsure)} beside other folders"
         )
     return {path: stated[os.path.dirname(path)] for path in paths}
 

@@ -41,13 +41,13 @@ def check_counts(counts, splits=None):
             expected, split = known[folder, file].get(name, (count, None))
             if splits and split not in (None, splits[shard]):
                 raise ValueError(
-                    f"{str(shard)!r} is of the split {splits[shard]!r} by its path, and {split!r} as {file} "
-                    "beside it says; rename it, or correct this file"
+                    f"{str(shard)!r}: expected one split; got {splits[shard]!r} in its path, and "
+                    f"{split!r} in {file} beside it: rename it, or correct this file"
                 )
             if expected != count:
                 raise ValueError(
-                    f"{str(shard)!r} has {count} samples; expected {expected}, as {file} beside it says. One "
-                    "of the two files is incomplete, or of another version"
+                    f"{str(shard)!r}: expected {expected} samples, as {file} beside it says; got {count}: "
+                    "one of the two files is incomplete, or of another version"
                 )
 
 

@@ -153,8 +153,8 @@ def _check_end(number, offset, length):
     tail = os.pread(number, RECORDS[-1] + 2 * BLOCK + 1, offset)
     if tail.strip(b"\0"):
         raise ValueError(
-            f"has zeros at byte {offset}, as at the end of a tar file, but {length} bytes: it was not copied "
-            "to its end, or several tar files were joined"
+            f"has zeros at byte {offset}, as at its end, but {length} bytes: it is incomplete, or several "
+            "tar files were joined"
         )
     if not is_filled:
         raise ValueError(f"is cut off: it has only zeros from byte {offset} on, to byte {length}")

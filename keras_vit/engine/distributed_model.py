@@ -180,8 +180,8 @@ class DistributedModel(keras.Model):
     def make_train_function(self, force: bool = False) -> Any:
         if not self.trainable_variables:
             raise ValueError(
-                f"every weight of the model {self.name!r} is frozen; set trainable = True for the model or "
-                "some of its layers and compile it again"
+                f"expected trainable weights in the model {self.name!r}; got none: set trainable = True for "
+                "some of its layers, and compile it again"
             )
         return super().make_train_function(force)
 

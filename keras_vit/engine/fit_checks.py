@@ -112,8 +112,8 @@ def check_callbacks(optimizer, callbacks):
     for callback in callbacks:
         if isinstance(callback, RATE_CALLBACKS):
             raise ValueError(
-                f"{type(callback).__name__} sets the learning rate, which the schedule {type(rate).__name__} "
-                "also sets; remove the callback, or compile with a number as learning_rate"
+                f"expected a number as learning_rate for {type(callback).__name__}; got the schedule "
+                f"{type(rate).__name__}: remove one of them"
             )
 
 

@@ -46,8 +46,8 @@ def read_real_labels(path: Path) -> dict[str, list[int]]:
     labels = dict(enumerate(content, 1)) if isinstance(content, list) else content
     if not isinstance(labels, dict) or not labels:
         raise ValueError(
-            f"expected in {file} a list with the class indices of each image, or an object of "
-            f"these by file name; got {str(content)[:40]}"
+            f"{file}: expected a list of the class indices of each image, or an object of them by file "
+            f"name; got {str(content)[:40]}"
         )
     for name, classes in labels.items():
         if not isinstance(classes, list) or not all(type(number) is int for number in classes):

@@ -64,8 +64,8 @@ class LabelKind:
         """Raise ValueError unless the labels fit a model with this number of outputs."""
         if labels.shape[1:] != (num_outputs,):
             raise ValueError(
-                f"expected labels of {num_outputs} numbers, as many as the model's outputs; got labels of "
-                f"shape {labels.shape[1:]} (labels that are class indices are of the task 'single_label')"
+                f"expected labels of {num_outputs} numbers, as many as the model's outputs; got the shape "
+                f"{labels.shape[1:]} (class indices need the task 'single_label')"
             )
 
     def zoomed(self, values, factor):

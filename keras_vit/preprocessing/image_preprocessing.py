@@ -264,7 +264,7 @@ class Preprocessing:
         if self.packs:
             if not isinstance(pixels, np.ndarray):
                 raise ValueError(
-                    "images are packed from arrays and files, not from tensors; pack them before tf.data, or "
+                    "expected arrays or files of images to pack; got a tensor: pack them before tf.data, or "
                     "load the model with one image_size"
                 )
             return resize(pixels, packed_size(*pixels.shape[:2], self.patch_size, self.max_num_patches), self)

@@ -22,8 +22,8 @@ def as_list(images, channels):
     ndim = np.ndim(images)
     if ndim not in (2, 3, 4):
         raise ValueError(
-            "images must be an array (height, width[, channels]) or (batch, height, width[, channels]), "
-            f"a path, a URL, a file's bytes, or a list of these; got {type(images).__name__} of rank {ndim}"
+            "expected images as an array ([batch,] height, width[, channels]), a path, a URL, a file's "
+            f"bytes, or a list of these; got {type(images).__name__} of rank {ndim}"
         )
     images = np.asarray(images)
     if ndim == 3 and _is_gray_batch(images.shape, channels):

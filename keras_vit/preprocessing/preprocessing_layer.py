@@ -109,8 +109,8 @@ class PreprocessingLayer(keras.layers.Layer):
         """
         if getattr(shape, "rank", 4) is None or len(shape) not in (3, 4) or shape[-1] is None:
             raise ValueError(
-                "a tensor of images must have the shape (height, width, channels) or (batch, height, width, "
-                f"channels), of a known rank and channel count; got {shape}"
+                "expected a tensor of images ([batch,] height, width, channels) of known rank and channels; "
+                f"got the shape {shape}"
             )
         *batch, height, width, _ = shape
         check_channels(tuple(shape), self.preprocessing.channels)

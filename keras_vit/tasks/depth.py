@@ -61,9 +61,8 @@ class Depth(HeadedTask):
         depths = depths[np.isfinite(depths)]
         if depths.size and (beyond := np.mean(depths > model.max_depth)) > 0.5:
             raise ValueError(
-                f"{beyond:.0%} of the depths of {len(indices)} training images exceed the model's "
-                f"max_depth={model.max_depth:g}; the largest is {depths.max():g}. Give head_options a "
-                "greater max_depth, or the data the scale of their unit"
+                f"expected depths up to the model's max_depth={model.max_depth:g}; got up to "
+                f"{depths.max():g}, {beyond:.0%} above it. Set max_depth in head_options, or scale the data"
             )
 
     def label_shape(self, model, recipe):

@@ -78,8 +78,8 @@ def plan(
     config = RunConfig("", recipe, model, image_size=image_size, objective=objective, target=target)
     if config.task.reads_texts:
         raise ValueError(
-            "expected a recipe without image_text, since the size of its text tower is known only with the "
-            "data set's or the weights' tokenizer; got one with it"
+            "expected a recipe without image_text; got one, and without a tokenizer the size of its text "
+            "tower is unknown"
         )
     if recipe.patch_sizes is not None:
         raise ValueError(

@@ -179,8 +179,8 @@ def _positions(count, metadata):
             return {"position_embedding": "none"}
         if "position_embedding" not in metadata:
             raise ValueError(
-                "the file has no position table, and its layout no fixed positions; give "
-                "position_embedding='none' or 'sincos2d' if the model has these"
+                "expected a position table in the file; got none: give position_embedding='none' or "
+                "'sincos2d' if the model has these"
             )
         return {"position_embedding": metadata["position_embedding"]}
     prefix = sum(number for _, number, _ in prefix_tokens(metadata))

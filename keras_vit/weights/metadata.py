@@ -40,8 +40,8 @@ def read_metadata(path, layout, verified=False):
         stored = digest_in(path)
         if "digest" in metadata and metadata["digest"] != stored:
             raise ValueError(
-                f"{sidecar.name} was saved with other weights than {path.name}, as by an interrupted save; "
-                f"save the model again, or remove 'digest' from {sidecar.name} if the two belong together"
+                f"{sidecar.name} was saved with other weights than {path.name}; save the model again, or "
+                f"remove 'digest' from {sidecar.name} if the two belong together"
             )
         if verified and stored != _digest(metadata.get("arguments")):
             return _ignored(sidecar)

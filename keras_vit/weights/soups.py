@@ -217,9 +217,8 @@ class ModelFiles:
         if len(names) > 1:
             words = [f"seed {seed} of {name!r}" for seed, name in names.items()]
             raise ValueError(
-                f"expected models trained on one split; got {' and '.join(words[:2])}: each may have seen "
-                "images that the other holds out; give the seed if the data set has its own validation and "
-                "test splits"
+                f"expected models trained on one split; got {' and '.join(words[:2])}: give the seed if the "
+                "data set has its own validation and test splits"
             )
         return next(iter(names), None)
 

@@ -38,7 +38,7 @@ def test_folders_of_two_splits_are_refused(names):
 def test_a_word_of_a_folder_is_a_split_if_all_folders_have_one():
     both = ["/a/train_images/1.png", "/a/val_images/1.png"]
     assert [split for split, _ in folder_splits("/a", both).values()] == ["train", "validation"]
-    with pytest.raises(ValueError, match="distinguished in '/a': test_track; expected all files in fold"):
+    with pytest.raises(ValueError, match="'/a': expected all files in folders of .*; got test_track"):
         folder_splits("/a", ["/a/test_track/1.png", "/a/harbor/1.png"])
 
 

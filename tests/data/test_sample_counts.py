@@ -30,14 +30,14 @@ def test_tar_files_have_the_counts_of_the_metadata_beside_them(tar, file):
     data = load_dataset(f"webdataset:{tar}")
     assert sum(map(len, data.splits.values())) == 19
     (tar.parent / file).write_text(json.dumps(METADATA[file]).replace("20", "25"))
-    with pytest.raises(ValueError, match=f"a.tar' has 20 samples; expected 25, as {file} beside it says"):
+    with pytest.raises(ValueError, match=f"a.tar': expected 25 samples, as {file} beside it says; got 20"):
         load_dataset(f"webdataset:{tar}")
 
 
 def test_tar_files_have_the_splits_of_the_metadata_beside_them(tar):
     other = json.dumps(METADATA["_info.json"]).replace('"train"', '"validation"')
     (tar.parent / "_info.json").write_text(other)
-    message = "a.tar' is of the split 'train' by its path, and 'validation' as _info.json beside it says"
+    message = "a.tar': expected one split; got 'train' in its path, and 'validation' in _info.json"
     with pytest.raises(ValueError, match=message):
         load_dataset(f"webdataset:{tar}")
     tar.rename(tar.parent / "val-a.tar")
@@ -49,7 +49,7 @@ def test_tar_files_have_the_splits_of_the_metadata_beside_them(tar):
 def test_remote_metadata_are_compared(tar, monkeypatch):
     monkeypatch.setattr(remote_files, "WAITS", (0, 0, 0))
     (tar.parent / "sizes.json").write_text('{"a.tar": 25}')
-    message = "a.tar' has 20 samples; expected 25, as sizes.json beside it says"
+    message = "a.tar': expected 25 samples, as sizes.json beside it says; got 20"
     with serving_files(tar.parent) as server, pytest.raises(ValueError, match=message):
         load_dataset(f"webdataset:{server.url}/a.tar")
 
@@ -67,5 +67,7 @@ def test_the_counts_of_written_shards_are_compared(tar):
     counts = [json.loads((folder / "sizes.json").read_text())[file.rpartition("/")[2]] for file in files]
     shards = shards_at(files)
     check_counts(dict(zip(shards, counts)))
-    with pytest.raises(ValueError, match=f"has {counts[0] + 1} samples; expected {counts[0]}, as _info"):
+    with pytest.raises(
+        ValueError, match=f"expected {counts[0]} samples, as _info.json beside it says; got {counts[0] + 1}"
+    ):
         check_counts({shards[0]: counts[0] + 1})

@@ -102,7 +102,7 @@ def test_zeros_in_place_of_a_header_are_no_end(first, shard):
     start = 1536 * first
     path.write_bytes(content[:start] + bytes(1024) + content[start + 1024 :])
     with pytest.raises(
-        ValueError, match=f"has zeros at byte {start}, as at the end of a tar file, but {len(content)} bytes"
+        ValueError, match=f"has zeros at byte {start}, as at its end, but {len(content)} bytes"
     ):
         entries(path)
 
@@ -119,5 +119,5 @@ def test_a_file_that_was_made_long_before_it_was_copied_is_cut_off(shard):
 def test_a_second_tar_file_that_follows_is_refused(shard):
     path, content = shard
     path.write_bytes(content + content)
-    with pytest.raises(ValueError, match="not copied to its end, or several tar files were joined"):
+    with pytest.raises(ValueError, match="it is incomplete, or several tar files were joined"):
         entries(path)

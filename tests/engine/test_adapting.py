@@ -278,7 +278,7 @@ def test_invalid_arguments_and_combinations_are_refused(change, message):
 def test_a_model_without_trainable_weights_is_refused():
     model = compiled(one_block(name="still"))
     model.trainable = False
-    with pytest.raises(ValueError, match="every weight of the model 'still' is frozen"):
+    with pytest.raises(ValueError, match="expected trainable weights in the model 'still'; got none"):
         model.fit(images_for(model), LABELS, verbose=0)
 
 

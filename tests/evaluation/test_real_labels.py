@@ -46,8 +46,8 @@ def test_an_object_is_by_file_name(write):
     "held, words",
     [
         ("[1", "cannot read .*real.json' as JSON: "),
-        ([], "expected in .* a list"),
-        ("3", "a list with the class indices"),
+        ([], "real.json': expected a list"),
+        ("3", "a list of the class indices"),
         ([[1], 2], "expected a list of class indices for 2 in .*; got 2"),
         ({"a": ["cat"]}, r"for a in .*; got \['cat'\]"),
     ],

@@ -68,7 +68,9 @@ def test_bad_input_is_refused(monkeypatch):
 @pytest.mark.parametrize("recipe", ["digits_words", "lit", "finetune_pairs"])
 def test_recipes_of_images_and_texts_are_refused(recipe, monkeypatch):
     monkeypatch.setattr(planning.keras.backend, "backend", lambda: "jax")
-    with pytest.raises(ValueError, match="^expected a recipe without image_text, since the size of its text"):
+    with pytest.raises(
+        ValueError, match="^expected a recipe without image_text; got one, and without a tokenizer"
+    ):
         planning.plan("B/16", find_recipe(recipe), "v5e:4x4")
 
 

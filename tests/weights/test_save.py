@@ -439,7 +439,7 @@ def test_an_interrupted_save_is_refused(layout, model, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(os, "replace", interrupted)
         save_weights(other, target(tmp_path, layout), layout, overwrite=True)
-    refusal = f"{path.stem}.json was saved with other weights than {path.name}, .*; save the model again, or"
+    refusal = f"{path.stem}.json was saved with other weights than {path.name}; save the model again, or"
     with pytest.raises(ValueError, match=refusal):
         from_pretrained(target(tmp_path, layout))
     save_weights(other, target(tmp_path, layout), layout, overwrite=True)

@@ -178,7 +178,7 @@ def test_models_that_do_not_fit_are_refused_in_one_line(make, message, ingredien
 def test_models_of_other_splits_are_refused(tmp_path):
     for seed in (0, 1):
         one_block(split_seed=seed).save(tmp_path / f"{seed}.keras")
-    message = "got seed 0 of '.*0.keras' and seed 1 of '.*1.keras': each may have seen images"
+    message = "got seed 0 of '.*0.keras' and seed 1 of '.*1.keras': give the seed"
     with pytest.raises(ValueError, match=message):
         average_models([tmp_path / "0.keras", tmp_path / "1.keras"])
 

@@ -138,9 +138,9 @@ def read_classes(root):
         or (None in kinds and len(lines) > IGNORE)
     ):
         raise ValueError(
-            f"{os.fspath(path)}: expected lines of up to {IGNORE} classes, each with the name of another "
-            f"class, or {NO_CLASS!r} for a value to ignore; or a tab and a value from 0 to {IGNORE}, or a "
-            "color as #ff0000, after each name"
+            f"{os.fspath(path)}: expected up to {IGNORE} lines NAME, NAME<tab>0 to {IGNORE}, or "
+            f"NAME<tab>#ff0000, with {NO_CLASS!r} for ignored pixels, and no name twice; got "
+            f"{listed(map('<tab>'.join, lines))}"
         )
     colors = tuple(values) if True in kinds else None
     values = range(len(lines)) if colors else values

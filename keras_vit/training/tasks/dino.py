@@ -38,9 +38,9 @@ class DinoTask(Pretraining):
         refused = [name for name in (*unused, "freeze", "ema") if getattr(recipe, name)]
         if refused or recipe.task != "single_label" or recipe.crop_area is None:
             raise ValueError(
-                "objective 'dino' needs single labels for its scores, a crop_area, and a recipe without "
-                f"other changes of images, freeze and ema; got {', '.join(refused) or 'none of these'}, "
-                f"task {recipe.task!r} and crop_area {recipe.crop_area}"
+                "objective 'dino': expected single labels, a crop_area, and no other change of images, "
+                f"freeze or ema; got task {recipe.task!r}, crop_area {recipe.crop_area} and "
+                f"{', '.join(refused) or 'none of these'}"
             )
 
     def augment(self, recipe, model, preprocessing, exif):

@@ -221,8 +221,8 @@ class LogitDistillation(_Taught, WrappedTask):
                 )
         if getattr(student, "distillation", False) and not self.options_of_teachers.label_weight:
             raise ValueError(
-                "the head of the class token learns the labels alone: expected a label_weight above 0 for a "
-                "student with a distillation token"
+                "expected a label_weight above 0 for a student with a distillation token, whose class token "
+                f"learns only the labels; got {self.options_of_teachers.label_weight}"
             )
         return DistillationModel(student, self.teachers)
 

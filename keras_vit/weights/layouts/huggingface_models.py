@@ -114,8 +114,8 @@ class HuggingFaceTowers(TwoTowersForm):
         kind = TWO_TOWERS["clip" if "text_projection.weight" in others else "siglip"]
         if not kind.projections[0] and "attention_pooling/probe" not in checkpoint.arrays:
             raise ValueError(
-                "its image tower has no pooling (vision_use_head=False in config.json), and so no vector to "
-                "compare with texts; load it without its text tower"
+                "expected an image tower with pooling; got vision_use_head=False in config.json: load it "
+                "without its text tower"
             )
         values, options = _text_options(folder, kind.defaults)
         options |= {"causal": kind.causal, "pooling": kind.poolings[0]}

@@ -173,8 +173,8 @@ class Timm(Layout):
         # A variant says `num_layers`, and whether it has rotary positions.
         elif not {"rotary", "num_layers"} & metadata.keys() and (key := _of_rotary_models(keys)):
             raise ValueError(
-                f"{key} also occurs in models with rotary positions, which no array shows, and no metadata "
-                "say which this is; give rotary (None for none), or a variant such as 'B/16' for DeiT III"
+                f"expected the option rotary (None for none), or a variant such as 'B/16' for DeiT III; got "
+                f"none, and the file's {key} also occurs in models with rotary positions"
             )
         tokens = [name for name in ("class_token/token", "register_tokens/token") if name in keys]
         if "attention_pooling/probe" in keys and tokens and "pool_prefix" not in metadata:

@@ -116,7 +116,7 @@ def test_masks_in_color_have_the_classes_of_their_colors(tmp_path):
 def test_lines_of_classes_are_all_of_one_form(text, tmp_path):
     write_masks(tmp_path, 4)
     (tmp_path / "classes.txt").write_text(text)
-    with pytest.raises(ValueError, match="or a tab and a value from 0 to 255, or a color as #ff0000"):
+    with pytest.raises(ValueError, match="255 lines NAME, NAME<tab>0 to 255, or NAME<tab>#ff0000"):
         load(tmp_path)
 
 

@@ -303,7 +303,10 @@ def test_a_run_refuses_sorted_classes(tmp_path, monkeypatch):
     config = RunConfig(f"parquet:{path}", find_recipe("finetune"), "Ti/16")
     load_data(config)
     monkeypatch.setattr(chunked_records, "WINDOW_RECORDS", 10)
-    with pytest.raises(ValueError, match="sorted by class: 1 follow one of another class, 22 in a random"):
+    with pytest.raises(
+        ValueError,
+        match="random order, where 22 follow one of another class; got images sorted by class: 1 do",
+    ):
         load_data(config)
     write_parquet(path, {**columns, "label": [n % 2 for n in range(60)]})
     load_data(config)
