@@ -33,7 +33,8 @@ def near_duplicates(
 
     Args:
         index: `ImageIndex`.
-        threshold: A cosine, above 0 and at most 1.
+        threshold: A cosine, above 0 and at most 1. Which one a copy reaches depends on the model:
+            docs/search.md has those of a trained DINOv2.
         conditions: As for `ImageIndex.query`.
 
     Returns:
