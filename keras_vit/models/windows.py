@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit.models.backbones import backbone, inner_transformer
 from keras_vit.models.classifying import check_finite
-from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, patch_pixels
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.rules import boolean, integer, number, optional_pair
@@ -139,9 +139,11 @@ def dense_features(
 ) -> list[np.ndarray]:
     """The patch tokens of images of any size, for heads of your own.
 
-    Images are padded at the bottom and right to whole patches. A model with one image size computes them
-    in overlapping windows of this size, whose features are averaged; a model for any size computes an image
-    as one window unless `window` is given.
+    Images are padded at the bottom and right to whole patches, and computed whole, also by a model of one
+    size: its position embeddings are resized to the grid of each image. With `window` they are computed in
+    overlapping windows, whose features are averaged. That takes less time for large images, but a patch then
+    attends only to its window, which gives other features; the manual has figures. Windows of its own size
+    are the only way for a model with relative positions, or whose positions are truncated.
 
     Args:
         model: A `VisionTransformer` for images of one size or any, or a model with one, such as an
@@ -150,14 +152,15 @@ def dense_features(
         blocks: Numbers of the blocks whose tokens are concatenated, each after the model's last norm; None
             for the last block.
         size: Side in pixels, or (height, width), to which images are resized before; None keeps their sizes.
-        window, overlap, batch_size, value_range: As for `ImageSegmenter.segment`.
+        window: Side of the windows in pixels, or (height, width); None for whole images.
+        overlap, batch_size, value_range: As for `ImageSegmenter.segment`.
 
     Returns:
         A list of float32 arrays (rows, columns, channels · blocks), one for each image.
 
     Raises:
-        ValueError: for a block that the model does not have, a window that patches do not divide or of a
-            model with one size, an image that cannot be read, or a model that packs patches or computes NaN.
+        ValueError: for a block that the model does not have, a window that patches do not divide or that the
+            model cannot compute, an image that cannot be read, or a model that packs patches or computes NaN.
 
     Example:
         >>> features = dense_features(model, np.zeros((2, 40, 50, 3), "uint8"))
@@ -174,7 +177,7 @@ def dense_features(
 
     integer(at_least=1).check("batch_size", batch_size)
     size = optional_pair(size, "size")
-    encoder = backbone(model)
+    encoder = _at_any_size(backbone(model))
     extractor = DistributedModel(encoder.input, grids_of_blocks(encoder, blocks))
     preprocessing = dataclasses.replace(encoder.preprocessing, image_size=size, resize="squash")
 
@@ -192,6 +195,19 @@ def dense_features(
             part[:] = features[: part.shape[0], : part.shape[1]]
         grids.append(grid)
     return grids
+
+
+def _at_any_size(encoder):
+    """A copy of a `VisionTransformer` that accepts any size, or the model itself if there is none."""
+    from keras_vit.engine.adapting import copy_with_weights
+
+    encoder.check_one_size("a grid of patches")
+    fixed = encoder.relative_positions or encoder.position_interpolation == "truncate"
+    if fixed or is_dynamic(encoder.image_size):
+        return encoder
+    grid = encoder.position_grid or grid_shape(encoder.image_size, encoder.patch_size, encoder.resnet)
+    changes = {"image_size": DYNAMIC_SIZE, "position_grid": grid, "name": encoder.name}
+    return copy_with_weights(encoder, {**encoder._config(), **changes})
 
 
 def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1), adjusted=None):

@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from reference.comparing import assert_close, numpy, randomize
-from reference.small import SMALL
+from reference.small import NEWER, SMALL
 
 from keras_vit import ImageSegmenter, VisionTransformer, dense_features
 from keras_vit.models import windows
@@ -106,12 +106,42 @@ def test_dense_features_are_the_tokens_of_the_blocks():
     assert_close(found, np.concatenate([numpy(first)[0], numpy(grids["tokens"])[0]], axis=-1))
 
 
-def test_dense_features_of_large_images_come_from_windows():
+def test_dense_features_of_a_model_of_one_size_are_those_of_the_whole_image():
+    model, image = encoder(), photo(20, 33)
+    dynamic = VisionTransformer(**{**ENCODER, "image_size": (None, None), "position_grid": (2, 2)})
+    dynamic.set_weights(model.get_weights())
+    for options in ({}, {"size": (24, 40)}, {"window": (8, 16), "overlap": 0.5}):
+        computed, expected = (dense_features(each, image, **options) for each in (model, dynamic))
+        assert_close(computed[0], expected[0], 1e-6)
+    window = dense_features(model, image, window=(16, 16))[0]
+    assert np.abs(window - dense_features(model, image)[0]).max() > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEWER)
+def test_dense_features_at_the_size_of_a_model_are_its_tokens(name):
+    model = randomize(
+        VisionTransformer(**{**ENCODER, **NEWER[name], "num_classes": None, "image_size": (16, 24)})
+    )
+    image = photo(16, 24)
+    grids = model.feature_extractor("tokens", grid=True)(model.preprocessing(image))
+    assert_close(dense_features(model, image)[0], numpy(grids["tokens"])[0], 1e-5)
+
+
+def test_dense_features_without_overlap_are_those_of_each_window():
     model, image = encoder(), photo(16, 32)
-    (found,) = dense_features(model, image, overlap=0.0)
+    (computed,) = dense_features(model, image, window=16, overlap=0.0)
     halves = dense_features(model, [image[:, :16], image[:, 16:]])
-    assert_close(found, np.concatenate(halves, axis=1))
-    assert dense_features(model, image, size=(24, 40))[0].shape == (3, 5, 12)
+    assert_close(computed, np.concatenate(halves, axis=1))
+
+
+def test_dense_features_of_a_model_with_relative_positions_come_from_windows_of_its_size():
+    model, image = VisionTransformer(**{**ENCODER, "relative_positions": True}), photo(16, 32)
+    (computed,) = dense_features(model, image, overlap=0.0)
+    halves = dense_features(model, [image[:, :16], image[:, 16:]])
+    assert_close(computed, np.concatenate(halves, axis=1))
+    with pytest.raises(ValueError, match="the windows of this model have its size"):
+        dense_features(model, image, window=(8, 8))
 
 
 @pytest.mark.parametrize("size, grid", [(None, (3, 5)), ((32, 16), (4, 2))])
@@ -129,9 +159,12 @@ def test_a_model_for_any_size_computes_the_whole_image(size, grid):
     ],
 )
 def test_wrong_options_are_refused(options, message):
-    for compute in (ImageSegmenter.segment, dense_features):
+    with pytest.raises(ValueError) as error:
+        segmenter().segment(photo(16, 16), **options)
+    assert message in str(error.value)
+    if "window" not in options:
         with pytest.raises(ValueError) as error:
-            compute(segmenter(), photo(16, 16), **options)
+            dense_features(segmenter(), photo(16, 16), **options)
         assert message in str(error.value)
 
 
