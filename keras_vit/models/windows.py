@@ -1,4 +1,4 @@
-"""Segmentation and dense features of images of any size, in overlapping windows."""
+"""Segmentation and dense features of images of any size, whole or in overlapping windows."""
 
 from __future__ import annotations
 
