@@ -49,7 +49,7 @@ class RowOutputs:
     in_float = ()
     can_roll_out = True
     page_script = "rows.js"
-    page_words = "classified", "Show where the model looked (attention rollout)"
+    page_words = "classified", "Show the attention (rollout)"
 
     def __init__(self, description):
         self.description = description

@@ -29,7 +29,7 @@ function showAttention(rollout, picture) {
   grid.getContext("2d").putImageData(shade, 0, 0);
   const canvas = $("attention"), context = canvas.getContext("2d");
   [canvas.width, canvas.height] = [size[1], size[0]];
-  context.fillStyle = "rgb(0 0 0 / 0.82)"; // What was cropped away is as dark as what was not looked at.
+  context.fillStyle = "rgb(0 0 0 / 0.82)"; // What was cropped away is as dark as what gets no attention.
   context.fillRect(0, 0, canvas.width, canvas.height);
   context.clearRect(left, top, width, height);
   context.drawImage(grid, left, top, width, height);

@@ -23,6 +23,16 @@ def add_arguments(add):
     add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the model's)")
     options.patch_size(add)
     add("--block", type=int, help="block of the heads: 0, 1, …, -1 (default: the last, or the probe)")
+    words = "patches whose similar patches are drawn, from 0,0 (default: three on the diagonal)"
+    add(
+        "--patch",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=options.patch,
+        metavar="ROW,COLUMN",
+        help=words,
+    )
     add("--output", required=True, metavar="DIR", help="folder to write")
     options.json(add)
 
@@ -56,9 +66,10 @@ def _inspect(args, paths):
     from keras_vit.data.datasets import folder_of, title_of
     from keras_vit.export.exported_model import ExportedModel
     from keras_vit.models.backbones import backbone
+    from keras_vit.preprocessing import Preprocessing
     from keras_vit.reports import run_report
     from keras_vit.reports.evaluation_summary import add_evaluation, sample_images
-    from keras_vit.reports.model_views import Subject, add_views, seen_gray
+    from keras_vit.reports.model_views import Subject, add_views, seen_gray, whole_inputs
     from keras_vit.reports.page import Report
     from keras_vit.reports.run_report import MAX_INSPECTED
     from keras_vit.tasks import get_task
@@ -84,7 +95,13 @@ def _inspect(args, paths):
         raise ValueError("the model has no head to evaluate; give --image or --dataset, not both")
     value, report, predictions = {"model": args.model}, Report(), []
     names, source = names_of(paths), f"{len(paths)} given"
-    inputs = [model.preprocessing([path])[0] for path in paths[:MAX_INSPECTED]]
+    inputs, resized = [], "Images are shown as the model receives them."
+    if encoder and not model.is_classifier:
+        encoder = _of_any_size(args, encoder, trust)
+    if encoder:
+        inputs, resized = whole_inputs(encoder, paths[:MAX_INSPECTED])
+    elif paths:
+        inputs = [model.preprocessing([path])[0] for path in paths[:MAX_INSPECTED]]
     if paths and has_scores:
         value["images"] = [*predicted(task, model, paths, TOP)]
         report.add("Predictions", _prediction_table(task, model, names, value["images"]))
@@ -101,13 +118,21 @@ def _inspect(args, paths):
             data = samples, task.name, split, class_names, args.batch_size, folder_of(args.dataset)
             value |= add_evaluation(report, model, *data)[0]
         if not paths:
-            inputs, names = sample_images(model, samples, task.name, class_names, MAX_INSPECTED)
+            # A backbone resizes the images itself, from pixels in [0, 1] at their own sizes.
+            channels = model.preprocessing.channels
+            unchanged = Preprocessing(None, mean=(0,) * channels, std=(1,) * channels)
+            preprocessing = unchanged if encoder else model.preprocessing
+            given = samples, task.name, class_names, MAX_INSPECTED
+            inputs, names = sample_images(preprocessing, *given)
+            if encoder:
+                inputs, resized = whole_inputs(encoder, inputs)
             source = f"{len(samples)} of {split}"
 
     arrays, missing, finished = {}, {}, finished_run(args.model)
     if encoder:
+        patches = tuple(args.patch)
         gray = bool(finished) and seen_gray(finished.config, encoder, inputs)
-        arrays, missing = add_views(report, Subject(encoder, inputs, names, args.block, gray))
+        arrays, missing = add_views(report, Subject(encoder, inputs, names, args.block, patches, gray))
     if finished:
         run_report.add_curves(report, finished)
         run_report.add_run(report, finished.config, finished.result)
@@ -117,10 +142,24 @@ def _inspect(args, paths):
         value["mean_attention_distance"] = arrays["distances"].tolist()
     if "filters" in arrays:
         value["explained_variance"] = arrays["filters"][1].tolist()
-    value |= {"looked_at": names, "left_out": missing, "figures": [*report.figures]}
-    words = f"The figures are of {len(names)} of {source} images."
+    value |= {"inspected": names, "left_out": missing, "figures": [*report.figures]}
+    words = f"The figures are of {len(names)} of {source} images. {resized}"
     text = report.page(f"Inside {run_report.name_of(args.model)}", words)
     return value, {**report.figures, run_report.REPORT: text.encode()}, predictions
+
+
+def _of_any_size(args, model, trust):
+    """Return a model without a head for images of any size, or as it is if it has to have one."""
+    from keras_vit.cli.source import open_live
+    from keras_vit.models.backbones import backbone
+    from keras_vit.models.vit.geometry import DYNAMIC_SIZE, is_dynamic
+
+    if args.image_size or is_dynamic(model.image_size):
+        return model
+    try:
+        return backbone(open_live(args.model, DYNAMIC_SIZE, **trust, patch_size=args.patch_size))
+    except ValueError:  # of relative positions, for example, or pixels
+        return model
 
 
 def _prediction_table(task, model, names, predictions):
@@ -155,6 +194,6 @@ def _summary(value, predictions):
     if "mean_attention_distance" in value:
         distances = ", ".join(f"{x:.1f}" for x in np.mean(value["mean_attention_distance"], axis=1))
         rows.append(("attention distance", f"{distances} pixels, by block"))
-    rows.append(("inspected", "; ".join(value["looked_at"])))
+    rows.append(("inspected", "; ".join(value["inspected"])))
     rows += [(f"no {name}", reason) for name, reason in value["left_out"].items()]
     return text_table(rows)

@@ -162,6 +162,14 @@ def image_size(text):
     return int(sides[0]), int(sides[-1])
 
 
+def patch(text):
+    """Parse `ROW,COLUMN` to two integers."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"expected ROW,COLUMN from 0; got {text!r}")
+    return int(parts[0]), int(parts[1])
+
+
 def settings(pairs):
     """Parse `["base_lr=0.01", "flip=False"]` to a dict; a value that is no Python literal is a string."""
     values = {}

@@ -11,6 +11,8 @@ from keras_vit.inspection.class_map_pictures import class_overlay as class_overl
 from keras_vit.inspection.class_map_pictures import palette_png as palette_png
 from keras_vit.inspection.distance import attention_distance as attention_distance
 from keras_vit.inspection.feature_pca import feature_pca as feature_pca
+from keras_vit.inspection.feature_pca import foreground as foreground
 from keras_vit.inspection.filters import filter_components as filter_components
+from keras_vit.inspection.norms import patch_norms as patch_norms
 from keras_vit.inspection.positions import position_similarity as position_similarity
 from keras_vit.inspection.similarity import patch_similarity as patch_similarity

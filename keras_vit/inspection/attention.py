@@ -9,10 +9,10 @@ import numpy as np
 from keras import ops
 
 from keras_vit.inspection.blocks import (
+    block_index,
     blocks_of,
     check_images,
     input_of_block,
-    is_integer,
     patch_grid,
     pooling_input,
     score_chunks,
@@ -76,7 +76,7 @@ def attention_maps(model: keras.Model, images: Images, block: int | None = None)
     if block is None and model.pooling == "map":
         attention = _probe_attention(model, input_of_block(model, images, model.num_layers))
     else:
-        layer, tokens, positions = _block(model, images, -1 if block is None else block)
+        layer, tokens, positions = _block(model, images, block)
         attention = _attention_of(layer, tokens, positions, _query_weights(model, *tokens.shape[:2]))
     return _patch_maps(model, images, attention)
 
@@ -165,10 +165,7 @@ def rollout_tensor(model, stages):
 
 def _block(model, images, index):
     """Return a block, its input and its positions."""
-    blocks = blocks_of(model)
-    if not is_integer(index) or not -len(blocks) <= index < len(blocks):
-        raise ValueError(f"block {index} is out of range: the model has {len(blocks)} blocks")
-    return next(itertools.islice(walk(model, images), index % len(blocks), None))
+    return next(itertools.islice(walk(model, images), block_index(model, index), None))
 
 
 def _query_weights(model, batch, count):

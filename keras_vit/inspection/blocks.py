@@ -49,6 +49,14 @@ def is_integer(number):
     return isinstance(number, numbers.Integral) and not isinstance(number, bool)
 
 
+def block_index(model, block=None):
+    """Return the index of a block from 0, of an index that may be negative, or None for the last block."""
+    count, index = len(blocks_of(model)), -1 if block is None else block
+    if not is_integer(index) or not -count <= index < count:
+        raise ValueError(f"block {index} is out of range: the model has {count} blocks")
+    return index % count
+
+
 def patch_grid(model, images):
     """Return (rows, columns) of the patches that the model divides these images into."""
     size = images.shape[1:3]

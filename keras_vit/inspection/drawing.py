@@ -113,6 +113,7 @@ def color_legend(figure, colors):
     figure.legend(handles=handles, loc="outside right upper", ncols=columns, fontsize=9, frameon=False)
 
 
-def show(axes, image):
+def show(axes, image, extent=None):
     height, width, _ = np.shape(image)
-    axes.imshow(np.clip(np.broadcast_to(image, (height, width, 3)), 0, 1), interpolation="nearest")
+    colors = np.clip(np.broadcast_to(image, (height, width, 3)), 0, 1)
+    axes.imshow(colors, interpolation="nearest", extent=extent)

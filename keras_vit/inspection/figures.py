@@ -160,8 +160,51 @@ def picture_rows(rows: Sequence[dict[str, np.ndarray]], title: str) -> Figure:
     return set_fonts(figure)
 
 
+def pca_figure(
+    images: Sequence[np.ndarray] | np.ndarray,
+    components: np.ndarray,
+    foregrounds: np.ndarray,
+    names: Sequence[str] | None,
+    title: str,
+) -> Figure:
+    """Draw images and, below each, the components of all its patches and those of its foreground.
+
+    Args:
+        images: (n, height, width, 3).
+        components: (n, rows, columns, 3), as `feature_pca` returns them.
+        foregrounds: The same, computed with the masks of `foreground`.
+        names: One per image.
+        title: The figure's title.
+
+    Example:
+        >>> features = np.random.default_rng(0).normal(size=(1, 4, 4, 8))
+        >>> pictures = [feature_pca(grid) for grid in features]
+        >>> pca_figure(images[:1], pictures, pictures, ["noise"], "Components").savefig("pca.png")
+
+    Source: Oquab et al. 2023 (DINOv2), figure 1.
+    """
+    grids = {
+        name: (values, "n rows columns colors")
+        for name, values in (("components", components), ("foregrounds", foregrounds))
+    }
+    check_shapes(images=(images, IMAGES), **grids, names=(names, "n"))
+    figure, grid = image_grid(title, images[0], len(images), rows=3, most=4, words=1, inches=2.4)
+    height, width = np.shape(images[0])[:2]
+    for column, image, pictures, name in zip(grid, images, zip(components, foregrounds), names):
+        show(column[0], image)
+        column[0].set_title(wrapped(name, 26, lines=2), fontsize=9)
+        for axes, picture in zip(column[1:], pictures):
+            # Patches need not be square, so a picture has the sides of its image.
+            show(axes, picture, extent=(-0.5, width - 0.5, height - 0.5, -0.5))
+    return set_fonts(figure)
+
+
 def attention_overlay(
-    images: Sequence[np.ndarray] | np.ndarray, maps: np.ndarray, names: Sequence[str] | None, title: str
+    images: Sequence[np.ndarray] | np.ndarray,
+    maps: np.ndarray,
+    names: Sequence[str] | None,
+    title: str,
+    artifacts: np.ndarray | None = None,
 ) -> Figure:
     """Draw images and, below each, its attention map over the image in gray.
 
@@ -170,6 +213,8 @@ def attention_overlay(
         maps: (n, rows, columns), each summing to 1, as `attention_rollout` returns them.
         names: One per image.
         title: The figure's title.
+        artifacts: bool (n, rows, columns): patches that are crossed out, without their attention, such as
+            `patch_norms(model, x) > 3`.
 
     Example:
         >>> maps = np.full((1, 4, 4), 1 / 16)
@@ -177,24 +222,30 @@ def attention_overlay(
 
     Source: Dosovitskiy et al. 2021, figure 6.
     """
-    check_shapes(images=(images, IMAGES), maps=(maps, "n rows columns"), names=(names, "n"))
+    artifacts = np.zeros(np.shape(maps), bool) if artifacts is None else artifacts
+    grids = {"maps": (maps, "n rows columns"), "artifacts": (artifacts, "n rows columns")}
+    check_shapes(images=(images, IMAGES), **grids, names=(names, "n"))
     figure, grid = image_grid(title, images[0], len(images), rows=2, words=2)
-    maps, limits = _relative(maps)
-    for (above, below), image, attention, name in zip(grid, images, maps, names):
+    maps, limits = _relative(np.where(artifacts, 0, maps))
+    for (above, below), image, attention, name, crossed in zip(grid, images, maps, names, artifacts):
         show(above, image)
         above.set_title(wrapped(name, 20, lines=2), fontsize=9)
         heat = _overlay(below, image, attention, limits)
+        _cross_out(below, image, crossed)
     _attention_bar(figure, heat, grid, maps)
     return set_fonts(figure)
 
 
-def head_figure(image: np.ndarray, maps: np.ndarray, title: str) -> Figure:
-    """Draw one image and the attention map of each head of a block over it.
+def head_figure(
+    image: np.ndarray, maps: np.ndarray, title: str, artifacts: np.ndarray | None = None
+) -> Figure:
+    """Draw one image and the attention map of each head of a block over it, in rows of equally many heads.
 
     Args:
         image: (height, width, 3).
         maps: (heads, rows, columns), each summing to 1: what `attention_maps` returns for one image.
         title: The figure's title.
+        artifacts: bool (rows, columns): patches that are crossed out, as of `attention_overlay`.
 
     Example:
         >>> maps = np.full((3, 4, 4), 1 / 16)
@@ -202,12 +253,22 @@ def head_figure(image: np.ndarray, maps: np.ndarray, title: str) -> Figure:
 
     Source: Dosovitskiy et al. 2021, appendix D.8, per head.
     """
-    check_shapes(image=(image, IMAGE), maps=(maps, "heads rows columns"))
-    maps, limits = _relative(maps)
-    figure, grid = _image_and_maps(title, image, len(maps), "image")
-    for head, (axes, attention) in enumerate(zip(grid.flat[1:], maps)):
+    artifacts = np.zeros(np.shape(maps)[1:], bool) if artifacts is None else artifacts
+    grids = {"maps": (maps, "heads rows columns"), "artifacts": (artifacts, "rows columns")}
+    check_shapes(image=(image, IMAGE), **grids)
+    maps, limits = _relative(np.where(artifacts, 0, maps))
+    count, most = len(maps), 6
+    # The largest number of heads in a row that leaves no row short, or else rows of about one length.
+    in_row = max((n for n in range(3, most + 1) if count % n == 0), default=-(-count // -(-count // most)))
+    lines = -(-count // in_row)
+    figure, grid = image_grid(title, image, lines * (in_row + 1), most=in_row + 1)
+    grid = grid.reshape(lines, in_row + 1)  # with the image alone in the first column
+    show(grid[0, 0], image)
+    grid[0, 0].set_title("image", fontsize=9)
+    for head, (axes, attention) in enumerate(zip(grid[:, 1:].flat, maps)):
         axes.set_title(f"head {head}", fontsize=9)
         heat = _overlay(axes, image, attention, limits)
+        _cross_out(axes, image, artifacts)
     _attention_bar(figure, heat, grid, maps)
     return set_fonts(figure)
 
@@ -454,6 +515,15 @@ def _overlay(axes, image, values, limits):
     return axes.imshow(
         values, cmap="inferno", alpha=opacity, vmin=low, vmax=high, extent=extent, interpolation="bilinear"
     )
+
+
+def _cross_out(axes, image, crossed):
+    """Draw a cross on the middle of some patches, visibly on any image."""
+    rows, columns = np.nonzero(crossed)
+    height, width = np.array(np.shape(image)[:2]) / np.shape(crossed)
+    middles = (columns + 0.5) * width - 0.5, (rows + 0.5) * height - 0.5
+    for color, linewidth in (("black", 2.5), ("white", 1)):
+        axes.scatter(*middles, s=16, marker="x", color=color, linewidths=linewidth)
 
 
 def _mark(axes, image, cell, grid_size):

@@ -38,10 +38,24 @@ def patch_similarity(model: keras.Model, images: Images, stage: str = "tokens") 
 
     Source: Amir et al. 2021, "Deep ViT Features as Dense Visual Descriptors" (arXiv 2112.05814).
     """
+    features = patch_features(model, images, stage)
+    batch, rows, columns, channels = features.shape
+    cosines = cosine_similarity(features.reshape(batch, rows * columns, channels))
+    return cosines.reshape(batch, rows, columns, rows, columns)
+
+
+def patch_features(model, images, stage="tokens"):
+    """Compute the features of the patches.
+
+    Args:
+        model, images, stage: As for `patch_similarity`.
+
+    Returns:
+        float32 array (batch, rows, columns, channels).
+    """
     check_images(model, images)
-    grid = patch_grid(model, images)
     features = ops.convert_to_numpy(ops.cast(_features(model, images, stage), "float32"))
-    return cosine_similarity(features).reshape(len(features), *grid, *grid)
+    return features.reshape(len(features), *patch_grid(model, images), features.shape[-1])
 
 
 def _features(model, images, stage):

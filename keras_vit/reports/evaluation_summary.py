@@ -76,7 +76,7 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
     order, correct = np.argsort(-task.errors(predictions), kind="stable"), task.correct(predictions)
     worst = order[: min(MAX_PICTURES, (len(order) + 1) // 2)]
     best = [i for i in order[len(worst) :][::-1] if correct[i]][:MAX_PICTURES]
-    read = read_samples(model, subset, [*worst, *best])
+    read = read_samples(model.preprocessing, subset, [*worst, *best])
     shown = read[: len(worst)]
     words = "The largest losses first. A wrong prediction is followed by the true label."
     pictures.add("Worst predictions", words, worst, shown, split)
@@ -92,10 +92,11 @@ def score_table(scores, title):
     return table(f"Scores on {title}", ("score", "value"), rows)
 
 
-def sample_images(model, samples, task, names, count):
+def sample_images(preprocessing, samples, task, names, count):
     """Return evenly spaced samples of a split: model inputs, and their labels as text."""
     subset = draw_samples(samples, MAX_IMAGES)
-    shown = read_samples(model, subset, np.linspace(0, len(subset) - 1, min(count, len(subset))).astype(int))
+    indices = np.linspace(0, len(subset) - 1, min(count, len(subset))).astype(int)
+    shown = read_samples(preprocessing, subset, indices)
     return [image for image, _ in shown], [get_task(task).label.format(label, names) for _, label in shown]
 
 

@@ -5,9 +5,13 @@ The HTML is in the templates `page.html` and `parts.html`.
 
 import base64
 import io
+import math
 import pathlib
 
 import jinja2
+import numpy as np
+
+from keras_vit.inspection.class_map_pictures import png_bytes
 
 
 class Report:
@@ -62,6 +66,24 @@ def picture(png, alt, caption="", file=""):
     return _PARTS.picture(base64.b64encode(png).decode("ascii"), alt, caption, file)
 
 
+def explorer(image, similarity, alt):
+    """Return an image of which a click or the arrow keys choose a patch, whose similar patches are shown.
+
+    Of a grid with more than `MAX_PATCHES` patches every k-th row and column can be chosen and is compared.
+
+    Args:
+        image: (height, width, 3) in [0, 1].
+        similarity: (rows, columns, rows, columns), cosines, as `patch_similarity` returns of one image.
+        alt: What the image shows, for screen readers.
+    """
+    every = math.ceil(math.sqrt(similarity[0, 0].size / MAX_PATCHES))
+    similarity = similarity[::every, ::every, ::every, ::every]
+    png = png_bytes(np.rint(255 * np.clip(image, 0, 1)).astype("uint8"))
+    cosines = np.rint(127.5 * (1 + similarity)).astype("uint8").tobytes()
+    encoded = (base64.b64encode(data).decode("ascii") for data in (png, cosines))
+    return _PARTS.explorer(*encoded, *similarity.shape[:2], alt)
+
+
 def gallery(pictures):
     """Return small pictures side by side."""
     return _PARTS.box("gallery", pictures)
@@ -110,6 +132,7 @@ def format_value(value):
     return value if isinstance(value, str) else str(value)  # HTML is a str that is not escaped again
 
 
+MAX_PATCHES = 2048  # of an explorer, whose cosines then take 4 MB
 WIDE = 6  # inches: wider figures are not shrunk to the width of a phone, but scrolled
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),

@@ -162,7 +162,7 @@ def _add_test_split(report, config, model, record, open_data):
     if (captions := dataset.captions("test")) is not None:
         report.add("Scores", f"{split}: {len(samples)} images.", score_table(scores, split))
         first = [of_image[0] for of_image in captions]
-        return sample_images(backbone(model), samples, recipe.task, first, MAX_INSPECTED)
+        return sample_images(backbone(model).preprocessing, samples, recipe.task, first, MAX_INSPECTED)
     model = config.task.classifier(model, dataset)
     names, batch_size = dataset.class_names, recipe.batch_size
     _, *worst = add_evaluation(report, model, samples, recipe.task, split, names, batch_size, folder, scores)

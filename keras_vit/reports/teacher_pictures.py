@@ -27,7 +27,7 @@ def add_differences(report, task, model, samples, split, batch_size=64):
         return
     name, values = next(iter(differences.items()))
     order = np.argsort(-values, kind="stable")[:MAX_PICTURES]
-    images = [image for image, _ in read_samples(model, subset, order)]
+    images = [image for image, _ in read_samples(model.preprocessing, subset, order)]
     outputs = []
     if len(model.output_shape) == 2 and model.num_classes is not None:
         names = names_or_indices(model.class_names, model.num_classes)
@@ -51,7 +51,8 @@ def _outputs(model, samples, indices):
     if isinstance(model, StoredOutputs):
         return model.rows(samples)[indices].astype("float32")
     return [
-        model.predict_on_batch(image[np.newaxis])[0] for image, _ in read_samples(model, samples, indices)
+        model.predict_on_batch(image[np.newaxis])[0]
+        for image, _ in read_samples(model.preprocessing, samples, indices)
     ]
 
 

@@ -13,13 +13,15 @@ from keras_vit.cli import inspect
 from keras_vit.cli.images import names_of
 from keras_vit.data.datasets import load_dataset
 from keras_vit.inspection import attention_distance, filter_components
+from keras_vit.preprocessing import Preprocessing
 from keras_vit.reports import model_views
 
 pytestmark = pytest.mark.usefixtures("eager")
 
 EVALUATION = ["Scores", "Confusions", "Worst predictions", "Best predictions"]
 VIEWS = [heading for heading, _, _ in model_views.VIEWS.values()]
-PNGS = ["rollout.png", "heads.png", "distances.png", "filters.png", "positions.png", "similarity.png"]
+PNGS = ["components.png", "components-2.png", "similarity.png", "heads.png", "rollout.png", "rollout-2.png"]
+PNGS += ["distances.png", "filters.png", "positions.png"]
 
 
 def saved(path, **options):
@@ -34,14 +36,15 @@ def inspected(model, images, keras_vit, tmp_path_factory):
     data = ("--dataset", f"folder:{images}", "--split", "train", "--seed", 3)
     given = ("--image", images / "cat" / "00.png", images / "dog", *data, "--output", out)
     done = keras_vit("inspect", "--model", model, *given)
-    assert done.stderr == ""
+    # A slow machine also prints the progress.
+    assert all(line.startswith("inspecting: view ") for line in done.stderr.splitlines())
     return out, json.loads((out / "result.json").read_text())
 
 
 def test_it_writes_the_figures_and_a_report_without_paths_of_the_machine(inspected, images, model):
     folder, result = inspected
-    files = ["confusion.png", "rollout.png", "rollout-2.png", *PNGS[1:]]  # eight images, four per figure
-    assert result["looked_at"] == ["cat/00.png", *(f"dog/{number:02d}.png" for number in range(7))]
+    files = ["confusion.png", *PNGS]  # eight images, four per figure
+    assert result["inspected"] == ["cat/00.png", *(f"dog/{number:02d}.png" for number in range(7))]
     assert result["figures"] == files and result["left_out"] == {}
     assert {path.name for path in folder.iterdir()} == {*files, "report.html", "result.json"}
     for name in files:
@@ -120,3 +123,30 @@ def test_a_regressions_values_are_shown(keras_vit, images, tmp_path):
 )
 def test_images_have_the_shortest_unique_names(paths, names):
     assert names_of(paths) == names
+
+
+def test_features_of_any_size_keep_the_aspect_ratio_and_crop_nothing(keras_vit, tmp_path):
+    preprocessing = Preprocessing(16, resize="crop", crop_fraction=0.875)
+    path = saved(tmp_path / "features.keras", num_classes=None, preprocessing=preprocessing)
+    Image.fromarray(np.zeros((30, 70, 3), "uint8")).save(tmp_path / "wide.png")
+    given = (
+        "--model",
+        path,
+        "--image",
+        tmp_path / "wide.png",
+        "--patch",
+        "2,6",
+        "--output",
+        tmp_path / "out",
+    )
+    keras_vit("inspect", *given)
+    page = read_page((tmp_path / "out" / "report.html").read_text())
+    assert "Images keep their aspect ratio" in page.text
+    (attributes,) = (a for tag, a in page.tags if a.get("class") == "explorer")
+    assert (attributes["data-rows"], attributes["data-columns"]) == ("3", "7")
+
+
+def test_a_patch_outside_of_the_image_is_refused(refused, images, model, tmp_path):
+    given = ("--model", model, "--image", images / "cat" / "00.png", "--patch", "9,9")
+    refused(("inspect", *given, "--output", tmp_path / "out"), "expected patches in the", "of 00.png")
+    assert not (tmp_path / "out").exists()

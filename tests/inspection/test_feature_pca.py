@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from keras_vit.inspection import feature_pca
+from keras_vit.inspection import feature_pca, foreground
 
 
 def test_components_are_those_of_scikit_learn(rng):
@@ -28,3 +28,39 @@ def test_equal_images_have_equal_colors(rng):
 def test_other_shapes_are_refused(features, count):
     with pytest.raises(ValueError, match="expected"):
         feature_pca(features, count)
+
+
+def test_masked_positions_alone_determine_the_components_and_the_others_are_white(rng):
+    grid, mask = rng.standard_normal((6, 5, 7)) * np.arange(1, 8), rng.random((6, 5)) < 0.6
+    picture = feature_pca(grid, masks=mask)
+    assert (picture[~mask] == 1).all() and picture[mask].min() == 0
+    alone = feature_pca(grid[mask][np.newaxis])
+    np.testing.assert_allclose(picture[mask], alone[0], atol=1e-6)
+    np.testing.assert_array_equal(feature_pca([grid], masks=[mask])[0], picture)
+
+
+@pytest.mark.parametrize(
+    "mask, message",
+    [
+        (np.zeros((2, 2), bool), "at least one position; got none"),
+        (np.ones((2, 3), bool), r"bool masks of shapes \[\(2, 2\)\]; got"),
+        (np.ones((2, 2)), "float64"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(mask, message):
+    with pytest.raises(ValueError, match=message):
+        feature_pca(np.zeros((2, 2, 3)), masks=mask)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_foreground_is_what_differs_from_most_of_the_image_and_border(rng, sign):
+    is_object = np.zeros((12, 16), bool)
+    is_object[4:12, 3:9] = True  # which reaches the border
+    features = 0.1 * rng.standard_normal((12, 16, 8))
+    features[is_object, 2] += sign * 5
+    np.testing.assert_array_equal(foreground(features), is_object)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 4), (3, 2, 1)])
+def test_features_that_are_all_equal_are_foreground_everywhere(shape):
+    assert foreground(np.ones(shape)).all()

@@ -172,6 +172,43 @@ def test_each_head_has_its_map_over_the_image(heads):
     assert "attention / mean" in drawn(figure)
 
 
+@pytest.mark.parametrize("count, rows", [(3, [3]), (6, [6]), (7, [4, 3]), (12, [6, 6]), (16, [4, 4, 4, 4])])
+def test_rows_have_equally_many_heads_beside_the_image(count, rows):
+    figure = figures.head_figure(pictures(1)[0], attention(count, 2, 3), "Heads")
+    drawn(figure)
+    places = [axes.get_position() for axes in panels(figure)]
+    lines = [round(place.y0, 3) for place in places[1:]]
+    assert [lines.count(line) for line in sorted({*lines}, reverse=True)] == rows
+    assert all(place.x0 > places[0].x1 for place in places[1:])
+
+
+def test_artifacts_are_crossed_out_and_not_drawn():
+    images, maps = pictures(2), attention(2, 2, 3)
+    maps[0, 1, 2] = 50
+    artifacts = maps > 10
+    figure = figures.attention_overlay(images, maps, ["a", "b"], "Rollout", artifacts)
+    below = panels(figure)[2:]
+    assert below[0].images[1].get_array()[1, 2] == 0 and below[0].images[1].get_clim()[1] < 7
+    assert [len(axes.collections[0].get_offsets()) for axes in below] == [1, 0]
+    np.testing.assert_allclose(below[0].collections[0].get_offsets()[0], [19.5, 11.5])  # of 8 × 8 pixels
+    heads = figures.head_figure(images[0], maps, "Heads", artifacts[0])
+    for axes in panels(heads)[1:]:
+        assert axes.images[1].get_array()[1, 2] == 0 and len(axes.collections[0].get_offsets()) == 1
+
+
+def test_components_are_below_their_images_at_the_images_sides():
+    images = pictures(2)
+    components, foregrounds = RNG.random((2, 2, 2, 3, 3))
+    figure = figures.pca_figure(images, components, foregrounds, ["a", "b"], "Components")
+    drawn(figure)
+    shown = [axes.images[0] for axes in panels(figure)]
+    pairs = zip(images, components, foregrounds)
+    in_rows = [*zip(*pairs)]
+    for found, expected in zip(shown, [picture for row in in_rows for picture in row], strict=True):
+        np.testing.assert_allclose(found.get_array(), expected)
+        assert found.get_extent() in ([-0.5, 23.5, 15.5, -0.5], (-0.5, 23.5, 15.5, -0.5))
+
+
 @pytest.mark.parametrize("cells", [[(1, 2)], [(0, 0), (1, 2), (0, 2), (1, 0), (0, 1)]])
 def test_chosen_patches_are_framed_and_numbered_and_each_has_its_similarities(cells):
     (image,), similarity = pictures(1), cosines(2, 3)

@@ -8,6 +8,7 @@ ALLOWED = {
     *("html", "head", "meta", "title", "link", "style", "body", "header", "nav", "main", "section", "div"),
     *("h1", "h2", "p", "ol", "li", "a", "figure", "figcaption", "img", "table", "caption", "thead", "tbody"),
     *("tr", "th", "td", "details", "summary", "small"),
+    *("canvas", "span", "output", "script"),
 }
 
 
@@ -32,7 +33,7 @@ class Page(html.parser.HTMLParser):
     def handle_data(self, data):
         if "style" in self.open:
             self.style += data
-        elif data.strip():
+        elif data.strip() and "script" not in self.open:
             self.words.append(data)
             if "h2" in self.open:
                 self.headings.append(data)

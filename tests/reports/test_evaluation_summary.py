@@ -152,7 +152,7 @@ def test_the_most_frequent_errors_are_counted(model, classified):
 )
 def test_labels_of_several_numbers_are_text(task, label, words, model):
     samples = Samples(encoded(2)[0], (label, (1.0,) * 5))
-    images, labels = sample_images(model, samples, task, NAMES, 8)
+    images, labels = sample_images(model.preprocessing, samples, task, NAMES, 8)
     assert labels[0] == words and len(images) == 2
 
 

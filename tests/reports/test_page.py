@@ -2,13 +2,24 @@ import base64
 import io
 import re
 
+import numpy as np
 import pytest
+from made.browser import chromium
 from made.pages import read_page
 from matplotlib.figure import Figure
 from PIL import Image
 
 from keras_vit.inspection.class_map_pictures import png_bytes
-from keras_vit.reports.page import Report, format_value, gallery, panels, picture, table
+from keras_vit.reports.page import (
+    MAX_PATCHES,
+    Report,
+    explorer,
+    format_value,
+    gallery,
+    panels,
+    picture,
+    table,
+)
 
 NASTY = """<script>alert('1')</script>" onload="x" & <b>"""
 
@@ -39,6 +50,50 @@ def test_a_page_is_complete_and_lists_its_sections():
             assert image.size == sizes[attributes["alt"]]
         assert (content == report.figures["drawn.png"]) is (attributes["alt"] == "a figure")
     assert len(found.pictures()) == 4 and [*report.figures] == ["drawn.png"]
+
+
+@pytest.mark.parametrize("rows, columns, every", [(2, 3, 1), (50, 60, 2)])
+def test_an_explorer_has_the_cosines_of_every_patch_that_can_be_chosen(rows, columns, every):
+    vectors = np.random.default_rng(0).normal(size=(rows * columns, 8)).astype("float32")
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    similarity = np.clip(vectors @ vectors.T, -1, 1).reshape(rows, columns, rows, columns)
+    report = Report()
+    report.add("One", explorer(np.full((4, 6, 3), 0.5, "float32"), similarity, NASTY))
+    found = read_page(report.page("A model"))
+    (attributes,) = (attributes for tag, attributes in found.tags if tag == "figure")
+    bytes_of = base64.b64decode(attributes["data-cosines"], validate=True)
+    expected = similarity[::every, ::every, ::every, ::every]
+    assert (int(attributes["data-rows"]), int(attributes["data-columns"])) == expected.shape[:2]
+    assert expected[0, 0].size <= MAX_PATCHES
+    cosines = np.frombuffer(bytes_of, "uint8").reshape(expected.shape) / 127.5 - 1
+    np.testing.assert_allclose(cosines, expected, atol=0.5 / 127.5 + 1e-6)
+    assert [picture["alt"] for picture in found.pictures()] == [NASTY]
+
+
+@pytest.mark.slow
+def test_a_click_and_the_arrow_keys_choose_a_patch_without_a_network(tmp_path):
+    report, identity = Report(), np.eye(6, dtype="float32").reshape(2, 3, 2, 3)
+    report.add("One", explorer(np.full((20, 30, 3), 0.5, "float32"), identity, "a field"))
+    (tmp_path / "page.html").write_text(report.page("A model"))
+    with chromium() as browser:
+        tab, requests, errors = browser.new_page(), [], []
+        tab.on("request", lambda request: requests.append(request.url))
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.goto((tmp_path / "page.html").as_uri())
+
+        def chosen():
+            words = tab.locator("output").inner_text()
+            opaque = "[...document.querySelector('canvas').getContext('2d').getImageData(0, 0, 3, 2).data]"
+            return re.findall(r"row (\d), column (\d)", words)[0], tab.evaluate(opaque)[3::4]
+
+        assert chosen() == (("1", "1"), [0, 0, 0, 0, 220, 0])
+        box = tab.locator(".explorer div").bounding_box()
+        tab.mouse.click(box["x"] + box["width"] * 0.9, box["y"] + box["height"] * 0.2)
+        assert chosen() == (("0", "2"), [0, 0, 220, 0, 0, 0])
+        tab.keyboard.press("ArrowRight")
+        tab.keyboard.press("ArrowDown")
+        assert chosen() == (("1", "2"), [0, 0, 0, 0, 0, 220])
+    assert not errors and all(url.startswith(("file:", "data:")) for url in requests)
 
 
 def test_text_in_any_place_is_escaped():

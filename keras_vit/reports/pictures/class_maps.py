@@ -29,7 +29,7 @@ class ClassMapPictures(ImagePictures):
             here = pixels * (images == largest[-1])
             iou = here[is_true & is_predicted].sum() / here[is_true | is_predicted].sum()
             captions.append(f"{classes[number]['name']}: IoU {iou:.2f}")
-        inputs, truth = zip(*read_samples(self.model, samples, largest))
+        inputs, truth = zip(*read_samples(self.model.preprocessing, samples, largest))
         heading = "Classes"
         figure = class_example_figure(*self._maps(inputs), truth, chosen, captions, heading)
         which = "each class" if len(chosen) == len(labeled) else f"the {len(chosen)} classes of lowest IoU"

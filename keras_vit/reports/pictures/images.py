@@ -72,7 +72,7 @@ def thumbnail(colors):
     return png_bytes(small)
 
 
-def read_samples(model, samples, indices):
+def read_samples(preprocessing, samples, indices):
     """Return the (model input, label) of samples."""
-    batches = evaluation_batches(samples.take(indices), model.preprocessing, 1)
+    batches = evaluation_batches(samples.take(indices), preprocessing, 1)
     return [(images[0].numpy(), labels[0].numpy()) for images, labels in batches]
