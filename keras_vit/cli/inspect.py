@@ -75,7 +75,8 @@ def _inspect(args, paths):
     from keras_vit.tasks import get_task
 
     trust = {"trust": args.trust, "sha256": args.sha256}
-    if args.image_size or args.patch_size or args.block is not None:  # which exports do not have
+    # Exports have none of these.
+    if args.image_size or args.patch_size or args.patch or args.block is not None:
         model = open_live(args.model, args.image_size, **trust, patch_size=args.patch_size)
     else:
         model = open_model(args.model, **trust)
@@ -96,7 +97,7 @@ def _inspect(args, paths):
     value, report, predictions = {"model": args.model}, Report(), []
     names, source = names_of(paths), f"{len(paths)} given"
     inputs, resized = [], "Images are shown as the model receives them."
-    if encoder and not model.is_classifier:
+    if encoder and not has_scores:
         encoder = _of_any_size(args, encoder, trust)
     if encoder:
         inputs, resized = whole_inputs(encoder, paths[:MAX_INSPECTED])
