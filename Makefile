@@ -15,7 +15,7 @@ JAX_TESTS_FULL := tests/contract/test_contract.py tests/training/test_jax_run.py
 	$(addprefix tests/models/,vit pretraining/test_masked_patch_predictor.py test_saving.py) \
 	tests/engine/test_distributed_model.py
 
-.PHONY: help quickstart lint test test-full benchmark wheels docs docs-figures litert-js stubs format url
+.PHONY: help quickstart lint test test-full benchmark wheels docs docs-figures litert-js stubs notebooks format url
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, plot, export and reload it"
 	@echo "make test         ruff, the fast tests on TensorFlow with coverage, and a sample of them on JAX"
@@ -23,10 +23,11 @@ help:
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
 	@echo "make wheels       build the distributions in dist/ and check them"
 	@echo "make docs         fill the options into docs/cli.md, draw the packages, and build the manual into site/"
-	@echo "make docs-figures redraw the manual's figures: six minutes of training, and Chromium for three of them"
+	@echo "make docs-figures redraw the manual's figures: fifteen minutes of training, and Chromium for three of them"
 	@echo "make litert-js    fetch LiteRT.js from npm into export/web/litert, for the pages of export"
 	@echo "make stubs        write the stubs for type checkers from the code"
 	@echo "make url          copy the repository's URL from setup.py into README and the notebooks"
+	@echo "make notebooks    run the notebooks, or those in NAMES, and store their outputs"
 	@echo "make format       fix what ruff can fix, and format the code"
 
 # A file marks each environment as complete, so that an interrupted set-up runs again.
@@ -102,6 +103,7 @@ docs: .venv/dev
 
 docs-figures: .venv/peers
 	$(BIN)/python docs/figures.py
+	PYTHONPATH=tests $(BIN)/python docs/photograph_figures.py
 
 # The build of its WebAssembly that every browser runs, without relaxed SIMD. `gzip -n` stores no time.
 LITERT := 2.5.3
@@ -116,6 +118,9 @@ litert-js:
 
 stubs: .venv/dev
 	PYTHONPATH=tests $(BIN)/python tests/made/stubs.py
+
+notebooks: .venv/peers
+	PYTHONPATH=tests $(BIN)/python tests/made/notebooks.py $(NAMES)
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

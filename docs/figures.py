@@ -5,6 +5,7 @@ minutes and are kept in runs/figures and runs/figures_scenes for the next time. 
 those of the web page playwright, too.
 """
 
+import contextlib
 import io
 import json
 import pathlib
@@ -170,6 +171,19 @@ def screenshot(report, path, size=(1024, 1100)):
 
 def drawn_on(page, path, size=(1024, 640)):
     """Write an image of a page of `export_web` on which a five has been drawn."""
+    with used(page, path, size) as tab:
+        box = tab.locator("#drawing").bounding_box()
+        first, *others = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in FIVE]
+        tab.mouse.move(*first)
+        tab.mouse.down()
+        for point in others:
+            tab.mouse.move(*point)
+        tab.mouse.up()
+
+
+@contextlib.contextmanager
+def used(page, path, size):
+    """A browser's tab with a page of `export_web`, of which an image is written after its use."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -179,13 +193,7 @@ def drawn_on(page, path, size=(1024, 640)):
         tab = browser.new_page(viewport=viewport, device_scale_factor=1.25)
         tab.goto(page.resolve().as_uri())
         tab.evaluate("ready")
-        box = tab.locator("#drawing").bounding_box()
-        first, *others = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in FIVE]
-        tab.mouse.move(*first)
-        tab.mouse.down()
-        for point in others:
-            tab.mouse.move(*point)
-        tab.mouse.up()
+        yield tab
         tab.evaluate("last")
         tab.screenshot(path=path)
         browser.close()

@@ -13,7 +13,8 @@ import nbformat
 import numpy as np
 import pytest
 from made.folders import write_boxes, write_classes, write_masks
-from made.notebooks import executed
+from made.notebooks import differences, executed, offline_parameters, pictures
+from made.trained import NotInstalled
 from reference.comparing import randomize
 
 from keras_vit import VisionTransformer, save_weights
@@ -27,7 +28,7 @@ COLAB = ROOT / "colab"
 NOTEBOOKS = sorted(COLAB.glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
 HOME = re.search(r'url="(.+?)"', (ROOT / "setup.py").read_text())[1]
-LONG = ("train(", "fit(", "export_folder(")  # calls that take more than a few seconds
+LONG = ("train(", "fit(", "export_folder(", "vectors(")  # calls that take more than a few seconds
 
 # Start-up logs of TensorFlow and LiteRT that no setting silences.
 STARTUP_LOG = re.compile(r"I\d{4} |WARNING: All log messages before absl|INFO: Created TensorFlow Lite ")
@@ -49,10 +50,13 @@ def python_of(cell):
 def run(name, folder, again=None, is_quiet=True, **parameters):
     """Execute a notebook, and with `again` a second time in the same kernel with these parameters.
 
-    It may print warnings only where it is not quiet.
+    It may print warnings only where it is not quiet. Without parameters its outputs are the stored ones.
     """
     done = Run(executed(COLAB / f"{name}.ipynb", folder, parameters, again), folder / "work")
     assert not (is_quiet and done.warnings)
+    if parameters == offline_parameters(name):
+        for cell in code_cells(COLAB / f"{name}.ipynb"):
+            assert not (found := differences(cell.outputs, done.outputs[cell.id])), f"{cell.id}: {found}"
     return done
 
 
@@ -76,7 +80,7 @@ class Run:
         """The number of pictures by cell, which is the same in a second run."""
         shown = {}
         for cell, outputs in self.outputs.items():
-            count = sum("image/png" in out.get("data", {}) for out in outputs)
+            count = pictures(outputs)
             assert shown.setdefault(cell.removeprefix("again-"), count) == count, cell
         return {cell: count for cell, count in shown.items() if count}
 
@@ -208,6 +212,24 @@ def test_frozen_features_classify_and_retrieve_without_labels_in_training(tmp_pa
 
 
 @pytest.mark.slow
+def test_frozen_features_of_digits_are_those_stored(tmp_path):
+    done = run("05_frozen_features", tmp_path)
+    assert done.fraction("linear-probe") > 0.9
+
+
+@pytest.mark.slow
+def test_a_trained_model_sees_parts_and_finds_photographs(tmp_path):
+    name = "10_what_a_trained_vit_sees"
+    try:
+        parameters = offline_parameters(name)
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    done = run(name, tmp_path, **parameters)
+    assert sum(done.figures.values()) == 4
+    assert done.fraction("search-figure") > 0.7 and done.fraction("linear-probe") > 0.7
+
+
+@pytest.mark.slow
 def test_frozen_features_take_a_published_backbone_and_a_folder(tmp_path):
     sizes = {"patch_size": 16, "hidden_size": 24, "num_layers": 2, "mlp_dim": 48, "num_heads": 3}
     dinov3 = {"rotary": "dinov3", "position_embedding": "none", "num_registers": 4, "layer_scale": 0.1}
@@ -278,8 +300,28 @@ def test_distill_compares_a_student_with_and_without_a_teacher(tmp_path):
     assert [format for _, format in rows] == ["live", "live", "tflite", "tflite"]
 
 
+@pytest.mark.parametrize(
+    "text, picture, message",
+    [
+        ("step 1 of 9  loss 8.1\nstep 9 of 9  loss 0.4  val_loss 0.4\n92% of  cats\n", True, ""),
+        ("step 9 of 9  loss 0.4  val_loss 0.4\n20% of cats, 3 ms\n", True, "expected 'step # of"),
+        ("step 9 of 9  loss 0.4  val_loss 0.4\n90% of dogs\n", True, "expected 'step # of"),
+        ("step 9 of 9  loss 3.4  val_loss 3.4\n40% of cats\n", True, "expected numbers near"),
+        ("step 9 of 9  loss 0.4  val_loss 0.4\n90% of cats\n", False, "expected 1 pictures; got 0"),
+    ],
+)
+def test_outputs_are_compared_with_a_tolerance(text, picture, message):
+    def outputs(text, picture):
+        drawn = [nbformat.v4.new_output("display_data", {"image/png": ""})] * picture
+        return [nbformat.v4.new_output("stream", name="stdout", text=text), *drawn]
+
+    stored = outputs("step 9 of 9  loss 0.4  val_loss 0.41\n90.1% of cats\n", True)
+    assert differences(stored, outputs(text, picture)).startswith(message)
+    assert bool(differences(stored, outputs(text, picture))) is bool(message)
+
+
 @each
-def test_it_is_a_notebook_without_outputs(path):
+def test_it_is_a_notebook_with_small_outputs(path):
     stored = json.loads(path.read_text())
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
@@ -293,7 +335,13 @@ def test_it_is_a_notebook_without_outputs(path):
         tagged = {"tags": ["parameters"]} if cell.id == "parameters" else {}
         assert cell.metadata == tagged
         if cell.cell_type == "code":
-            assert cell.outputs == [] and cell.execution_count is None
+            assert cell.execution_count is None
+            assert all(out.output_type in ("stream", "display_data") for out in cell.outputs)
+            assert all(out.name == "stdout" for out in cell.outputs if out.output_type == "stream")
+    outputs = [out for cell in notebook.cells if cell.cell_type == "code" for out in cell.outputs]
+    assert any(out.output_type == "stream" for out in outputs)
+    assert not re.search(r"/(tmp|root|home|work)/", json.dumps(outputs))
+    assert path.stat().st_size < 500_000
     assert path.read_text() == json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
+from made.trained import NotInstalled, photograph, weights_folder
+from PIL import Image
 from sklearn.decomposition import PCA
 
+import keras_vit
 from keras_vit.inspection import feature_pca, foreground
 
 
@@ -64,3 +67,17 @@ def test_the_foreground_is_what_differs_from_most_of_the_image_and_border(rng, s
 @pytest.mark.parametrize("shape", [(1, 1, 4), (3, 2, 1)])
 def test_features_that_are_all_equal_are_foreground_everywhere(shape):
     assert foreground(np.ones(shape)).all()
+
+
+@pytest.mark.slow
+def test_the_foreground_of_a_photograph_is_its_flower():
+    try:
+        folder, pixels = weights_folder(), photograph("flower")
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    model = keras_vit.from_pretrained(folder, image_size=(None, None))
+    (features,) = keras_vit.dense_features(model, [pixels], size=(15 * 14, 22 * 14))
+    means = np.asarray(Image.fromarray(pixels).resize((22, 15), Image.Resampling.BOX), "float32")
+    is_orange = means[..., 0] - means[..., 1] > 30  # on green
+    found = foreground(features)
+    assert (found & is_orange).sum() > 0.7 * (found | is_orange).sum()
