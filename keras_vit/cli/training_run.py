@@ -10,16 +10,19 @@ from keras_vit.cli.options import settings
 from keras_vit.cli.source import trained_file
 from keras_vit.data.datasets import absolute_name
 from keras_vit.engine.strategy import is_chief
-from keras_vit.messages import printable
+from keras_vit.messages import printable, redact_url
 from keras_vit.models.distillation.stored_outputs import PREFIX, is_stored
+from keras_vit.names import TASKS
 from keras_vit.reports.run_report import REPORT, summary, write_run_report
-from keras_vit.training.named_recipes import RECIPES, find_recipe
+from keras_vit.tasks import get_task
+from keras_vit.training.named_recipes import DEFAULTS, default_recipe, find_recipe
 from keras_vit.training.recipes import SIZES
 from keras_vit.training.run import load_data, train
 from keras_vit.training.run_config import RunConfig
 from keras_vit.training.tasks.image_text_pairs import tokenizer_source
 from keras_vit.training.workdir import read_json
 from keras_vit.weights.catalogue import resolve
+from keras_vit.weights.checkpoint import read_checkpoint
 
 
 def has_sizes(args):
@@ -40,9 +43,10 @@ def train_and_report(args, **options):
     for name in ("total_steps", "batch_size"):
         if getattr(args, name) is not None:
             changes[name] = getattr(args, name)
+    name, reason = (args.recipe, None) if args.recipe else _default_recipe(args, changes, **options)
     config = RunConfig(
         dataset=absolute_name(args.dataset),
-        recipe=find_recipe(args.recipe or "finetune").with_changes(**changes),
+        recipe=find_recipe(name).with_changes(**changes),
         model=args.model,
         image_size=args.image_size,
         on_bad_image=args.on_bad_image,
@@ -54,16 +58,16 @@ def train_and_report(args, **options):
     )
     # The report reads the data set that was loaded for the run.
     load = functools.cache(functools.partial(load_data, config, args.data_dir))
-    note = None
+    sizes = None
     if args.recipe is None and not {"total_steps", "batch_size"} <= changes.keys():
-        config, note = _sized(config, changes, args.workdir, load)
+        config, sizes = _sized(config, name, changes, args.workdir, load)
     workdir, record = train(
         config,
         args.workdir,
         strategy=args.strategy,
         deterministic=args.deterministic,
         dataset=load,
-        note=note,
+        note="\n".join(filter(None, (reason, sizes))) or None,
     )
     try:
         if is_chief(args.strategy) and not (workdir.path / REPORT).exists():
@@ -75,18 +79,55 @@ def train_and_report(args, **options):
         print(f"{summary(record)}; results are in {workdir.path}, see {REPORT}")
 
 
-def _sized(config, changes, workdir, load):
-    """Return the configuration with the workdir's sizes, or sizes that fit the data, and a note."""
+_LEARNED_FROM = {
+    "supervised": "labels",
+    "self_supervised": "images alone",
+    "image_text": "images with texts",
+}
+
+
+def _default_recipe(args, changes, weights=None, sha256=None, **_):
+    """Return the name of the recipe by what the weights learned from, and a line that says so.
+
+    A run that has begun keeps its recipe. Without a head on the encoder's output, `changes` get no probe.
+    """
+    reason = None
+    if stored := _stored_recipe(args.workdir):
+        name = max(sorted({*DEFAULTS.values()}), key=lambda name: _agreement(find_recipe(name), stored))
+    elif weights is None:
+        name = DEFAULTS[None]
+    else:
+        learned_from = read_checkpoint(weights, sha256=sha256).arguments["pretraining"]
+        name = default_recipe(learned_from, redact_url(weights))
+        learned_from = _LEARNED_FROM[learned_from]
+        reason = f"recipe {name}, since the weights learned from {learned_from}; --recipe selects another"
+    has_head = "probe_first" in get_task(changes.get("task", TASKS[0])).recipe_fields
+    if find_recipe(name).probe_first and (args.teacher or "image_text" in changes or not has_head):
+        changes.setdefault("probe_first", False)
+    return name, reason
+
+
+def _agreement(recipe, stored):
+    """Return the number of fields of a recipe that have the values of config.json."""
+    return sum(stored.get(name) == value for name, value in recipe.hyperparameters().items())
+
+
+def _stored_recipe(workdir):
+    """Return the recipe in the config.json of a run's folder; an empty dict without one."""
     file = pathlib.Path(workdir) / "config.json"
-    if file.exists():
-        stored = read_json(file).get("recipe", {})
+    return read_json(file).get("recipe", {}) if file.exists() else {}
+
+
+def _sized(config, name, changes, workdir, load):
+    """Return the configuration with the workdir's sizes, or sizes that fit the data, and a note."""
+    if stored := _stored_recipe(workdir):
         sizes = {name: stored[name] for name in SIZES if name in stored}
         return dataclasses.replace(config, recipe=config.recipe.with_changes(**sizes | changes)), None
     images = min(len(load().split("train")), config.recipe.train_samples or sys.maxsize)
-    recipe = RECIPES["finetune"].sized_for(images, **changes)
+    recipe = find_recipe(name).sized_for(images, **changes)
     epochs = recipe.total_steps * recipe.batch_size / images
     note = (
-        f"finetune: {images} images, batch size {recipe.batch_size}, {recipe.total_steps} steps "
+        f"{name}: {images} images, batch size {recipe.batch_size}, {recipe.total_steps} steps "
         f"(≈ {epochs:.0f} epochs); set --total_steps and --batch_size to change"
     )
     return dataclasses.replace(config, recipe=recipe), note

@@ -311,11 +311,16 @@ class Devices:
 
     def smallest(self, value):
         """The minimum of an int over all processes, which all of them wait for."""
-        if self.processes == 1:
-            return value
+        return int(self._of_processes(np.array(value, "int32")).min()) if self.processes > 1 else value
+
+    def of_first_worker(self, value):
+        """The first process's value of a NumPy array, which all processes wait for."""
+        return self._of_processes(value)[0] if self.processes > 1 else value
+
+    def _of_processes(self, value):
         from jax.experimental import multihost_utils
 
-        return int(multihost_utils.process_allgather(np.array(value, "int32")).min())
+        return multihost_utils.process_allgather(value)
 
     @contextlib.contextmanager
     def raise_on_lost_worker(self, sigterm=()):

@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_vit.engine import sharding
@@ -173,17 +174,21 @@ class TensorFlowDevices:
 
     def smallest(self, value):
         """The minimum of an int over all workers, which all of them wait for."""
-        if not self.several_workers:
-            return value
+        return int(self._of_workers(np.int64(value)).min()) if self.several_workers else value
 
+    def of_first_worker(self, value):
+        """The first worker's value of a NumPy array, which all workers wait for."""
+        return self._of_workers(value)[0] if self.several_workers else value
+
+    def _of_workers(self, value):
         @tf.function
         def gather():
             return self.strategy.run(of_replica)
 
         def of_replica():
-            return tf.distribute.get_replica_context().all_gather(tf.constant([value], tf.int64), axis=0)
+            return tf.distribute.get_replica_context().all_gather(tf.constant(value)[tf.newaxis], axis=0)
 
-        return int(tf.reduce_min(self.strategy.experimental_local_results(gather())[0]))
+        return self.strategy.experimental_local_results(gather())[0].numpy()
 
     @contextlib.contextmanager
     def raise_on_lost_worker(self, sigterm=()):

@@ -148,7 +148,7 @@ class LabelTask(Task):
     """
 
     higher_is_better = True
-    recipe_fields = ("class_weights",)
+    recipe_fields = ("class_weights", "probe_first")
     primary_metric = primary_metric_title = title = slug = None
     per_class = confusion = None
     reads_images = False

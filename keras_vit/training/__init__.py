@@ -21,5 +21,5 @@ from keras_vit.training.run_config import RunConfig as RunConfig
 from keras_vit.training.workdir import Workdir as Workdir
 
 # These names need TensorFlow, which other Keras backends do without.
-LAZY = {"make_strategy": "keras_vit.engine.strategy", "train": "run"}
+LAZY = {"fit_head": "probing", "make_strategy": "keras_vit.engine.strategy", "train": "run"}
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

@@ -15,6 +15,7 @@ from keras_vit.training.compiling import compile_model as compile_model
 from keras_vit.training.compiling import freeze as freeze
 from keras_vit.training.named_recipes import RECIPES as RECIPES
 from keras_vit.training.named_recipes import find_recipe as find_recipe
+from keras_vit.training.probing import fit_head as fit_head
 from keras_vit.training.recipes import Recipe as Recipe
 from keras_vit.training.run import train as train
 from keras_vit.training.run_config import RunConfig as RunConfig

@@ -41,7 +41,13 @@ def build_model(config, dataset):
         model = _loaded(config, sizes, task.loading(options, recipe, dataset))
     else:
         model = VisionTransformer.from_config({"image_size": 224, **sizes, **options})
-    backbone(model).check_one_size("a run")
+    encoder = backbone(model)
+    encoder.check_one_size("a run")
+    # What weights without labels know remains when they are fine-tuned.
+    if not task.needs_labels:
+        encoder.pretraining = "self_supervised"
+    elif encoder.pretraining in (None, "unknown"):
+        encoder.pretraining = "image_text" if task.reads_texts else "supervised"
     return task.around(model, config, dataset)
 
 

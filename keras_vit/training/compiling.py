@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import Any
+
+import keras
 
 from keras_vit import names
 from keras_vit.engine.distributed_model import DistributedModel
@@ -12,16 +15,13 @@ from keras_vit.messages import did_you_mean
 from keras_vit.models.backbones import inner_transformer
 from keras_vit.tasks import task_of_model
 from keras_vit.tasks.task import Task
-from keras_vit.training.named_recipes import find_recipe
+from keras_vit.training.named_recipes import default_recipe, find_recipe
 from keras_vit.training.recipes import Recipe
-
-if TYPE_CHECKING:
-    import keras
 
 
 def compile_model(
     model: keras.Model,
-    recipe: str | Recipe = "finetune",
+    recipe: str | Recipe | None = None,
     *,
     task: str | Task | None = None,
     epochs: int | None = None,
@@ -33,7 +33,8 @@ def compile_model(
 
     Args:
         model: Any `keras.Model` whose outputs are logits.
-        recipe: Name of a recipe, or a `Recipe`.
+        recipe: Name of a recipe, or a `Recipe`; None: "finetune" for random weights and those that learned
+            from labels, "probe_finetune" for others, by the model's option `pretraining`.
         task: The name of a task, or a `keras_vit.tasks.Task`; None: the model's own loss if it has one, and
             otherwise the recipe's task, in place of whose default, "single_label", the model's task is taken.
         epochs, steps_per_epoch: Those of `fit`; their product is `total_steps`.
@@ -42,12 +43,13 @@ def compile_model(
             `steps_per_execution`.
 
     Returns:
-        The Recipe that was used. `model.fit` with integer or one-hot labels then trains by it.
+        The Recipe that was used. `model.fit` with integer or one-hot labels then trains by it. One with
+        `probe_first` expects a head that `fit_head` has fitted, and warns if it is zero.
 
     Raises:
-        ValueError: for an unknown recipe or field, `epochs` without `steps_per_epoch` or the reverse, a
-            `total_steps` that is not their product, a task that is not the model's, or micro-batches for a
-            model that is not a `DistributedModel`.
+        ValueError: for an unknown recipe or field, no recipe if `pretraining` is "unknown", `epochs` without
+            `steps_per_epoch` or the reverse, a `total_steps` that is not their product, a task that is not
+            the model's, or micro-batches for a model that is not a `DistributedModel`.
 
     Example:
         >>> compile_model(model, "finetune", epochs=5, steps_per_epoch=20, base_lr=0.01).warmup_steps
@@ -55,9 +57,28 @@ def compile_model(
 
     Source: Dosovitskiy et al. 2021, tables 3 and 4.
     """
-    options = {"steps_per_execution": overrides.pop("steps_per_execution", 1)}
+    if recipe is None:
+        recipe = default_recipe(getattr(inner_transformer(model), "pretraining", None), "the model")
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
+    steps_per_execution = overrides.pop("steps_per_execution", 1)
     recipe = recipe.with_changes(**_with_total_steps(overrides, epochs, steps_per_epoch))
+    if recipe.probe_first and getattr(model, "is_classifier", False) and not _has_head_values(model):
+        warnings.warn(
+            "the recipe's probe_first expects a fitted head, but the model's is zero: call "
+            "keras_vit.training.fit_head(model, images, labels) before `fit`",
+            stacklevel=2,
+        )
+    compile_by(model, recipe, task, weighted_metrics, steps_per_execution)
+    return recipe
+
+
+def _has_head_values(model):
+    return bool(keras.ops.any(model.get_layer("head").kernel != 0))
+
+
+def compile_by(model, recipe, task=None, weighted_metrics=False, steps_per_execution=1):
+    """As `compile_model`, by a `Recipe` as it is."""
+    options = {"steps_per_execution": steps_per_execution}
     if isinstance(model, DistributedModel):
         options |= {
             "accumulation_steps": recipe.accumulation_steps,
@@ -86,7 +107,6 @@ def compile_model(
         **{"weighted_metrics" if weighted_metrics else "metrics": metrics},
         **options,
     )
-    return recipe
 
 
 def _with_total_steps(overrides, epochs, steps_per_epoch):

@@ -178,12 +178,33 @@ RECIPES = {
     "finetune_vtab": _finetune(
         "VTAB-1k, each of `vtab:TASK`", 2500, 0.01, 500, "means over the 19 tasks, figure 2 of the paper"
     ),
+    # Without `--recipe`, for weights that learned without labels. The probe makes the first
+    # gradients small, so that they do not distort what the encoder knows.
+    "probe_finetune": Recipe(
+        **{**_TUNING, "optimizer": "adamw", "base_lr": 1e-4},
+        probe_first=True,
+        weight_decay=0.05,
+        layer_decay=0.75,
+        crop_area=(0.3, 1.0),
+        source="Kumar et al. 2022 (LP-FT, arXiv 2202.10054): linear probing, then fine-tuning; AdamW with "
+        f"both decays of {_MAE}, table 9; rate and crops: this package, `benchmarks/REAL.md`",
+        cost="as `finetune`, and the features of at most 20,000 images",
+        result="depends on the data; photographs' crops: `benchmarks/REAL.md`",
+    ),
+    # The solution itself; the steps train layers between the encoder and the head, such as attention pooling.
     "linear_probe": Recipe(
-        **_TUNING,
+        optimizer="adamw",
+        base_lr=1e-4,
+        total_steps=100,
+        warmup_steps=20,
+        batch_size=512,
+        probe_first=True,
         freeze="encoder_norm",
-        source="`finetune` with the encoder frozen",
-        cost="500 steps of 512 images, with a third of the arithmetic of `finetune`",
-        result="depends on the data",
+        crop_area=None,
+        flip=False,
+        source="this package: the logistic regression of `keras-vit probe` as the start of the head",
+        cost="100 steps of 512 images, each of which the encoder computes once",
+        result="the accuracy of logistic regression: `benchmarks/REAL.md`",
     ),
     # The authors' crops are of 512 pixels, DINOv2's patches of 14 divide 518. They also crop again if a class
     # has more than 75 % of the pixels, and their rate ends at 0.
@@ -730,6 +751,36 @@ RECIPES = {
         result=f"{_NOT_RUN}ImageNet top-1 69.3 % by nearest neighbors, 74.0 % by a linear probe (S/16)",
     ),
 }
+
+
+# The recipe of `finetune` by what the weights learned from before; None are random ones.
+DEFAULTS = {
+    None: "finetune",
+    "supervised": "finetune",
+    "self_supervised": "probe_finetune",
+    "image_text": "probe_finetune",
+}
+
+
+def default_recipe(pretraining, source):
+    """The name of the recipe with which weights are fine-tuned, unless another is given.
+
+    Args:
+        pretraining: What they learned from, the option of a `VisionTransformer`.
+        source: What the weights are called in a message.
+
+    Raises:
+        ValueError: if it is "unknown".
+
+    >>> default_recipe("supervised", "a.npz"), default_recipe("image_text", "b.npz")
+    ('finetune', 'probe_finetune')
+    """
+    if pretraining not in DEFAULTS:
+        raise ValueError(
+            f"expected a recipe: 'finetune' for weights that learned from labels, or 'probe_finetune' for "
+            f"others; {source} does not say how it was trained"
+        )
+    return DEFAULTS[pretraining]
 
 
 def find_recipe(name: str) -> Recipe:

@@ -19,7 +19,7 @@ from keras_vit.engine.sharding import BATCH, Sharded, check_heads, parse_strateg
 from keras_vit.lazy import optional_package
 from keras_vit.models.backbones import backbone
 from keras_vit.training.building import build_model
-from keras_vit.training.compiling import compile_model
+from keras_vit.training.compiling import compile_by
 from keras_vit.training.hlo import collectives, operations
 from keras_vit.training.run_config import RunConfig
 
@@ -203,7 +203,7 @@ class _Step:
         names = types.SimpleNamespace(class_names=[str(number) for number in range(self.num_classes)])
         with keras.StatelessScope(initialize_variables=False):
             model = build_model(config, names)
-        compile_model(model, recipe, task=config.task)
+        compile_by(model, recipe, config.task)
         check_heads(model, self.sizes)
         # As in a run on JAX, the optimizer's slots take the layouts of their variables.
         for layer in model._flatten_layers():

@@ -76,6 +76,8 @@ class Recipe(Augmentation):
         head_bias: Initial value of a new head's biases.
         freeze: Name of the last frozen layer, such as "encoder_block_8"; "encoder_norm" for a linear probe;
             or None.
+        probe_first: Whether the head starts as the linear probe of the frozen features of at most 20,000
+            training images (`fit_head`), instead of at zero.
         model: Other arguments of `VisionTransformer`. If they have all sizes, they are for runs without
             weights and without all sizes of another model.
         head_options: Of a task whose model is an encoder with a head of its own: arguments of this model,
@@ -134,6 +136,7 @@ class Recipe(Augmentation):
     patch_dropout_rate: float = field(_FRACTION, default=0.0, kw_only=True)
     head_bias: float = field(rules.number(), default=0.0)
     freeze: str | None = field(rules.optional(rules.text), default=None)
+    probe_first: bool = field(rules.boolean, default=False, kw_only=True)
     model: dict = field(_ARGUMENTS, default_factory=dict)
     image_size: tuple[int, int] | None = None
     patch_sizes: tuple[int, ...] | None = field(rules.optional(_SIZES), default=None, kw_only=True)

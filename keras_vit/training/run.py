@@ -28,8 +28,9 @@ from keras_vit.training.callbacks import (
     Validate,
 )
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
-from keras_vit.training.compiling import compile_model
+from keras_vit.training.compiling import compile_by
 from keras_vit.training.frozen_features import FeatureSamples, feature_samples
+from keras_vit.training.probing import check_has_one_head, start_from_probe
 from keras_vit.training.workdir import Workdir, save_model
 from keras_vit.types import Path
 
@@ -126,9 +127,11 @@ def train(
     with devices.scope():
         model = build_model(config, dataset)
         task.prepare(model, samples, recipe)
+        if recipe.probe_first:
+            check_has_one_head(model.trained())
         devices.check_model(model)
         # A run weights samples only to fill batches up, with weight 0.
-        compile_model(model, recipe, task=task, weighted_metrics=True)
+        compile_by(model, recipe, task, weighted_metrics=True)
         model.is_segment = True  # Each call of `fit` is only a segment of the run.
         model.optimizer.build(model.trainable_variables)
     phases.end("model")
@@ -216,6 +219,9 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
         report(f"resuming {workdir.path} from step {done} of {total}")
     elif line := config.task.note(model):
         report(line)
+    if recipe.probe_first and not done:
+        report("the head starts as the linear probe of the frozen features")
+        start_from_probe(model, samples, recipe, devices)
     if done < total and devices.is_one_device:
         features = feature_samples(model, recipe, samples, validation)
         if features is not None:

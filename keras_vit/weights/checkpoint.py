@@ -20,6 +20,7 @@ from keras_vit.models.vit.geometry import min_parameters, stem_stride
 from keras_vit.models.vit.schema import DEFAULTS, OPTIONS
 from keras_vit.rules import one_of
 from keras_vit.variants import CHOICES, parse_variant
+from keras_vit.weights import pretraining
 from keras_vit.weights.architecture import infer_arguments
 from keras_vit.weights.array_files import (
     check_unpacked_size,
@@ -148,6 +149,7 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         layout = detect_layout(arrays)
         skipped = {*layout.skipped_keys(arrays)} if layout else ()
         interpolation = layout.position_interpolation(arrays) if layout else None
+        learned_from = layout.pretraining(arrays) if layout else None
     if kind == "stored" and layout and text_form(layout).has_text_tower(skipped):
         kind = "image_text"
     others = [key for key in skipped if not key.endswith(_BUFFERS)] if kind in _EXPECTED else ()
@@ -160,7 +162,8 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
                 f"in no known layout ({', '.join(LAYOUTS)}); it holds {len(arrays)} arrays: {some}"
             )
         mapped = layout.read(arrays)
-        mapped = mapped._replace(options={"position_interpolation": interpolation, **mapped.options})
+        implied = {"position_interpolation": interpolation, "pretraining": learned_from}
+        mapped = mapped._replace(options={**implied, **mapped.options})
         if digest is None:
             configured = layout.configured_arrays(path.parent)
             mapped.arrays.update(configured)
@@ -179,6 +182,7 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         except ValueError as error:  # perhaps because it is another kind of model
             unknown = f" (unknown keys: {listed(mapped.unknown)})" if mapped.unknown else ""
             raise ValueError(f"{error}{unknown}") from None
+        arguments["pretraining"] = pretraining.of_arguments(arguments)
         check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), stored_size(path))
         if not layout.split_heads and arguments["num_layers"]:
             split_heads(mapped, arguments)
@@ -315,7 +319,7 @@ def _of_keras(path, variant=None):
         _merge_metadata(_of_variant(variant), ("it", arguments))
     if "position_embedding/table" in arrays:
         arguments["position_grid"] = model.get_layer("position_embedding").grid_size
-    arguments = with_own_size(arguments)
+    arguments = with_own_size(arguments) | {"pretraining": pretraining.of_arguments(arguments)}
     keys = {name: name for name in arrays}
     resizes_at_call = model.position_grid is not None
     return StoredModel(
@@ -359,6 +363,7 @@ def _metadata_of_row(row):
         "preprocessing": row.preprocessing,
         "in_channels": len(row.preprocessing["mean"]),
         "position_embedding": "learned",
+        "pretraining": pretraining.of_name(row.source),
     }
     if row.class_names:
         options["class_names"] = class_names(row.class_names)
@@ -374,7 +379,7 @@ def _merge_metadata(*sources):
             if name == "patch_size" and isinstance(value, int):
                 value = (value, value)
             known, first = merged.setdefault(name, (value, source))
-            if known != value and name not in ("preprocessing", "class_names"):
+            if known != value and name not in ("preprocessing", "class_names", "pretraining"):
                 raise ValueError(f"{first} says {name}={known!r}, {source} says {value!r}")
     return merged
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MODEL = "model.keras"  # of a finished run
 # Entries of configurations that may differ: they have no effect on inference in float32.
 _MAY_DIFFER = {
-    *("name", "trainable", "dtype", "split_seed", *STATE),
+    *("name", "trainable", "dtype", "split_seed", "pretraining", *STATE),
     *(name for name, option in OPTIONS.items() if option.metadata["group"] == "training"),
 }
 _LONGEST = 60  # characters of a value in a message

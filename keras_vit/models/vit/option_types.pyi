@@ -55,6 +55,7 @@ class _Options(TypedDict, total=False):
     class_names: Sequence[str] | str | None
     task: str | None
     split_seed: int | None
+    pretraining: str | None
     dropout_rate: float
     attention_dropout_rate: float
     max_rotary_rescale: float | None
@@ -151,6 +152,7 @@ class ViTAttributes:
     class_names: tuple[str, ...] | None
     task: str | None
     split_seed: int | None
+    pretraining: str | None
     dropout_rate: float
     attention_dropout_rate: float
     max_rotary_rescale: float | None

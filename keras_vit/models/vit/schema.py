@@ -283,6 +283,11 @@ class ViTConfig:
     split_seed: int | None = metadata(
         optional(integer(at_least=0)), "Seed of the split of the training data; None if unknown."
     )
+    pretraining: str | None = metadata(
+        optional(one_of(("supervised", "self_supervised", "image_text", "unknown"))),
+        'What the weights learned from before: "supervised" (labels), "self_supervised" (images alone), '
+        '"image_text" (images with texts) or "unknown"; None for random weights.',
+    )
     dropout_rate: float = training(
         _rate, "As in `EncoderBlock`; also applied after the positions.", default=0.0
     )

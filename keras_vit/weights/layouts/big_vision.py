@@ -10,6 +10,7 @@ from keras_vit.weights.layouts.flax_towers import FlaxTowers
 from keras_vit.weights.layouts.layout import ANY, COMMON, ModelForm
 from keras_vit.weights.layouts.table import Row, Table, flax_rows
 from keras_vit.weights.layouts.vit_jax import TRANSFORMER, VitJax
+from keras_vit.weights.pretraining import IMAGE_TEXT
 
 _STACKED = "Transformer/encoderblock/"
 _POOLING = {"probe": "probe", **block_names(mlp_norm=0)}
@@ -47,6 +48,12 @@ class BigVision(VitJax):
         written = super().write(arrays, config)
         written = stacked(written, "Transformer/encoderblock_") if scan else written
         return {f"params/{key}": array for key, array in written.items()}
+
+    def pretraining(self, keys):
+        prefix = self.prefix(keys) or ""
+        has_text = any(key.removeprefix("params/").startswith("txt/") for key in keys)
+        is_siglip = any("MAPHead_0/" in key for key in keys) and f"{prefix}head/kernel" not in keys
+        return IMAGE_TEXT if has_text or is_siglip else None
 
     def implied(self, keys, metadata):
         implied = super().implied(keys, metadata)

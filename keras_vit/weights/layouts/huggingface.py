@@ -11,6 +11,7 @@ import re
 
 import numpy as np
 
+from keras_vit.weights import pretraining
 from keras_vit.weights.layouts import huggingface_config, huggingface_depth
 from keras_vit.weights.layouts.huggingface_models import (
     Eomt,
@@ -70,6 +71,12 @@ class HuggingFace(Layout):
     def interpolation_at_call(self, config):
         kind = written_type(config)
         return kind.interpolation if kind.any_size else None
+
+    def pretraining(self, keys):
+        kind, _ = type_of_keys(keys)
+        if kind.name == "vit" and any(re.fullmatch(kind.others, key) for key in keys):
+            return pretraining.of_type("vit_mae", has_classifier=False)
+        return pretraining.of_type(kind.name, any("classifier." in key for key in keys))
 
     def skipped_keys(self, keys):
         kind, _ = type_of_keys(keys)

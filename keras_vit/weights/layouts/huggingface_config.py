@@ -7,6 +7,7 @@ import numpy as np
 from keras_vit.messages import listed
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
+from keras_vit.weights import pretraining
 from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config, huggingface_depth
@@ -50,9 +51,12 @@ def read(folder):
     kind, model = _described(config)
     options = options_of(kind, model)
     architecture = "".join(config.get("architectures") or ())
+    has_classifier = "ForImageClassification" in architecture
+    if learned_from := pretraining.of_type(kind.name, has_classifier):
+        options["pretraining"] = learned_from
     if kind.name == "deit" and architecture:
         options["distillation"] = architecture.endswith("WithTeacher")
-    if "ForImageClassification" in architecture or kind.segments:
+    if has_classifier or kind.segments:
         names = _class_names(config.get("id2label") or {})
         if names and not kind.segments:
             options["num_classes"] = len(names)

@@ -191,6 +191,10 @@ class Layout:
         """How the authors' model with this `get_config()` resizes its table at each call, or None."""
         return None
 
+    def pretraining(self, keys):
+        """What a file with these keys learned from, as the option of this name; None if they do not say."""
+        return None
+
     def skipped_keys(self, keys):
         """The keys that do not belong to the model, such as the state of an optimizer."""
         return []

@@ -19,6 +19,7 @@ from keras_vit.weights.layouts.layout import COMMON, Layout, other_values, true_
 from keras_vit.weights.layouts.table import CONV, Row, Table, fused_rows, torch_rows
 from keras_vit.weights.layouts.text_tower import TwoTowersForm
 from keras_vit.weights.layouts.timm import Timm
+from keras_vit.weights.pretraining import IMAGE_TEXT
 
 CONFIG = "open_clip_config.json"
 _TIMM, _TRUNK = Timm(), "visual.trunk."
@@ -196,6 +197,9 @@ class OpenClip(Layout):
 
     def position_interpolation(self, keys):
         return "bicubic_antialias"
+
+    def pretraining(self, keys):
+        return IMAGE_TEXT
 
     def skipped_keys(self, keys):
         trunk = _TIMM.skipped_keys([key for key in keys if key.startswith(_TRUNK)])

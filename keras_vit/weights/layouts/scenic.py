@@ -9,6 +9,7 @@ from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.layouts.layout import COMMON, Layout, other_values
 from keras_vit.weights.layouts.table import Row, Table, flax_rows
 from keras_vit.weights.layouts.text_tower import NOT_BERT, WordDetectorForm, unsupported_text
+from keras_vit.weights.pretraining import IMAGE_TEXT
 
 _CLIP = "backbone/clip/"
 _TEXT = {"causal": True, "pooling": "argmax", "activation": "quick_gelu", "norm_epsilon": 1e-5}
@@ -87,6 +88,9 @@ class Scenic(Layout):
 
     def position_interpolation(self, keys):
         return "truncate"
+
+    def pretraining(self, keys):
+        return IMAGE_TEXT
 
     def skipped_keys(self, keys):
         prefix = self.prefix(keys)

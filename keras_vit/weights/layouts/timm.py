@@ -13,6 +13,7 @@ from keras_vit.weights.layouts import timm_config, timm_depth
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
 from keras_vit.weights.layouts.table import Table, add_first_position, fused_rows, patch_kernel, torch_rows
+from keras_vit.weights.pretraining import IMAGE_TEXT, SELF_SUPERVISED
 
 _MLP = {"mlp_norm": "norm", "mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
 _PACKED = re.compile(r"(blocks\.\d+\.mlp)\.fc1\.")  # gate and up in one array
@@ -132,6 +133,13 @@ class Timm(Layout):
         if prefix + _MASK_TOKEN in keys and prefix + _REGISTERS not in keys:  # facebookresearch/dinov2
             return "bicubic_offset"
         return "bicubic_antialias"
+
+    def pretraining(self, keys):
+        prefix = self.prefix(keys) or ""
+        if prefix + _MASK_TOKEN in keys:  # facebookresearch/mae and dinov2
+            return SELF_SUPERVISED
+        is_siglip = prefix + "attn_pool.latent" in keys and prefix + "head.weight" not in keys
+        return IMAGE_TEXT if is_siglip else None
 
     def skipped_keys(self, keys):
         skipped = _DECODER if "decoder_embed.weight" in keys else _FREQUENCIES

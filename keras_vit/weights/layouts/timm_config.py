@@ -13,6 +13,7 @@ from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config, timm_depth
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS
 from keras_vit.weights.layouts.layout import other_values
+from keras_vit.weights.pretraining import of_name
 
 _POOLINGS = {"token": "token", "avg": "gap", "map": "map"}
 _KNOWN = re.compile(r"(test_|naflex)?vit\d?(_|$)|deit|flexivit|eva|beit|aimv2")
@@ -138,6 +139,9 @@ def options_of(config):
         options["image_size"] = tuple(details["input_size"][1:])
     if {"mean", "std"} & details.keys():
         options["preprocessing"] = _preprocessing(details)
+    # Without the tag of its weights, an architecture says nothing about them.
+    if learned_from := details.get("tag") and of_name(f"{name}.{details['tag']}"):
+        options["pretraining"] = learned_from
     if names := details.get("label_names"):
         descriptions = details.get("label_descriptions") or {}
         options["class_names"] = tuple(str(descriptions.get(name, name)) for name in names)
