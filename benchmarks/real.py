@@ -20,6 +20,7 @@ sys.path.append(str(HERE.parent / "tests"))  # of made.trained
 import real_distillation
 import real_duplicates
 import real_precision
+import real_recipes
 import real_search
 from machine import circumstances
 from report import machine_text, table, update
@@ -29,6 +30,7 @@ PARTS = {
     "distillation": real_distillation,
     "search": real_search,
     "duplicates": real_duplicates,
+    "recipes": real_recipes,
 }
 RESULTS = HERE / "REAL.json"
 INTRODUCTION = """\

@@ -188,7 +188,7 @@ RECIPES = {
         crop_area=(0.3, 1.0),
         source="Kumar et al. 2022 (LP-FT, arXiv 2202.10054): linear probing, then fine-tuning; AdamW with "
         f"both decays of {_MAE}, table 9; rate and crops: this package, `benchmarks/REAL.md`",
-        cost="as `finetune`, and the features of at most 20,000 images",
+        cost="500 steps of 512 images, as `finetune`, after the features of at most 20,000 images",
         result="depends on the data; photographs' crops: `benchmarks/REAL.md`",
     ),
     # The solution itself; the steps train layers between the encoder and the head, such as attention pooling.

@@ -6,10 +6,12 @@ import pytest
 from made.folders import write_captions
 from made.pages import read_page
 from made.shards import stored
+from reference.small import one_block
 
 from keras_vit import ImageTextModel
 from keras_vit.cli import training_run as module
 from keras_vit.data.sources.digits_words import word_tokenizer
+from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.workdir import Workdir
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
@@ -148,6 +150,84 @@ def test_given_sizes_and_named_recipes_are_not_changed(bare, keras_vit, monkeypa
     for options in ((), ("--total_steps", 7), ("--set", "base_lr=0.5"), ("--recipe", "finetune"), both):
         keras_vit(*bare, *options, status=2)
     assert sizes == [(8, 100, 0.03), (8, 7, 0.03), (8, 100, 0.5), (512, 500, 0.03), (4, 3, 0.03)]
+
+
+@pytest.fixture
+def configurations(monkeypatch):
+    """The configurations of runs, whose folders are made but which do not begin; a run prints its note."""
+    found = []
+
+    def train(config, path, *, note, **_):
+        Workdir(path, config.as_json()).make()
+        found.append(config)
+        print(note)
+        raise OSError("stopped")
+
+    monkeypatch.setattr(module, "train", train)
+    return found
+
+
+def command_for(pretraining, images, tmp_path, **options):
+    """A command without a recipe, for weights that learned from this."""
+    one_block(pretraining=pretraining, **options).save(tmp_path / "weights.keras")
+    files = ("--weights", tmp_path / "weights.keras", "--dataset", f"folder:{images}")
+    return ("finetune", *files, "--workdir", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "pretraining, name, words",
+    [
+        ("supervised", "finetune", "labels"),
+        ("self_supervised", "probe_finetune", "images alone"),
+        ("image_text", "probe_finetune", "images with texts"),
+    ],
+)
+def test_without_a_recipe_what_the_weights_learned_from_chooses_it(
+    pretraining, name, words, images, tmp_path, keras_vit, configurations
+):
+    command = command_for(pretraining, images, tmp_path)
+    first = keras_vit(*command, status=2).stdout.splitlines()
+    assert first[0] == f"recipe {name}, since the weights learned from {words}; --recipe selects another"
+    assert first[1].startswith(f"{name}: 14 images, batch size 8, 100 steps")
+    expected = find_recipe(name).sized_for(14).hyperparameters()
+    assert configurations[0].recipe.hyperparameters() == expected
+    # The run keeps its recipe, whatever its weights are now.
+    (tmp_path / "weights.keras").unlink()
+    assert keras_vit(*command, status=2).stdout == "None\n"
+    assert configurations[1] == configurations[0]
+    changed = keras_vit(*command, "--recipe", "finetune", "--total_steps", 100, status=2)
+    assert "stopped" not in changed.stderr
+
+
+def test_both_sizes_leave_the_choice_of_the_recipe(images, tmp_path, keras_vit, configurations):
+    command = command_for("self_supervised", images, tmp_path)
+    found = keras_vit(*command, "--total_steps", 3, "--batch_size", 4, status=2)
+    assert found.stdout.startswith("recipe probe_finetune, since") and found.stdout.count("\n") == 1
+    assert configurations[0].recipe.probe_first
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--set", "task=regression", "--teacher"), ("--set", "task=segmentation"), ("--set", "image_text={}")],
+)
+def test_without_a_head_to_fit_the_chosen_recipe_has_no_probe(
+    options, images, tmp_path, keras_vit, configurations
+):
+    command = command_for("self_supervised", images, tmp_path)
+    if options[-1] == "--teacher":
+        options = (*options, tmp_path / "weights.keras")
+    keras_vit(*command, *options, "--total_steps", 3, "--batch_size", 4, status=2)
+    recipe = configurations[0].recipe
+    assert (recipe.optimizer, recipe.layer_decay, recipe.probe_first) == ("adamw", 0.75, False)
+
+
+def test_weights_of_unknown_training_need_a_recipe(images, tmp_path, keras_vit, configurations):
+    command = command_for(None, images, tmp_path, num_classes=None)
+    found = keras_vit(*command, status=2)
+    assert "expected a recipe: 'finetune'" in found.stderr and "weights.keras does not say" in found.stderr
+    assert not (tmp_path / "run").exists() and not configurations
+    keras_vit(*command, "--recipe", "probe_finetune", status=2)
+    assert configurations[0].recipe.probe_first
 
 
 def test_sources_and_the_file_of_classes_are_stored_by_their_absolute_paths(

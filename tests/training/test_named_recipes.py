@@ -2,12 +2,12 @@ import pytest
 
 from keras_vit import VisionTransformer
 from keras_vit.training import RECIPES
+from keras_vit.training.named_recipes import default_recipe
 from keras_vit.training.recipes import PROVENANCE
 
 # optimizer, rate, decay, steps, warm-up, batch, decay of weights, clip, dropout, loss, pixels
 TABLES = {
     "finetune": ("sgd", 0.03, "cosine", 500, 100, 512, 0, 1, 0, "softmax", None),
-    "linear_probe": ("sgd", 0.03, "cosine", 500, 100, 512, 0, 1, 0, "softmax", None),
     "finetune_imagenet": ("sgd", 0.03, "cosine", 20_000, 500, 512, 0, 1, 0, "softmax", 384),
     "finetune_cifar10": ("sgd", 0.01, "cosine", 10_000, 500, 512, 0, 1, 0, "softmax", 384),
     "finetune_cifar100": ("sgd", 0.03, "cosine", 10_000, 500, 512, 0, 1, 0, "softmax", 384),
@@ -88,6 +88,39 @@ PUBLISHED = {
         **{"clip_norm": 35.0, "image_size": (416, 544), "freeze": "encoder_norm"},
     },
 }
+
+
+@pytest.mark.parametrize(
+    "name, fields",
+    [
+        ("probe_finetune", ("adamw", 1e-4, 0.05, 0.75, None, (0.3, 1.0), True)),
+        ("linear_probe", ("adamw", 1e-4, 0.0, None, "encoder_norm", None, False)),
+    ],
+)
+def test_recipes_that_begin_with_a_probe(name, fields):
+    recipe = RECIPES[name]
+    assert recipe.probe_first
+    found = recipe.optimizer, recipe.base_lr, recipe.weight_decay, recipe.layer_decay, recipe.freeze
+    assert (*found, recipe.crop_area, recipe.flip) == fields
+
+
+@pytest.mark.parametrize(
+    "pretraining, name",
+    [
+        (None, "finetune"),
+        ("supervised", "finetune"),
+        ("self_supervised", "probe_finetune"),
+        ("image_text", "probe_finetune"),
+    ],
+)
+def test_the_default_recipe_follows_from_what_the_weights_learned_from(pretraining, name):
+    assert default_recipe(pretraining, "a.npz") == name
+
+
+def test_unknown_weights_have_no_default_recipe():
+    message = "^expected a recipe: 'finetune' .* 'probe_finetune' for others; a.npz does not say how"
+    with pytest.raises(ValueError, match=message):
+        default_recipe("unknown", "a.npz")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
