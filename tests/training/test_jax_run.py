@@ -109,7 +109,7 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
     everything = {"randaugment": (1, 0.5), "cutmix": 0.5, "random_erasing": 0.5, "shift": 0.1}
     plain = {"dropout_rate": 0.0, "total_steps": 12}
     if labels == "classes":
-        config = with_recipe(config, label_smoothing=0.1, **plain, **everything)
+        config = with_recipe(config, label_smoothing=0.1, probe_first=True, **plain, **everything)
     else:
         config = labeled(labels, **plain)
     (other,) = BACKENDS.keys() - {killed}

@@ -16,7 +16,7 @@ from keras_vit.training.run_config import RunConfig
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow_only("JAX runs in processes of its own")]
 MODEL = {"patch_size": 8, "hidden_size": 16, "num_layers": 2, "mlp_dim": 32, "num_heads": 4}
 RANDOM = {"crop_area": (0.5, 1.0), "stochastic_depth_rate": 0.2, "shift": 0.1, "mixup": 0.3}
-RANDOM |= {"patch_dropout_rate": 0.5}
+RANDOM |= {"patch_dropout_rate": 0.5, "probe_first": True}
 RECIPE = Recipe("sgd", 0.1, total_steps=14, batch_size=8, label_smoothing=0.1, **RANDOM, **INTERRUPTED)
 CONFIG = RunConfig("digits", RECIPE, MODEL, image_size=16)
 

@@ -39,7 +39,7 @@ def plain(finished, tmp_path_factory):
     # Dropout masks and MixUp depend on the layout. Adam makes steps from the rounding errors of gradients
     # that are zero, such as that of a key's bias, so SGD takes its place.
     options = {"dropout_rate": 0.0, "stochastic_depth_rate": 0.0, "mixup": 0.0, "weight_decay": 0.0}
-    options |= {"patch_dropout_rate": 0.0}
+    options |= {"patch_dropout_rate": 0.0, "probe_first": True}
     options |= {"optimizer": "sgd", "accumulator_dtype": "bfloat16", "base_lr": 0.1, "batch_size": 8}
     recipe, model = finished[0].recipe.with_changes(**options), {**finished[0].model}
     del model["max_rotary_rescale"]  # It is random, too.
