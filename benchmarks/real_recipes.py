@@ -5,18 +5,18 @@ import tempfile
 
 import numpy as np
 from distillation import interval
-from real_distillation import write_folder
 
 SEEDS = 0, 1, 2
 SIDE, TRAIN, TEST = 70, 10, 10  # pixels, and crops of each photograph
 STEPS, BATCH = 40, 16
 TITLE = "Fine-tuning"
 TEXT = f"""\
-S/14 learns {TRAIN} crops of each of the 16 photographs by runs of `keras_vit.training.train`, in {STEPS} steps of
-{BATCH} crops at {SIDE} pixels, and is measured on {TEST} crops of their other halves. Each seed has its own crops.
-`probe_finetune` is what `finetune` chooses for these weights, and `finetune` was its only recipe before.
-The frozen features are those of the class token, classified by a logistic regression of scikit-learn. Random
-weights are trained by `probe_finetune` without the probe and without layer decay, at a rate of 1e-3."""
+S/14 learns {TRAIN} crops of each of the 16 photographs by runs of `keras_vit.training.train`, in {STEPS}
+steps of {BATCH} crops at {SIDE} pixels, and is measured on {TEST} crops of their other halves. Each seed
+has its own crops. `keras-vit finetune` chooses `probe_finetune` for these weights, and `finetune` for
+weights that learned from labels. The frozen features are those of the class token, classified by scikit-
+learn's logistic regression of the standardized features. Random weights are trained by `probe_finetune`
+without its probe and without layer decay, at a rate of 1e-3."""
 COLUMNS = "weights", "recipe", "accuracy, %", "of each seed"
 RANDOM = {"probe_first": False, "layer_decay": None, "base_lr": 1e-3}
 RUNS = {
@@ -40,7 +40,7 @@ def rows():
             # It selects nothing: what is measured is the last step.
             parts["validation"] = "test", 1, SIDE, seed + len(SEEDS)
             parts = {name: trained.crops(*part) for name, part in parts.items()}
-            write_folder(crops, **parts)
+            trained.write_crops(crops, **parts)
             found[FROZEN].append(_frozen(parts["train"], parts["test"]))
         for name, (recipe, changes) in RUNS.items():
             found[name] = [_run(folder, name[0], recipe, changes, seed) for seed in SEEDS]

@@ -5,7 +5,12 @@ from keras_vit.cli import options
 
 
 def add_arguments(add):
-    add_run(add, None, "by what the weights learned from, with sizes that fit the number of images", "--weights or ")
+    add_run(
+        add,
+        None,
+        "by what the weights learned from, with sizes that fit the number of images",
+        "--weights or ",
+    )
     add("--weights", help=f"run of keras-vit, .keras file, or {options.CHECKPOINT}")
     add("--sha256", metavar="DIGEST", help="expected SHA-256 of the weights")
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made import trained
 from made.folders import write_classes
 from made.workers import end_of
 from reference.comparing import assert_close
@@ -8,13 +9,15 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from keras_vit import from_pretrained
 from keras_vit.data import load_dataset
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.engine.strategy import make_devices
 from keras_vit.evaluation.representations import representations_of_splits
 from keras_vit.training import RECIPES, Recipe, RunConfig, compile_model, fit_head, probing, train
+from keras_vit.training.named_recipes import default_recipe, find_recipe
 from keras_vit.training.probing import solution
-from keras_vit.weights.checkpoint import read_model
+from keras_vit.weights.checkpoint import read_checkpoint, read_model
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(2, [1, 5, 0.1, 3], (60, 4)).astype("float32")
@@ -166,3 +169,20 @@ def test_a_run_of_a_model_with_two_heads_is_refused_before_it_begins(tmp_path):
     with pytest.raises(ValueError, match="^a probe needs a VisionTransformer with one head"):
         train(config, tmp_path / "run", 0)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_trained_weights_choose_the_probe_and_are_not_worse_after_a_few_steps(trained_folder, tmp_path):
+    learned_from = read_checkpoint(trained_folder).arguments["pretraining"]
+    recipe = find_recipe(default_recipe(learned_from, trained_folder))
+    assert recipe is RECIPES["probe_finetune"]
+    parts = {part: trained.crops(part, 5, 56) for part in ("train", "test")}
+    dataset = f"folder:{trained.write_crops(tmp_path / 'crops', **parts)}"
+    recipe = recipe.with_changes(total_steps=10, batch_size=16)
+    config = RunConfig(dataset, recipe, weights=trained_folder, image_size=(56, 56))
+    _, record = train(config, tmp_path / "run", 0)
+    model = from_pretrained(trained_folder, image_size=56)
+    splits = [load_dataset(dataset, 0).split(split) for split in ("train", "test")]
+    (train_features, labels), (features, test_labels) = representations_of_splits(model, splits, 16)
+    probe = sklearn_probe(labels, LogisticRegression(max_iter=2000), train_features)
+    assert record["test_accuracy"] > probe.score(features, test_labels) - 0.03
