@@ -48,6 +48,22 @@ def test_a_new_model_has_the_data_sets_classes_and_the_recipes_options():
     assert {model.dtype for model in model.trainable_variables} == {"float32"}
 
 
+@pytest.mark.parametrize("objective", ["mae", "masked_patch"])
+def test_a_model_without_labels_learns_from_images_alone_whatever_its_file_says(objective):
+    model = build_model(config(objective=objective), DATASET)
+    assert backbone(model).pretraining == finished_model(model).pretraining == "self_supervised"
+
+
+@pytest.mark.parametrize("before", [None, "unknown", "supervised", "self_supervised", "image_text"])
+def test_a_fine_tuned_model_keeps_what_its_weights_learned_from(before, tmp_path):
+    small(pretraining=before, num_layers=1, num_classes=None).save(tmp_path / "a.keras")
+    model = build_model(config(weights=str(tmp_path / "a.keras"), model=None), DATASET)
+    assert finished_model(model).pretraining == {None: "supervised", "unknown": "supervised"}.get(
+        before, before
+    )
+    assert build_model(config(), DATASET).pretraining == "supervised"
+
+
 def test_the_image_size_is_the_runs_or_the_recipes_or_the_models(stored):
     sizes = ((32, 16), (48, 48), (32, 16)), (None, (48, 48), (48, 48)), (None, None, (224, 224))
     for of_run, of_recipe, expected in sizes:
