@@ -23,6 +23,7 @@ from keras_vit.training.tasks.image_text_pairs import tokenizer_source
 from keras_vit.training.workdir import read_json
 from keras_vit.weights.catalogue import resolve
 from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.pretraining import of_arguments
 
 
 def has_sizes(args):
@@ -97,7 +98,7 @@ def _default_recipe(args, changes, weights=None, sha256=None, **_):
     elif weights is None:
         name = DEFAULTS[None]
     else:
-        learned_from = read_checkpoint(weights, sha256=sha256).arguments["pretraining"]
+        learned_from = of_arguments(read_checkpoint(weights, sha256=sha256).arguments)
         name = default_recipe(learned_from, redact_url(weights))
         learned_from = _LEARNED_FROM[learned_from]
         reason = f"recipe {name}, since the weights learned from {learned_from}; --recipe selects another"

@@ -182,7 +182,8 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         except ValueError as error:  # perhaps because it is another kind of model
             unknown = f" (unknown keys: {listed(mapped.unknown)})" if mapped.unknown else ""
             raise ValueError(f"{error}{unknown}") from None
-        arguments["pretraining"] = pretraining.of_arguments(arguments)
+        if "pretraining" not in metadata:  # Files of this package have it, also None.
+            arguments["pretraining"] = pretraining.of_arguments(arguments)
         check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), stored_size(path))
         if not layout.split_heads and arguments["num_layers"]:
             split_heads(mapped, arguments)
@@ -319,7 +320,7 @@ def _of_keras(path, variant=None):
         _merge_metadata(_of_variant(variant), ("it", arguments))
     if "position_embedding/table" in arrays:
         arguments["position_grid"] = model.get_layer("position_embedding").grid_size
-    arguments = with_own_size(arguments) | {"pretraining": pretraining.of_arguments(arguments)}
+    arguments = with_own_size(arguments)
     keys = {name: name for name in arrays}
     resizes_at_call = model.position_grid is not None
     return StoredModel(

@@ -107,7 +107,8 @@ def test_an_architecture_is_loaded_from_its_arrays_alone(options, tmp_path):
     model = small(**options)
     np.savez(tmp_path / "model.npz", **LAYOUTS["vit_jax"].write(arrays(model), model.get_config()))
     loaded = from_pretrained(tmp_path / "model.npz", image_size=model.image_size)
-    expected = model.get_config() | {"name": loaded.name}
+    learned_from = "supervised" if model.num_classes else "unknown"
+    expected = model.get_config() | {"name": loaded.name, "pretraining": learned_from}
     if model.num_layers is None:  # which uses no positions
         expected["position_embedding"] = "none"
     assert loaded.get_config() == expected

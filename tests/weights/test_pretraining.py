@@ -150,12 +150,8 @@ def test_files_keep_what_a_model_knows(layout, end, tmp_path):
     assert from_pretrained(tmp_path / f"a{end}").pretraining == "self_supervised"
     model.save(tmp_path / "a.keras")
     assert from_pretrained(tmp_path / "a.keras", num_classes=2).pretraining == "self_supervised"
-
-
-def test_a_file_of_keras_without_it_has_learned_from_labels_if_it_has_classes(tmp_path):
-    for classes, expected in ((None, "unknown"), (3, "supervised")):
-        one_block(num_classes=classes).save(tmp_path / "a.keras")
-        assert from_pretrained(tmp_path / "a.keras").pretraining == expected
+    save_weights(one_block(**options), tmp_path / f"b{end}", layout=layout)
+    assert from_pretrained(tmp_path / f"b{end}").pretraining is None
 
 
 def test_an_argument_says_it_of_weights_that_do_not(tmp_path):

@@ -100,7 +100,7 @@ def test_a_model_is_written_as_a_type_that_expresses_it(name, tmp_path):
         expected = {"preprocessing": again.preprocessing.get_config(), "name": again.name}
         # No array holds the value at which the scale began.
         expected |= {"layer_scale": again.layer_scale} if model.layer_scale else {}
-        expected |= {"position_interpolation": interpolation}
+        expected |= {"position_interpolation": interpolation, "pretraining": again.pretraining}
         assert again.get_config() == model.get_config() | expected
         assert_same_arrays(arrays(again), arrays(model))
         path.with_suffix(".json").unlink(missing_ok=True)
