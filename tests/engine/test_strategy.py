@@ -33,6 +33,7 @@ def test_alone_there_is_one_device_and_no_scope(name):
     devices = make_devices(name)
     assert devices.num_replicas_in_sync == 1
     assert devices.is_chief and devices.smallest(7) == 7
+    assert devices.of_first_worker(np.arange(2)).tolist() == [0, 1]
     with devices.scope():
         assert not tf.distribute.has_strategy()
     assert next(iter(devices.distribute(numbers(4), 4))).numpy().tolist() == [0, 1, 2, 3]
@@ -44,6 +45,7 @@ def test_mirrored_uses_every_device_and_divides_a_batch_in_its_order():
     count = mirrored.num_replicas_in_sync
     assert count == len(tf.config.list_logical_devices(kind))
     assert mirrored.is_chief and mirrored.smallest(7) == 7
+    assert mirrored.of_first_worker(np.arange(2)).tolist() == [0, 1]
     batches = [*mirrored.distribute(numbers(2 * count), 2 * count, accumulation_steps=1)]
     assert len(batches) == 4
     for number, batch in enumerate(batches):
