@@ -5,10 +5,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from made.trained import photograph
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import NEWER, SMALL
 
-from keras_vit import ImageSegmenter, VisionTransformer, dense_features
+from keras_vit import ImageSegmenter, VisionTransformer, dense_features, from_pretrained
 from keras_vit.models import windows
 
 ENCODER = {**SMALL, "num_classes": None}
@@ -126,6 +127,20 @@ def test_dense_features_at_the_size_of_a_model_are_its_tokens(name):
     image = photo(16, 24)
     grids = model.feature_extractor("tokens", grid=True)(model.preprocessing(image))
     assert_close(dense_features(model, image)[0], numpy(grids["tokens"])[0], 1e-5)
+
+
+@pytest.mark.slow
+def test_dense_features_of_trained_weights_at_224_pixels_are_nearly_those_of_stored_positions(trained_folder):
+    """Their mean cosine was 0.996 for this photograph, and 0.74 in windows of 224 pixels."""
+    image = photograph("cat")
+    dynamic, model = (from_pretrained(trained_folder, image_size=size) for size in ((None, None), 224))
+    expected = normalized(dense_features(dynamic, image)[0])
+    assert (normalized(dense_features(model, image)[0]) * expected).sum(-1).mean() > 0.99
+    assert (normalized(dense_features(model, image, window=224)[0]) * expected).sum(-1).mean() < 0.85
+
+
+def normalized(vectors):
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 def test_dense_features_without_overlap_are_those_of_each_window():
