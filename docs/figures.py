@@ -32,7 +32,7 @@ from keras_vit.training.run_config import RunConfig
 
 FOLDER = pathlib.Path(__file__).parent / "images"
 RUN, SCENES = pathlib.Path("runs/figures"), pathlib.Path("runs/figures_scenes")
-PRECISIONS = ("float32", "float16", "dynamic_int8", "int8")
+PRECISIONS = ("float32", "float16", "dynamic_int8", "int8", "full_int8")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 COLUMNS = 6  # images of the rollout
 PHONE = (390, 960)  # pixels of its page

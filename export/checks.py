@@ -7,6 +7,8 @@ import numpy as np
 
 from keras_vit.messages import one_line
 
+CALIBRATED = ("int8", "full_int8")  # precisions with ranges of activations, which images are needed for
+
 
 def new_file(path, suffix, what):
     """The path of a file to write.
@@ -30,6 +32,23 @@ def new_file(path, suffix, what):
     if path.suffix != suffix:
         raise ValueError(f"the name of {what} must end in {suffix}; got {os.fspath(path)!r}")
     return path
+
+
+def check_calibration(precision, calibration):
+    """Raise ValueError unless there are calibration images for these precisions, and for these alone.
+
+    >>> check_calibration("int8", None)
+    Traceback (most recent call last):
+    ValueError: int8 is calibrated on images: give some, such as a data set with a train split
+    """
+    if precision in CALIBRATED and calibration is None:
+        raise ValueError(
+            f"{precision} is calibrated on images: give some, such as a data set with a train split"
+        )
+    if precision not in CALIBRATED and calibration is not None:
+        raise ValueError(
+            f"calibration is an option of {' and '.join(CALIBRATED)} only; got precision {precision!r}"
+        )
 
 
 def check_finite(outputs, runtime):

@@ -20,12 +20,14 @@ from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, in_
 from keras_vit.export.hub import Facts, Measurement
 from keras_vit.export.outputs import outputs_of
 from keras_vit.export.saved_model import check_exportable, float32_copy
+from keras_vit.export.tolerance import MARGIN
 from keras_vit.export.towers import references, text_files
 from keras_vit.export.verify import full_precision_matmul, live_reference, live_run
 from keras_vit.models import ImageTextModel
 from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.progress import Progress
+from keras_vit.rules import number
 from keras_vit.tasks import get_task, task_of_model
 from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path, free_path
@@ -44,13 +46,14 @@ def export_folder(
     path: Path,
     formats: Sequence[str] = ("saved_model", "tflite"),
     *,
-    precisions: Sequence[str] = ("float32", "float16", "dynamic_int8"),
+    precisions: Sequence[str] | None = None,
     task: str | None = None,
     representation: bool = False,
     dataset: Dataset | None = None,
     split: str = "test",
     seed: int = 0,
     images: int = 512,
+    margin: float = MARGIN,
     image_size: Size | None = None,
     batch_size: int = 1,
     integer_io: str | None = None,
@@ -65,9 +68,9 @@ def export_folder(
     """Write a model in several formats, run each in its own runtime, and compare it with the live model.
 
     Writes `saved_model/1/`, `model_float32.tflite` and one such file for each other precision,
-    `model.onnx`, `model_int8.onnx`, `openvino/model_float32.xml` with its `.bin` file and so on,
-    `hub/NAME.tar.gz` with its model card, the page `web/index.html`, and `verification.json`; all of them or,
-    if anything fails, none.
+    `model_float32.onnx`, `openvino/model_float32.xml` with its `.bin` file and so on, `hub/NAME.tar.gz` with
+    its model card, the page `web/index.html`, and `verification.json`; all of them or, if anything fails,
+    none.
 
     Args:
         model: A model of images, such as a `VisionTransformer`, on the TensorFlow backend. Or an
@@ -78,21 +81,24 @@ def export_folder(
             towers.
         path: Folder to write; it must not exist. Only another version of the SavedModel alone is added to
             an existing folder, with `verification-VERSION.json`; not of an `ImageTextModel`.
-        formats: Any of "saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub" and "web".
-        precisions: Any of LiteRT's, "float32", "float16", "dynamic_int8" and "int8", and of OpenVINO's,
-            "float32", "bfloat16" and "int8". A web page has one model: "dynamic_int8" if it is among them,
-            otherwise the first.
+        formats: Any of "saved_model", "tflite", "onnx", "openvino", "hub" and "web".
+        precisions: Each format is written in those of these that it has: LiteRT has "float32", "float16",
+            "dynamic_int8", "int8" and "full_int8", ONNX "float32", "dynamic_int8" and "int8", OpenVINO
+            "float32", "bfloat16" and "int8". A web page has the smallest of "dynamic_int8", "float16" and
+            "float32". None: the first three of LiteRT, and "float32" of the others.
         task: What the outputs mean, as for `export_saved_model`; None for the data set's, or as there.
         representation: Whether to export the representation instead of the head's output.
-        dataset: A `Dataset` to verify on, whose training split calibrates "int8". None for noise, on
-            which only the numerical error of the float formats can be measured.
+        dataset: A `Dataset` to verify on, whose training split calibrates "int8" and "full_int8".
+            None for noise, on which only the numerical error of the float formats can be measured.
         split: The split to verify on.
         seed: The seed of the split of the data that the model was trained on; `evaluate` then splits alike.
         images: The maximum number of images to verify on.
+        margin: The difference of the two best logits of the live model, or with several labels the distance
+            of a logit from 0, above which a prediction of 8 bits has to be the same.
         image_size: (height, width) to verify a model of any size at, and to fix in its LiteRT files; None
             for that of its position grid.
         batch_size: Images in a batch of the LiteRT files.
-        integer_io: Of "int8": None (floats in and out), "uint8" or "int8".
+        integer_io: Of "full_int8": None (floats in and out), "uint8" or "int8".
         version: Number of the SavedModel's folder; TF Serving serves the largest.
         name, publisher: Of the Hub archive; the name is also a web page's title.
         facts: `Facts` for the Hub archive's model card, in addition to what is read from the model and
@@ -101,9 +107,9 @@ def export_folder(
 
     Returns:
         dict, as in `verification.json`: the `dataset` (None: noise) and the number of `images`; the task's
-        primary metric as `judged`; the row of `Reference.measure` for `live` and for each of the `formats`,
-        with its `path`, `export_seconds` and `warning` (or None); as `failed` the reason for each format that
-        is not written, such as an export beyond its tolerance; the `versions` and `seconds`.
+        primary metric as `judged`; the `margin`; the row of `Reference.measure` for `live` and for each of
+        the `formats`, with its `path`, `export_seconds` and `warning` (or None); as `failed` the reason for
+        each format that is not written, such as an export beyond its tolerance; the `versions` and `seconds`.
 
     Raises:
         ValueError: if the folder exists, an argument is unknown, weights are not finite, a format
@@ -135,13 +141,16 @@ def export_folder(
         check_classes(live, dataset)
     if dataset and dataset.task != task:
         raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
-    if integer_io is not None and "tflite_int8" not in [format.name for format in chosen]:
-        raise ValueError(f"integer_io is an option of LiteRT's int8 only; got {formats} and {precisions}")
+    number(0).check("margin", margin)
+    if integer_io is not None and "tflite_full_int8" not in [format.name for format in chosen]:
+        raise ValueError(
+            f"integer_io is an option of LiteRT's full_int8 only; got {', '.join(f.name for f in chosen)}"
+        )
     of_page = {"single_file": single_file, "drawing": drawing, "attention": attention}
     ignored = [name for name, value in of_page.items() if value]
     if ignored and "web" not in formats:
         raise ValueError(f"{', '.join(ignored)} need the format 'web'; got {', '.join(formats)}")
-    is_calibrated = any(format.precision == "int8" for format in chosen)
+    is_calibrated = any(format.is_calibrated for format in chosen)
     job = ExportJob(
         model,
         task=task,
@@ -155,7 +164,7 @@ def export_folder(
         publisher=publisher,
         version=version,
         facts=facts or Facts(),
-        precisions=tuple(precisions),
+        precisions=precisions and tuple(precisions),
         **of_page,
         towers=towers,
     )
@@ -163,7 +172,7 @@ def export_folder(
         format.check(job)
     adds = tuple(formats) == ("saved_model",) and towers is None
     with _new_folder(path, adds, version) as folder, full_precision_matmul():
-        reference = live_reference(live, description, dataset and dataset.split(split), images)
+        reference = live_reference(live, description, dataset and dataset.split(split), images, margin)
         live_row = reference.measure(reference.run if representation else live_run(model))
         known = job.facts
         if live_row["score"] is not None:  # Exports have the live model's score, within their tolerance.
@@ -198,6 +207,7 @@ def export_folder(
             "dataset": dataset and f"{title_of(dataset.name)}, {split}",
             "images": len(reference.images),
             "judged": get_task(task).primary_metric,
+            "margin": margin,
             "live": live_row,
             "formats": rows,
             "failed": failed,

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from keras_vit.export.checks import CALIBRATED
 from keras_vit.export.tolerance import Tolerance
 from keras_vit.rules import one_of
 
@@ -36,9 +37,9 @@ class ExportJob:
             are checked.
         task, representation, seed: As for `export_saved_model`.
         batch_size, image_size, integer_io, calibration: As for `export_tflite`; calibration images do not
-            concern other precisions than int8.
+            concern other precisions than int8 and full_int8.
         name, publisher, version, facts: As for `export_hub`; the name is also a web page's title.
-        precisions: All that are exported, of which a web page takes one.
+        precisions: All that are exported, of which a web page takes one; None for the default of each format.
         single_file, drawing, attention: Of a web page, as for `export_web`.
         towers: The `ImageTextModel` whose image tower the model is, or None.
     """
@@ -56,7 +57,7 @@ class ExportJob:
     publisher: str = "keras-vit"
     version: int = 1
     facts: Any = None
-    precisions: tuple[str, ...] = ("dynamic_int8",)
+    precisions: tuple[str, ...] | None = None
     single_file: bool = False
     drawing: int | None = None
     attention: bool = False
@@ -79,6 +80,8 @@ class Format:
             with, before anything is written.
         suffixes: Of its file, of which the first is written; empty for a folder.
         precision: Its name in `precisions=` and `--precisions`, if the format has several.
+        is_default: Whether it is written where no precisions are named.
+        holds: The precisions of which it holds a file of another format, if there are several.
         needs_keras: Whether Keras and TensorFlow are imported where it is opened.
         beside: The suffix of a second file that belongs to it and lies next to it; "" for none.
         page: A file by which its folder is recognized; "" for a SavedModel.
@@ -95,12 +98,19 @@ class Format:
     check: Callable = lambda job: None
     suffixes: tuple[str, ...] = ()
     precision: str | None = None
+    is_default: bool = True
+    holds: tuple[str, ...] = ()
     needs_keras: bool = False
     beside: str = ""
     page: str = ""
     repackages: bool = False
     delegates: dict = dataclasses.field(default_factory=dict)
     part: str = ""
+
+    @property
+    def is_calibrated(self):
+        """Whether it needs calibration images."""
+        return self.precision in CALIBRATED
 
     @property
     def name(self):
@@ -125,20 +135,23 @@ def _functions(module, opener, checks=True, write="write_job", **options):
     return {"write": imported(write, **options), "open": imported(opener), **check}
 
 
-def _litert(precision, tolerance):
+def _litert(precision, tolerance, is_default=True):
     delegates = {"XNNPACK (CPU)": "run", _GPU: "not run; every operation is one that it computes"}
     about = {"suffixes": (".tflite",), "precision": precision, "delegates": delegates}
+    about |= {"is_default": is_default}
     functions = _functions("tflite", "open_tflite", precision=precision)
     return Format("tflite", "model_{precision}.tflite", tolerance, **functions, **about)
 
 
-def _onnx(option, path, precision, tolerance):
+def _onnx(precision, tolerance):
+    about = {"suffixes": (".onnx",), "precision": precision, "is_default": precision == "float32"}
     functions = _functions("onnx", "open_onnx", precision=precision)
-    return Format(option, path, tolerance, **functions, suffixes=(".onnx",))
+    return Format("onnx", "model_{precision}.onnx", tolerance, **functions, **about)
 
 
 def _openvino(precision, tolerance):
     about = {"suffixes": (".xml",), "beside": ".bin", "precision": precision}
+    about |= {"is_default": precision == "float32"}
     functions = _functions("openvino", "open_openvino", precision=precision)
     return Format("openvino", "openvino/model_{precision}.xml", tolerance, **functions, **about)
 
@@ -154,10 +167,12 @@ FORMATS = (
     _litert("float32", _EXACT),
     _litert("float16", _HALF),
     _litert("dynamic_int8", _AGREEING),
-    # Rounding the activations to 8 bits can cost accuracy that no option restores.
-    _litert("int8", Tolerance("agreement", 0.99, required=False)),
-    _onnx("onnx", "model.onnx", "float32", _EXACT),
-    _onnx("onnx_int8", "model_int8.onnx", "dynamic_int8", _AGREEING),
+    _litert("int8", _AGREEING, is_default=False),
+    # Rounding all activations to 8 bits can cost accuracy that no option restores.
+    _litert("full_int8", dataclasses.replace(_AGREEING, required=False), is_default=False),
+    _onnx("float32", _EXACT),
+    _onnx("dynamic_int8", _AGREEING),
+    _onnx("int8", _AGREEING),
     _openvino("float32", _EXACT),
     _openvino("bfloat16", _AGREEING),
     _openvino("int8", _AGREEING),
@@ -168,6 +183,7 @@ FORMATS = (
         _AGREEING,  # that of its smallest precision
         **_functions("web", "open_web"),
         page="index.html",
+        holds=("dynamic_int8", "float16", "float32"),
         repackages=True,
         delegates={
             "XNNPACK (CPU)": "run by Python; in the browser the page checks its outputs",
@@ -202,8 +218,8 @@ TOWER_FORMATS = (  # in addition to the image tower's formats; `export_folder` c
 def in_order(formats):
     """The formats to write for these: the SavedModel, from which the others are converted, and then they.
 
-    >>> [format.name for format in in_order(choose_formats(("onnx",), ("float32",)))]
-    ['saved_model', 'onnx']
+    >>> [format.name for format in in_order(choose_formats(("onnx",)))]
+    ['saved_model', 'onnx_float32']
     """
     return [SAVED_MODEL, *(format for format in formats if format is not SAVED_MODEL)]
 
@@ -212,10 +228,10 @@ def precisions_of(option=None):
     """The names of the precisions of one format, or of all.
 
     >>> precisions_of("openvino"), precisions_of("onnx")
-    (['float32', 'bfloat16', 'int8'], [])
+    (['float32', 'bfloat16', 'int8'], ['float32', 'dynamic_int8', 'int8'])
     """
-    rows = [format for format in FORMATS if option in (None, format.option) and format.precision]
-    return [*dict.fromkeys(format.precision for format in rows)]
+    rows = [format for format in FORMATS if option in (None, format.option)]
+    return [*dict.fromkeys(name for row in rows for name in (row.precision, *row.holds) if name)]
 
 
 def suffixes():
@@ -227,7 +243,7 @@ def suffixes():
     return [*dict.fromkeys(suffix for format in FORMATS for suffix in format.suffixes)]
 
 
-def tower_formats(formats, precisions):
+def tower_formats(formats, precisions=None):
     """The `Format`s of the text tower, and of both towers, with one of these options and precisions.
 
     Example:
@@ -237,29 +253,54 @@ def tower_formats(formats, precisions):
     return _chosen(TOWER_FORMATS, formats, precisions)
 
 
-def choose_formats(formats, precisions):
-    """The `Format`s with one of the given options and, where a format has several, precisions.
+def choose_formats(formats, precisions=None):
+    """The `Format`s with one of the given options, in those of the given precisions that each has.
+
+    Args:
+        formats: Their names.
+        precisions: Names of precisions; None for the default of each format.
+
+    Returns:
+        list of `Format`.
+
+    Raises:
+        ValueError: for another name, a format of several precisions without one of these, or a precision
+            that none of these formats has.
 
     Example:
-        >>> [format.name for format in choose_formats(("onnx", "tflite"), ("float32", "int8"))]
-        ['tflite_float32', 'tflite_int8', 'onnx']
+        >>> [format.name for format in choose_formats(("onnx", "tflite"), ("float32", "float16"))]
+        ['tflite_float32', 'tflite_float16', 'onnx_float32']
+        >>> [format.name for format in choose_formats(("onnx", "tflite"))]
+        ['tflite_float32', 'tflite_float16', 'tflite_dynamic_int8', 'onnx_float32']
         >>> choose_formats(("onnx",), ("fp8",))  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ValueError: precisions must be one of 'float32', 'float16', ...; got 'fp8'
     """
     options = dict.fromkeys(format.option for format in FORMATS)
-    for what, names, known in (("formats", formats, options), ("precisions", precisions, precisions_of())):
+    asked = [("formats", formats, options)]
+    asked += [] if precisions is None else [("precisions", precisions, precisions_of())]
+    for what, names, known in asked:
         for name in names or [names]:
             one_of(known).check(what, name)
     chosen = _chosen(FORMATS, formats, precisions)
-    for option in set(formats) - {format.option for format in chosen}:
-        own = ", ".join(precisions_of(option))
-        raise ValueError(f"the precisions of {option} are {own}; got {', '.join(precisions)}")
+    for option in dict.fromkeys(formats):
+        if option not in {format.option for format in chosen}:
+            own = ", ".join(precisions_of(option))
+            raise ValueError(f"the precisions of {option} are {own}; got {', '.join(precisions)}")
+    written = {name for format in chosen for name in (format.precision, *format.holds)}
+    if missing := [name for name in precisions or () if name not in written]:
+        raise ValueError(
+            f"expected precisions of {', '.join(formats)}; got {', '.join(missing)}, which none of them has"
+        )
     return chosen
 
 
 def _chosen(rows, formats, precisions):
-    return [row for row in rows if row.option in formats and row.precision in (None, *precisions)]
+    def is_wanted(row):
+        known = {row.precision, *row.holds} - {None}
+        return row.is_default if precisions is None else not known or not known.isdisjoint(precisions)
+
+    return [row for row in rows if row.option in formats and is_wanted(row)]
 
 
 def suffix_of(source):
@@ -280,7 +321,7 @@ def format_of(path):
         ValueError: for a file with another suffix.
 
     Example:
-        >>> format_of("vit.onnx").name
+        >>> format_of("vit.onnx").option
         'onnx'
     """
     if os.path.isdir(path):

@@ -9,12 +9,15 @@ import logging
 import math
 import os
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from keras_vit import rules
-from keras_vit.export.checks import check_finite, damaged, new_file
+from keras_vit.export import tflite
+from keras_vit.export.checks import check_calibration, check_finite, damaged, new_file
 from keras_vit.export.description import FILE, parse_description, read_description
+from keras_vit.export.outputs import outputs_of
 from keras_vit.lazy import LazyModule, optional_package
 from keras_vit.messages import one_line
 from keras_vit.types import Path
@@ -24,13 +27,19 @@ tf = LazyModule("tensorflow")
 
 PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
 OPSETS = range(13, 19)
-PRECISIONS = ("float32", "dynamic_int8")
+PRECISIONS = ("float32", "dynamic_int8", "int8")
+PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 MAX_BYTES = 2**31 - 1  # of a protocol buffer
 DIMENSIONS = {"images": ("batch", "height", "width"), None: ("batch", "tokens")}  # names of dynamic sizes
 
 
 def export_onnx(
-    saved_model: Path, path: Path, *, opset: int | None = None, precision: str = "float32"
+    saved_model: Path,
+    path: Path,
+    *,
+    opset: int | None = None,
+    precision: str = "float32",
+    calibration: Sequence[np.ndarray] | None = None,
 ) -> pathlib.Path:
     """Convert the `serving_default` signature of a SavedModel to ONNX.
 
@@ -42,8 +51,11 @@ def export_onnx(
         saved_model: Folder that `export_saved_model` wrote.
         path: File to write, ending in .onnx; it must not exist.
         opset: Version of ONNX's operations, from 13 to 18; None for the converter's default.
-        precision: "float32"; or "dynamic_int8", kernels of 8 bits with which ONNX Runtime multiplies
-            activations that it rounds to 8 bits at run time, by a scale for all images of a batch.
+        precision: "float32"; "dynamic_int8", kernels of 8 bits with which ONNX Runtime multiplies
+            activations that it rounds to 8 bits at run time, by a scale for all images of a batch; or "int8",
+            with scales that are measured before: dense layers and convolutions of 8 bits, and the rest in
+            float32.
+        calibration: For "int8", as for `export_tflite`.
 
     Returns:
         pathlib.Path of the file.
@@ -59,14 +71,15 @@ def export_onnx(
         >>> export_onnx(folder, "export/model.onnx").name
         'model.onnx'
 
-    Source: ONNX's intermediate representation; `tf2onnx.convert.from_function`; ONNX Runtime's dynamic
-    quantization.
+    Source: ONNX's intermediate representation; `tf2onnx.convert.from_function`; ONNX Runtime's dynamic and
+    static quantization.
     """
     onnx, _, tf2onnx = packages()
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # What it cannot convert is found below.
     saved_model, path = pathlib.Path(saved_model).expanduser(), new_file(path, ".onnx", "an ONNX file")
     rules.optional(rules.one_of(OPSETS)).check("opset", opset)
     rules.one_of(PRECISIONS).check("precision", precision)
+    check_calibration(precision, calibration)
     description = read_description(saved_model)
     weights = (saved_model / "variables" / "variables.data-00000-of-00001").stat().st_size
     if weights >= MAX_BYTES:
@@ -85,19 +98,26 @@ def export_onnx(
         onnx.helper.set_model_props(model, description.files)
         temporary.write_bytes(model.SerializeToString())
         if precision == "dynamic_int8":
-            _quantize(temporary)
+            _quantize(temporary, "quantize_dynamic")
+        elif precision == "int8":
+            _calibrate(temporary, description, calibration)
         _check(temporary, description)
     return path
 
 
 def write_job(job, path, precision):
     """Write the model of an `ExportJob`."""
-    export_onnx(job.saved_model, path, precision=precision)
+    export_onnx(job.saved_model, path, precision=precision, calibration=_calibration(job, precision))
 
 
 def check_job(job, precision):
-    """Raise ImportError if a package is missing."""
+    """Raise ValueError without the images for a precision, ImportError if a package is missing."""
+    check_calibration(precision, _calibration(job, precision))
     packages()
+
+
+def _calibration(job, precision):
+    return job.calibration if precision == "int8" else None
 
 
 def open_onnx(path, threads=None):
@@ -144,19 +164,85 @@ def _convert(signature, opset, tf2onnx):
     return model
 
 
-def _quantize(path):
-    """Round the kernels of a file's matmuls to 8 bits, each channel with its own scale."""
+def _quantize(path, method, *arguments, **options):
+    """Round the constant kernels of a file to 8 bits, each channel with its own scale."""
     quantization = importlib.import_module("onnxruntime.quantization")
+    options |= {"weight_type": quantization.QuantType.QInt8, "per_channel": True}
+    options["extra_options"] = {"MatMulConstBOnly": True, **options.get("extra_options", {})}
     with contextlib.ExitStack() as afterwards:  # It advises a preprocessing that this graph does not need.
         afterwards.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.CRITICAL)
-        quantization.quantize_dynamic(
-            path,
-            path,
-            weight_type=quantization.QuantType.QInt8,
-            per_channel=True,
-            extra_options={"MatMulConstBOnly": True},
-        )
+        getattr(quantization, method)(path, path, *arguments, **options)
+
+
+def _calibrate(path, description, calibration):
+    """Compute the matmuls and convolutions with constant kernels in 8 bits, but for those of `_in_float`.
+
+    Matmuls get no scale for their outputs, which ONNX Runtime then computes in float32.
+    """
+    onnx, quantization = map(importlib.import_module, ("onnx", "onnxruntime.quantization"))
+    shape = (1, *description.image_size, description.channels)
+    batches = iter([{"images": images} for (images,) in tflite.calibration_samples(calibration, shape)])
+
+    class Reader(quantization.CalibrationDataReader):
+        def get_next(self):
+            return next(batches, None)
+
+    model = onnx.shape_inference.infer_shapes(onnx.load(path))
+    _add_biases(model.graph)
+    onnx.save(model, path)
+    _quantize(
+        path,
+        "quantize_static",
+        Reader(),
+        op_types_to_quantize=PRODUCTS,
+        nodes_to_exclude=_in_float(model.graph, outputs_of(description).in_float),
+        extra_options={"OpTypesToExcludeOutputQuantization": ["MatMul", "Gemm"]},
+    )
+
+
+def _add_biases(graph):
+    """Let matmuls of two axes add their biases: ONNX Runtime does so itself, but then computes in float32."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in graph.value_info}
+    uses = collections.defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            uses[name].append(node)
+    for node in [*graph.node]:
+        if node.op_type != "MatMul" or node.input[1] not in constants or ranks.get(node.input[0]) != 2:
+            continue
+        [addition, *others] = uses[node.output[0]]
+        bias = [name for name in addition.input if name in constants and len(constants[name].dims) == 1]
+        if others or addition.op_type != "Add" or not bias:
+            continue
+        node.op_type = "Gemm"
+        node.input.extend(bias)
+        node.output[:] = addition.output
+        graph.node.remove(addition)
+
+
+def _in_float(graph, outputs):
+    """The names of the matmuls and convolutions in float32.
+
+    They are the first one of the images, the last ones of some outputs, and those of two activations. Those
+    of the shape alone, such as positions of images of any size, are among them, too.
+    """
+    constants = {tensor.name for tensor in graph.initializer}
+    products = [node for node in graph.node if node.op_type in PRODUCTS]
+    of_images = {"images"}
+    for node in graph.node:
+        if node.op_type != "Shape" and not of_images.isdisjoint(node.input):
+            of_images.update(node.output)
+    in_8_bits = [node.name for node in products if node.input[0] in of_images and node.input[1] in constants]
+    made_by = {name: node for node in graph.node for name in node.output}
+    ends = []
+    for output in outputs:
+        node = made_by[output]
+        while node.op_type not in PRODUCTS:
+            node = made_by[node.input[0]]
+        ends.append(node.name)
+    return [node.name for node in products if node.name not in in_8_bits[1:]] + ends
 
 
 def _reshape_kernels(graph):

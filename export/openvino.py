@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit.export import tflite
-from keras_vit.export.checks import check_finite, damaged, new_file
+from keras_vit.export.checks import check_calibration, check_finite, damaged, new_file
 from keras_vit.export.description import parse_description, read_description
 from keras_vit.export.outputs import outputs_of
 from keras_vit.lazy import optional_package
@@ -31,6 +31,7 @@ from keras_vit.writing import atomic_path
 PACKAGES = ("openvino", "nncf")
 PRECISIONS = ("float32", "bfloat16", "int8")
 TELEMETRY = "openvino_telemetry"
+_PRODUCTS = ("MatMul", "Convolution", "GroupConvolution", "ConvolutionBackpropData")
 # Where the `Description`, the precision and the digest of the weights lie in the .xml file.
 _INFO = "keras_vit"
 _DESCRIPTION, _PRECISION, _DIGEST = "description", "precision", "weights_sha256"
@@ -54,8 +55,8 @@ def export_openvino(
         saved_model: Folder that `export_saved_model` wrote.
         path: File to write, ending in .xml; neither it nor its .bin file may exist.
         precision: "float32"; "bfloat16", weights of 16 bits, with which `open_exported` computes in bfloat16
-            where the processor can; or "int8", weights and activations of 8 bits, and the rest as
-            "bfloat16": the fastest on CPUs with VNNI or AMX.
+            where the processor can; or "int8", dense layers and convolutions of 8 bits, and the rest, such
+            as the products of attention, as "bfloat16": the fastest on CPUs with VNNI or AMX.
         image_size: (height, width) to fix for a model of any size; None keeps it.
         calibration: For "int8", as for `export_tflite`.
 
@@ -186,11 +187,7 @@ def runtime_settings(core, precision, threads):
 def check_options(precision, calibration=None):
     """Raise ValueError for options of `export_openvino` that do not fit together."""
     one_of(PRECISIONS).check("precision", precision)
-    if (precision == "int8") != (calibration is not None):
-        raise ValueError(
-            "int8 alone is calibrated on images, such as images of a data set with a train split; got "
-            f"precision {precision!r} {'without' if calibration is None else 'with'} images"
-        )
+    check_calibration(precision, calibration)
 
 
 def packages(precision=None):
@@ -235,14 +232,46 @@ def _convert(openvino, saved_model, description, precision, calibration):
     nncf.set_log_level("ERROR")
     shape = (1, *description.native_image_size, description.channels)
     images = [image for (image,) in tflite.calibration_samples(calibration, shape)]
-    options = {"model_type": nncf.ModelType.TRANSFORMER, "subset_size": len(images)}
-    in_float = {*outputs_of(description).in_float}
-    names = {*_ends(model, in_float), *_overlapping(model)}
-    if in_float:  # The patch embedding in 8 bits would add three quarters to the error of depths.
-        names.add(next(node.get_friendly_name() for node in model.get_ordered_ops() if _is_product(node)))
-    if names:
-        options["ignored_scope"] = nncf.IgnoredScope(sorted(names))
-    return nncf.quantize(model, nncf.Dataset(images), **options)
+    ranges = importlib.import_module("nncf.quantization.range_estimator").RangeEstimatorParametersSet
+    names = {
+        *_all_but_products(model),
+        *_ends(model, {*outputs_of(description).in_float}),
+        *_overlapping(model),
+    }
+    # For models of any size, whose attention is in the bodies of an If, `nncf.quantize` calls another
+    # function, which also quantizes the bodies, though they have no kernels, and needs names of their inputs.
+    quantize = importlib.import_module("nncf.openvino.quantization.quantize_model").native_quantize_impl
+    return quantize(
+        model,
+        nncf.Dataset(images),
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(images),
+        ignored_scope=nncf.IgnoredScope(sorted(names), validate=False),
+        # NNCF's default, the mean over images, cuts off the outliers of transformers.
+        advanced_parameters=nncf.AdvancedQuantizationParameters(
+            activations_range_estimator_params=ranges.MINMAX
+        ),
+    )
+
+
+def _all_but_products(model):
+    """The names of all operations but the matmuls and convolutions of 8 bits.
+
+    These multiply what depends on the images by a constant kernel; the first one stays in float. Positions of
+    images of any size are products, too, but depend on the shape alone.
+    """
+    of_images, constants, products, names = set(), set(), [], set()
+    for node in model.get_ordered_ops():
+        name, operation = node.get_friendly_name(), node.get_type_name()
+        inputs = [value.get_source_output().get_node().get_friendly_name() for value in node.inputs()]
+        names.add(name)
+        if operation == "Parameter" or (operation != "ShapeOf" and not of_images.isdisjoint(inputs)):
+            of_images.add(name)
+        elif constants.issuperset(inputs):
+            constants.add(name)
+        if _is_product(node) and inputs[0] in of_images and inputs[1] in constants:
+            products.append(name)
+    return names - {*products[1:]}
 
 
 def _overlapping(model):
@@ -273,7 +302,7 @@ def _ends(model, names):
 
 def _is_product(node):
     """Whether an operation is a matmul or a convolution."""
-    return node.get_type_name() in ("MatMul", "Convolution")
+    return node.get_type_name() in _PRODUCTS
 
 
 def _fuse_norms(openvino, model):

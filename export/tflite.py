@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter
 
-from keras_vit.export.checks import check_finite, damaged, new_file
+from keras_vit.export.checks import CALIBRATED, check_calibration, check_finite, damaged, new_file
 from keras_vit.export.description import read_description
 from keras_vit.export.litert import ml_drift
 from keras_vit.export.litert.metadata import read_tflite_description, write_tflite
@@ -22,11 +22,11 @@ from keras_vit.startup_logs import quiet_startup_logs
 from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path
 
-float_end = LazyModule("keras_vit.export.litert.float_end")
 graph_form = LazyModule("keras_vit.export.litert.graph_form")
+float_operations = LazyModule("keras_vit.export.litert.float_operations")
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
-# Bytes per parameter of the largest intermediate flatbuffer; full int8 is converted from float32.
-PRECISIONS = {"float32": 4, "float16": 2, "dynamic_int8": 1, "int8": 4}
+# Bytes per parameter of the largest intermediate flatbuffer; what is calibrated is converted from float32.
+PRECISIONS = {"float32": 4, "float16": 2, "dynamic_int8": 1, "int8": 4, "full_int8": 4}
 INTEGER_IO = ("uint8", "int8")
 _LIMIT = 0.99 * 2**31  # bytes of a flatbuffer, with 1 % reserved for everything but weights
 
@@ -53,15 +53,16 @@ def export_tflite(
         saved_model: Folder that `export_saved_model` wrote.
         path: File to write, ending in .tflite; it must not exist.
         precision: "float32"; "float16", weights of half the size; "dynamic_int8", weights of a quarter
-            of the size and the fastest on CPUs; or "int8", with integer activations, for accelerators that
-            support nothing else: less accurate, and slower on CPUs, because XNNPACK has no integer kernel for
-            the two matmuls and the softmax of the attention.
+            of the size and the fastest on CPUs; "int8", with dense layers and convolutions of 8 bits, and
+            norms, softmax, sums and the products of attention in float32; or "full_int8", all in 8 bits, for
+            accelerators that support nothing else: less accurate, and slower on CPUs, because XNNPACK has no
+            integer kernel for the two matmuls and the softmax of the attention.
         batch_size: Images in a batch, which runtimes other than Python's cannot change.
         image_size: (height, width) to fix for a model of any size; None for that of its position grid.
-        calibration: For "int8", 100 to 500 images like those to be predicted, from which the ranges of all
-            values are measured: a float32 array (images, height, width, channels) in [0, 1], or batches of
-            such.
-        integer_io: With "int8", "uint8" or "int8" for integer inputs and outputs. "uint8" takes pixels
+        calibration: For "int8" and "full_int8", 100 to 500 images like those to be predicted, from which the
+            ranges of all values are measured: a float32 array (images, height, width, channels) in [0, 1], or
+            batches of such.
+        integer_io: With "full_int8", "uint8" or "int8" for integer inputs and outputs. "uint8" takes pixels
             0…255, "int8" pixels minus 128. A detector's boxes are less accurate then: otherwise their last
             layer computes in float32.
         rollout: Whether attention rollout is another output, `rollout` (1, patches): as
@@ -92,7 +93,7 @@ def export_tflite(
     description = description.with_size(image_size)
     check_parameters(description.parameters, precision)
     shape = (batch_size, *description.image_size, description.channels)
-    samples = [*calibration_samples(calibration, shape)] if precision == "int8" else None
+    samples = [*calibration_samples(calibration, shape)] if precision in CALIBRATED else None
     with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
         model = _model(saved_model, description)
         outputs = outputs_of(description)
@@ -122,8 +123,12 @@ def check_job(job, precision):
 
 
 def _options(job, precision):
-    int8 = {"calibration": job.calibration, "integer_io": job.integer_io} if precision == "int8" else {}
-    return {"precision": precision, "batch_size": job.batch_size, **int8}
+    return {
+        "precision": precision,
+        "batch_size": job.batch_size,
+        "calibration": job.calibration if precision in CALIBRATED else None,
+        "integer_io": job.integer_io if precision == "full_int8" else None,
+    }
 
 
 def open_tflite(path, threads=None):
@@ -178,10 +183,9 @@ def check_options(precision, batch_size=1, calibration=None, integer_io=None):
     one_of(PRECISIONS).check("precision", precision)
     integer(at_least=1).check("batch_size", batch_size)
     optional(one_of(INTEGER_IO)).check("integer_io", integer_io)
-    if precision == "int8" and calibration is None:
-        raise ValueError("int8 is calibrated on images: give some, such as a data set with a train split")
-    if precision != "int8" and (calibration is not None or integer_io is not None):
-        raise ValueError(f"calibration and integer_io are options of int8 only; got precision {precision!r}")
+    check_calibration(precision, calibration)
+    if precision != "full_int8" and integer_io is not None:
+        raise ValueError(f"integer_io is an option of full_int8 only; got precision {precision!r}")
 
 
 def check_parameters(parameters, precision):
@@ -222,8 +226,8 @@ def convert(serve, spec, model, precision, integer_io=None, samples=None, in_flo
         model: It has the variables. The converter is given them in a list: those reached through other
             objects would stay variables in the LiteRT file.
         precision, integer_io: As for `export_tflite`.
-        samples: Batches for the calibration of "int8".
-        in_float: Names of outputs that "int8" computes in float32 from their last matmul on.
+        samples: Batches for the calibration of "int8" and "full_int8".
+        in_float: Names of outputs that these compute in float32 from their last matmul on.
 
     Returns:
         bytes of the flatbuffer.
@@ -240,16 +244,19 @@ def convert(serve, spec, model, precision, integer_io=None, samples=None, in_flo
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if precision == "float16":
         converter.target_spec.supported_types = [tf.float16]
-    if precision == "int8":
+    is_mixed = precision == "int8" or bool(in_float)
+    if precision in CALIBRATED:
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
         converter.representative_dataset = lambda: samples
-        converter._experimental_calibrate_only = bool(in_float)
+        converter._experimental_calibrate_only = is_mixed
     if integer_io is not None:
         converter.inference_input_type = converter.inference_output_type = getattr(tf, integer_io)
     try:
         content = converter.convert()
-        if precision == "int8" and in_float:
-            content = float_end.quantized(content, in_float)
+        if precision in CALIBRATED and is_mixed:
+            names = float_operations.last_operations(content, in_float)
+            names += float_operations.all_but_products(content) if precision == "int8" else []
+            content = float_operations.quantized(content, names)
         return content
     except Exception as error:  # The converter's class has no public name.
         raise ValueError(f"LiteRT cannot hold this model: {one_line(error)[:300]}") from error
@@ -258,6 +265,8 @@ def convert(serve, spec, model, precision, integer_io=None, samples=None, in_flo
 def calibration_samples(calibration, shape):
     """Calibration images in the batches that the converter takes.
 
+    A side that is None may have any length, the same in each batch.
+
     A black and a white value are put into the first image's corners. The range of the input is then [0, 1]
     for any images, and the integer of a pixel is the pixel itself.
     """
@@ -265,7 +274,8 @@ def calibration_samples(calibration, shape):
     seen = 0
     for batch in [calibration] if isinstance(calibration, np.ndarray) else calibration:
         batch = np.array(batch)
-        fits = batch.ndim == 4 and [*batch.shape[1:]] == sides
+        known = [size if side is None else side for side, size in zip(sides, batch.shape[1:])]
+        fits = batch.ndim == 4 and [*batch.shape[1:]] == known
         if not (fits and batch.dtype == np.float32 and np.all((batch >= 0) & (batch <= 1))):
             raise ValueError(
                 f"calibration images must be float32 in [0, 1], of shape {(None, *sides)}; got {batch.dtype} "

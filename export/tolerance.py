@@ -4,6 +4,8 @@ import dataclasses
 import math
 
 MIN_IMAGES = 256  # An agreement on fewer images is too coarse to be compared with a tolerance.
+MARGIN = 0.5  # Logits; what is closer to another class changes with any rounding.
+MIN_COSINE = 0.99  # of representations, the mean over the images
 # A mean difference above this fraction of the largest logit is an error, and not the rounding of int8.
 MAX_MEAN_DIFFERENCE = 0.1
 
@@ -14,7 +16,8 @@ class Tolerance:
 
     Args:
         metric: "max_logit_difference" or "agreement".
-        bound: The maximum of the first, the minimum of the second.
+        bound: The maximum of the first, the minimum of the second among the predictions that the live model
+            decides by a margin.
         required: Whether an export beyond it is discarded; otherwise there is a warning.
         level: "exact" of float32, "half" of float16, or "rounded": which of the bounds of outputs that are no
             rows holds.
@@ -41,7 +44,7 @@ class Tolerance:
             ValueError: if a required tolerance is exceeded, or the outputs have NaN or infinity.
 
         Example:
-            >>> row = {"max_logit_difference": 1e-3, "mean_logit_difference": 1e-4, "agreement": 1.0}
+            >>> row = {"max_logit_difference": 1e-3, "mean_logit_difference": 1e-4}
             >>> Tolerance("max_logit_difference", 5e-3).check(row, 512)
             >>> Tolerance("max_logit_difference", 1e-5).check(row, 512)
             Traceback (most recent call last):
@@ -60,26 +63,46 @@ class Tolerance:
 
 def problem_of_rows(bounds, row, images):
     """As `RowOutputs.problem`, without the live model's outputs."""
-    value, mean = row[bounds.metric], row["mean_logit_difference"]
+    mean, cosine = row["mean_logit_difference"], row.get("cosine")
     if bounds.metric == "max_logit_difference":
+        value = row[bounds.metric]
         return differ(value, bounds.bound) if value > bounds.bound else None, None
     if mean > MAX_MEAN_DIFFERENCE:
         return differ(mean, MAX_MEAN_DIFFERENCE, on_average=True), None
-    if value is None or images < MIN_IMAGES:
-        return None, too_few(MIN_IMAGES)
-    if value >= bounds.bound:
+    if cosine is not None:
+        has_other_direction = f"its outputs have a mean cosine of {cosine:.3f} to the live model's"
+        return f"{has_other_direction}; the bound is {MIN_COSINE}" if cosine < MIN_COSINE else None, None
+    if row["least_score"] is not None and row["score"] < row["least_score"]:
+        return f"its accuracy is {row['score']:.1%}; the bound is {row['least_score']:.1%}", None
+    decided = row["decided"] or 0
+    if decided < MIN_IMAGES:
+        return None, too_few(MIN_IMAGES, "decided predictions")
+    if (value := row["decided_agreement"]) >= bounds.bound:
         return None, None
-    agrees = f"it agrees with the live model on {value:.1%} of {images} images"
+    agrees = f"it agrees with the live model on {value:.1%} of {decided} decided predictions"
     return f"{agrees}; the bound is {bounds.bound:.0%}", None
 
 
-def too_few(least):
+def lowest(fraction, count):
+    """The lower end of the 95 % interval of a fraction of so many images.
+
+    >>> round(lowest(0.9, 100), 3), lowest(0.0, 100)
+    (0.826, 0.0)
+
+    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+    """
+    z2 = 1.96**2 / count
+    middle, half = fraction + z2 / 2, math.sqrt(z2 * (fraction * (1 - fraction) + z2 / 4))
+    return max((middle - half) / (1 + z2), 0.0)
+
+
+def too_few(least, of="images"):
     """The message for an agreement on fewer images than this, or on noise.
 
     >>> too_few(32)
     'agreement with the live model is checked on 32 or more images of a data set'
     """
-    return f"agreement with the live model is checked on {least} or more images of a data set"
+    return f"agreement with the live model is checked on {least} or more {of} of a data set"
 
 
 def differ(value, bound, on_average=False):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import tensorflow as tf
 from keras_vit.export.description import Description
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.outputs import outputs_of
+from keras_vit.export.tolerance import MARGIN, lowest
 from keras_vit.progress import Progress
 from keras_vit.tasks import get_task
 
@@ -28,6 +30,7 @@ class Reference:
         labels: The data set's; None for noise.
         outputs: Float32, the live model's.
         run: The live model as a function of images in [0, 1].
+        margin: The difference of logits above which a prediction of the live model counts as decided.
     """
 
     description: Description
@@ -35,6 +38,7 @@ class Reference:
     labels: np.ndarray | list | None
     outputs: np.ndarray
     run: Callable
+    margin: float = MARGIN
 
     def measure(self, run, path=None):
         """Compare an export, or the live model itself, with these outputs.
@@ -46,8 +50,11 @@ class Reference:
         Returns:
             dict of `max_logit_difference` and `mean_logit_difference` (relative to the largest live logit;
             None for class maps), `agreement` (the fraction of equal predictions, of images or pixels; None
-            without classes, and of images without a data set), `score` (the task's primary metric, or None),
-            what `differences` of these outputs returns, `bytes`, `ms_batch_1` and `ms_batch_16` (medians).
+            without classes, and of images without a data set), `decided` (of rows of class scores, the number
+            of predictions whose live `margin` is larger) and `decided_agreement` (the fraction of these that
+            are equal), `score` (the task's primary metric, or None), `least_score` (the lower end of the 95 %
+            interval of the live accuracy), what `differences` of these outputs returns, `bytes`,
+            `ms_batch_1` and `ms_batch_16` (medians).
 
         Example:
             >>> from keras_vit.export.description import describe
@@ -63,9 +70,19 @@ class Reference:
             "ms_batch_16": milliseconds(lambda: run(first)),
         }
 
+    @functools.cached_property
+    def least_score(self):
+        """The lower end of the 95 % interval of the live model's accuracy; None of other metrics."""
+        task = get_task(self.description.task)
+        if self.labels is None or task.primary_metric != "accuracy" or not self.description.is_classifier:
+            return None
+        accuracy = task.scores(task.predictions(self.outputs, self.labels))["accuracy"]
+        return lowest(accuracy, len(self.outputs))
+
     def compare(self, outputs):
         """The differences and the score of `measure`, for outputs of the images."""
         task = get_task(self.description.task)
+        decided = decided_agreement = None
         scale = max(float(np.abs(self.outputs).max()), float(np.finfo("float32").tiny))
         largest = mean = score = None
         if outputs.ndim == self.outputs.ndim:  # no class maps
@@ -74,16 +91,24 @@ class Reference:
         agreement, predictions = task.compared(self.outputs, outputs, self.labels, self.description)
         if predictions is not None:
             score = task.scores(predictions)[task.primary_metric]
+        if agreement is not None and task.label.has_rows_of_classes:
+            is_decided = task.label.margins(self.outputs) > self.margin
+            same = task.label.decide(self.outputs) == task.label.decide(outputs)
+            decided = int(np.sum(is_decided))
+            decided_agreement = float(np.mean(same[is_decided])) if decided else None
         return {
             "max_logit_difference": largest,
             "mean_logit_difference": mean,
             "agreement": agreement,
+            "decided": decided,
+            "decided_agreement": decided_agreement,
             "score": score,
+            "least_score": self.least_score,
             **outputs_of(self.description).differences(self.outputs, outputs),
         }
 
 
-def live_reference(model, description, samples=None, count=512):
+def live_reference(model, description, samples=None, count=512, margin=MARGIN):
     """Run the live model on images of a data set, or on noise.
 
     Args:
@@ -91,6 +116,7 @@ def live_reference(model, description, samples=None, count=512):
         description: The `Description` of its exports.
         samples: A split of a `Dataset`, or None.
         count: The maximum number of its images; of class maps as many as their task says.
+        margin: As of `Reference`.
 
     Returns:
         Reference.
@@ -113,7 +139,7 @@ def live_reference(model, description, samples=None, count=512):
         images, labels = task.sampled(samples, description.preprocessing, count)
         task.check_samples(labels, description)
     run = live_run(model)
-    return Reference(description, images, labels, _run_batches(run, images), run)
+    return Reference(description, images, labels, _run_batches(run, images), run, margin)
 
 
 def live_run(model):

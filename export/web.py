@@ -9,7 +9,6 @@ import pathlib
 import re
 import shutil
 import tempfile
-from typing import TYPE_CHECKING
 
 import jinja2
 import numpy as np
@@ -17,20 +16,18 @@ import numpy as np
 from keras_vit.export.checks import damaged
 from keras_vit.export.description import describe, read_description
 from keras_vit.export.outputs import outputs_of
-from keras_vit.export.tflite import PRECISIONS, export_tflite, open_tflite
+from keras_vit.export.tflite import export_tflite, open_tflite
 from keras_vit.models.vit.geometry import grid_shape
 from keras_vit.rules import boolean, integer, one_of, optional
 from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path
-
-if TYPE_CHECKING:
-    pass
 
 PARTS = pathlib.Path(__file__).with_name("web")
 PAGE, MODEL = "index.html", "model.tflite"
 LITERT_VERSION = "2.5.3"  # of npm's @litertjs/core in web/litert; `make litert-js` fetches it
 RUNTIME = {"wasm": "litert_wasm.wasm.gz", "glue": "litert_wasm.js.gz"}  # the page's names for them
 LICENSE = "LICENSE.txt"
+PRECISIONS = ("dynamic_int8", "float16", "float32")  # of the model, the smallest first
 CHANNELS = (1, 3)
 MAX_SINGLE_FILE = 2**28  # bytes of a model; the strings of browsers are limited
 
@@ -59,7 +56,7 @@ def export_web(
     Args:
         saved_model: Folder that `export_saved_model` wrote, of a model with a head.
         path: Folder to write; it must not exist. Any web server can serve it; its page is `index.html`.
-        precision: Of the LiteRT model in it, as for `export_tflite`, but not "int8".
+        precision: Of the LiteRT model in it: "dynamic_int8", "float16" or "float32".
         image_size: (height, width) to fix for a model of any size; None: the size that its position grid
             is for.
         title: The page's title.
@@ -142,7 +139,7 @@ def check_job(job):
 
 def _options(job):
     names = ("single_file", "drawing", "attention")
-    smallest = "dynamic_int8" if "dynamic_int8" in job.precisions else job.precisions[0]
+    smallest = next(name for name in PRECISIONS if name in (job.precisions or PRECISIONS))
     return {"precision": smallest, **{name: getattr(job, name) for name in names}}
 
 
@@ -167,7 +164,7 @@ def open_web(path, threads=None):
 
 def check_page(precision="dynamic_int8", drawing=None, single_file=False, attention=False):
     """Raise ValueError for options of `export_web` that do not fit."""
-    one_of([name for name in PRECISIONS if name != "int8"]).check("precision of a web page", precision)
+    one_of(PRECISIONS).check("precision of a web page", precision)
     optional(integer(at_least=1)).check("drawing", drawing)
     boolean.check("single_file", single_file)
     boolean.check("attention", attention)

@@ -16,7 +16,7 @@ SHARD_FORMATS = ("webdataset", "parquet")
 EMBEDDING_OUTPUTS = ("pooled", "tokens", "logits", "classes", "captions")
 EMBEDDING_DTYPES = ("float16", "float32")
 EMBEDDING_FORMATS = (
-    *("tflite_float32", "tflite_float16", "tflite_dynamic_int8", "onnx", "onnx_int8"),
+    *("tflite_float32", "tflite_float16", "tflite_dynamic_int8", "onnx_float32", "onnx_dynamic_int8"),
     *("openvino_float32", "openvino_bfloat16"),
 )
 SEARCH_ENGINES = ("exact", "hnsw", "ivf_pq")
@@ -27,6 +27,7 @@ COMPUTE_DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
 STORED_DTYPES = ("float32", "float16", "bfloat16", "float64")
 LAYOUTS = ("vit_jax", "big_vision", "timm", "huggingface", "open_clip", "scenic")
 PUSHED_LAYOUTS = ("huggingface", "timm")
-FORMATS = ("saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub", "web")
-LITERT_PRECISIONS = ("float32", "float16", "dynamic_int8", "int8")
+FORMATS = ("saved_model", "tflite", "onnx", "openvino", "hub", "web")
+LITERT_PRECISIONS = ("float32", "float16", "dynamic_int8", "int8", "full_int8")
+ONNX_PRECISIONS = ("float32", "dynamic_int8", "int8")
 OPENVINO_PRECISIONS = ("float32", "bfloat16", "int8")

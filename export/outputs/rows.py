@@ -1,5 +1,7 @@
 """The outputs of an export with one row for each image; other kinds of outputs override what differs."""
 
+import numpy as np
+
 from keras_vit.export import tolerance
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
@@ -163,8 +165,16 @@ class RowOutputs:
         return output
 
     def differences(self, live, outputs):
-        """Further measures of `Reference.compare`, by name, of the live model's outputs and an export's."""
-        return {}
+        """Further measures of `Reference.compare`, by name, of the live model's outputs and an export's.
+
+        Of representations it is their mean `cosine`.
+        """
+        if self.description.output != "representation":
+            return {}
+        live, outputs = (np.reshape(rows, (len(rows), -1)) for rows in (live, outputs))
+        lengths = np.linalg.norm(live, axis=-1) * np.linalg.norm(outputs, axis=-1)
+        cosines = np.sum(live * outputs, axis=-1) / np.maximum(lengths, np.finfo("float32").tiny)
+        return {"cosine": float(np.mean(cosines))}
 
     def problem(self, bounds, row, images, live):
         """What is wrong with the outputs of an export, by its `Tolerance`.

@@ -23,7 +23,7 @@ def add_arguments(add):
     dtype = f"of stored numbers: {options.either(EMBEDDING_DTYPES)} (default: {EMBEDDING_DTYPES[0]})"
     add("--dtype", default=EMBEDDING_DTYPES[0], help=dtype)
     names = f"{options.either(EMBEDDING_FORMATS)} (default: the model itself)"
-    add("--format", help=f"compute with an exported file: {names}; tflite or openvino: the fastest of these")
+    add("--format", help=f"compute with an exported file: {names}; a runtime alone: its fastest of these")
     options.batch_size(add)
     options.json(add)
 

@@ -21,8 +21,14 @@ def add_arguments(add):
     add("--formats", type=options.words, default=DEFAULT, help=formats)
     options.precisions(add)
     options.dataset(add, required=False)
-    add("--split", default="test", help="split to verify on (default: test); int8 is calibrated on train")
+    add(
+        "--split",
+        default="test",
+        help="split to verify on (default: test); int8 and full_int8 are calibrated on train",
+    )
     add("--images", type=positive_int, default=512, help="maximum number of images of it (default: 512)")
+    margin = "logits by which the live model decides what 8 bits have to keep (default: 0.5)"
+    add("--margin", type=float, default=0.5, help=margin)
     options.on_bad_image(add)
     options.task(add)
     options.labels(add)
@@ -31,7 +37,7 @@ def add_arguments(add):
     options.patch_size(add)
     batch = "images in a batch of the LiteRT files (default: 1)"
     add("--batch_size", type=positive_int, default=1, help=batch)
-    add("--integer_io", help="input and output type of LiteRT's int8: uint8 or int8 (default: float32)")
+    add("--integer_io", help="input and output type of LiteRT's full_int8: uint8 or int8 (default: float32)")
     add("--version", type=non_negative_int, default=1, help="number of the SavedModel's folder (default: 1)")
     add("--name", help="of the Hub archive (default: the model's)")
     add("--publisher", default="keras-vit", help="of the Hub archive: lowercase letters, digits and -")
@@ -59,7 +65,16 @@ def run(args):
     images = image_model(model)
     task = args.task or task_of(args.model, images)
     dataset = open_dataset(args, images, task) if args.dataset else None
-    same = ("precisions", "representation", "split", "images", "batch_size", "integer_io", "version")
+    same = (
+        "precisions",
+        "representation",
+        "split",
+        "images",
+        "margin",
+        "batch_size",
+        "integer_io",
+        "version",
+    )
     page = ("single_file", "drawing", "attention")
     result = keras_vit.export.export_folder(
         model,
@@ -88,10 +103,10 @@ def summary(found):
     >>> row |= {"bytes": 2048, "ms_batch_1": 1.0, "ms_batch_16": 9.0, "warning": None, "path": "e/m.tflite"}
     >>> row |= {"delegates": {"XNNPACK": "run", "NNAPI": "not run"}}
     >>> found = {"judged": "accuracy", "live": row, "formats": {"tflite": row}, "images": 9, "dataset": None}
-    >>> print(summary(found))
-    format      accuracy  agreement  max difference  mean     KiB  ms    ms for 16
-    live model  0.9000    -          0.0e+00         0.0e+00  2    1.00  9.00
-    tflite      0.9000    -          0.0e+00         0.0e+00  2    1.00  9.00
+    >>> print(summary(found | {"margin": 0.5}))
+    format      accuracy  max difference  mean     KiB  ms    ms for 16
+    live model  0.9000    0.0e+00         0.0e+00  2    1.00  9.00
+    tflite      0.9000    0.0e+00         0.0e+00  2    1.00  9.00
     <BLANKLINE>
     on 9 images of noise; differences are relative to the largest output, times are medians
     tflite on XNNPACK: run
@@ -101,17 +116,28 @@ def summary(found):
     columns = {
         "score": (spelled(found["judged"]), ".4f"),
         "agreement": ("agreement", ".1%"),
+        "decided_agreement": ("decided", ".1%"),
+        "cosine": ("cosine", ".4f"),
         "max_logit_difference": ("max difference", ".1e"),
         "mean_logit_difference": ("mean", ".1e"),
         "kib": ("KiB", ",.0f"),
         "ms_batch_1": ("ms", ".2f"),
         "ms_batch_16": ("ms for 16", ".2f"),
     }
+    measured = {"live model": found["live"], **found["formats"]}
+    values = {name: {**row, "kib": row["bytes"] and row["bytes"] / 2**10} for name, row in measured.items()}
+    columns = {
+        key: column
+        for key, column in columns.items()
+        if any(row.get(key) is not None for row in values.values())
+    }
     rows = []
-    for name, row in (("live model", found["live"]), *found["formats"].items()):
-        row = row | {"kib": row["bytes"] and row["bytes"] / 2**10}
-        cells = ("-" if row[key] is None else format(row[key], form) for key, (_, form) in columns.items())
+    for name, row in values.items():
+        cells = (
+            "-" if row.get(key) is None else format(row[key], form) for key, (_, form) in columns.items()
+        )
         rows.append((name, *cells))
+    decided = f"decided: the predictions that the live model decides by more than {found['margin']:g} logits"
     tried = {}  # (delegate, whether it was run) → formats
     for name, row in found["formats"].items():
         for delegate in row["delegates"].items():
@@ -120,6 +146,7 @@ def summary(found):
         text_table(rows, ("format", *(title for title, _ in columns.values()))),
         f"\non {found['images']} images of {found['dataset'] or 'noise'}; differences are relative to the "
         "largest output, times are medians",
+        *([decided] if "decided_agreement" in columns else []),
         *(f"{name}: {row['warning']}" for name, row in found["formats"].items() if row["warning"]),
         *(f"{', '.join(formats)} on {delegate}: {run}" for (delegate, run), formats in tried.items()),
         *(f"  {row['path']}" for row in found["formats"].values()),

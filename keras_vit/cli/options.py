@@ -14,7 +14,6 @@ PATHS = "image files, URLs, folders, patterns such as 'a/**/*.jpg', or - for a l
 LABELS = "a .json file of the texts of each class, a text file with one class a line, or imagenet_1k"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
 ON_BAD_FILE = names.ON_BAD_IMAGE[:2]  # of commands that read image files, not a data set
-LITERT_PRECISIONS = ("float32", "float16", "dynamic_int8")  # unless --precisions is given
 
 
 def model(add, exported=True, also="", required=True):
@@ -90,10 +89,14 @@ def objective(add):
 
 
 def precisions(add):
-    litert, openvino = map(",".join, (names.LITERT_PRECISIONS, names.OPENVINO_PRECISIONS))
-    default = f"(default: {','.join(LITERT_PRECISIONS)}; LiteRT's int8 is slow on CPUs)"
-    known = f"of LiteRT {litert}, of OpenVINO {openvino} {default}"
-    add("--precisions", type=words, default=LITERT_PRECISIONS, help=known)
+    runtimes = {
+        "LiteRT": names.LITERT_PRECISIONS,
+        "ONNX": names.ONNX_PRECISIONS,
+        "OpenVINO": names.OPENVINO_PRECISIONS,
+    }
+    known = ", ".join(f"of {runtime} {','.join(known)}" for runtime, known in runtimes.items())
+    default = f"(default: {','.join(names.LITERT_PRECISIONS[:3])} of LiteRT, float32 of others)"
+    add("--precisions", type=words, help=f"{known} {default}")
 
 
 def changes(add, name, text):

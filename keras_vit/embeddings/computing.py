@@ -193,8 +193,9 @@ def plan_embeddings(
             "captions": of an `ImageTextModel` the vectors of the captions of each image.
         dtype: Of the numbers that are stored, "float16" or "float32".
         batch_size: Images that are computed at a time; the numbers depend on it within rounding errors.
-        format: None: the model computes. "tflite", "openvino" or another of `EXPORT_FORMATS`: a file in this
-            format does, in the folder `model` there, which computes either pooled, or logits and classes.
+        format: None: the model computes. "tflite", "onnx", "openvino" or another of `EXPORT_FORMATS`: a file
+            in this format does, in the folder `model` there, which computes either pooled, or logits and
+            classes.
 
     Returns:
         Embedder.

@@ -21,13 +21,13 @@ from keras_vit.rules import one_of
 from keras_vit.writing import atomic_path
 
 FOLDER = "model"  # of the file, in the folder of embeddings
-FASTEST = {"tflite": "tflite_dynamic_int8", "openvino": "openvino_bfloat16"}  # on CPUs, by format
-# Other precisions need images to calibrate them.
-EXPORT_FORMATS = {
-    row.name: row
-    for row in FORMATS
-    if row.option in ("tflite", "onnx", "onnx_int8", "openvino") and row.precision != "int8"
+FASTEST = {  # on CPUs, by format
+    "tflite": "tflite_dynamic_int8",
+    "onnx": "onnx_dynamic_int8",
+    "openvino": "openvino_bfloat16",
 }
+# Other precisions need images to calibrate them.
+EXPORT_FORMATS = {row.name: row for row in FORMATS if row.option in FASTEST and not row.is_calibrated}
 
 
 def export_format(name):

@@ -56,6 +56,10 @@ class LabelKind:
         """The most likely labels, from outputs."""
         return np.asarray(outputs)
 
+    def margins(self, outputs):
+        """How far each decision is from another one, in logits."""
+        raise ValueError(f"the task {self.name!r} has no classes")
+
     def agreement(self, outputs, others):
         """The fraction of decisions that two arrays of outputs share; None if there are no classes."""
         return float(np.mean(self.decide(outputs) == self.decide(others))) if self.has_classes else None
@@ -122,6 +126,9 @@ class IndependentClasses(LabelKind):
     def decide(self, outputs):
         return outputs > 0
 
+    def margins(self, outputs):
+        return np.abs(outputs)
+
 
 class ExclusiveClasses(LabelKind):
     """Exactly one class for each image or pixel, by its index: the one with the highest logit."""
@@ -136,3 +143,9 @@ class ExclusiveClasses(LabelKind):
 
     def decide(self, outputs):
         return outputs.argmax(-1)
+
+    def margins(self, outputs):
+        if outputs.shape[-1] == 1:
+            return np.full(outputs.shape[:-1], np.inf)
+        second, first = np.moveaxis(np.partition(outputs, -2, axis=-1)[..., -2:], -1, 0)
+        return first - second

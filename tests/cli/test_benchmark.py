@@ -14,6 +14,7 @@ from keras_vit.cli import benchmark, measuring
 from keras_vit.cli.parser import parser
 from keras_vit.export import formats
 from keras_vit.export.formats import SAVED_MODEL
+from keras_vit.names import ONNX_PRECISIONS
 
 ALL = ["live", "saved_model", "tflite", "onnx"], ["float32", "float16", "dynamic_int8", "int8"]
 MANY = 4096  # images, which take longer than one on a busy machine, too
@@ -59,7 +60,8 @@ def test_every_format_is_timed_at_every_batch_size(
     rows = found.pop("rows")
     about = {"image_size": [24, 24], "live": "graph", "rounds": 3, "threads": None, "cores": os.cpu_count()}
     assert found == {"model": str(model), **about}
-    names = [*formats[:2], *("tflite_" + precision for precision in precisions), *formats[3:]]
+    of_onnx = [f"onnx_{precision}" for precision in ONNX_PRECISIONS if "onnx" in formats]
+    names = [*formats[:2], *("tflite_" + precision for precision in precisions), *of_onnx]
     assert [(row["batch"], row["format"]) for row in rows] == [(n, name) for n in (1, MANY) for name in names]
     small, large = rows[: len(names)], rows[len(names) :]
     for live, row in [(small[0], row) for row in small] + [(large[0], row) for row in large]:
@@ -158,4 +160,6 @@ def test_all_measures_every_format_in_its_runtime(keras_vit, model, tmp_path):
     found = json.loads(output.read_text())
     names = {row["format"] for row in found["rows"]} | {*found["missing"]}
     assert names == {"live", *(f.name for f in formats.FORMATS if f.option not in ("hub", "web"))}
-    assert {"live", "saved_model", "tflite_dynamic_int8", "onnx"} <= {row["format"] for row in found["rows"]}
+    assert {"live", "saved_model", "tflite_dynamic_int8", "onnx_float32"} <= {
+        row["format"] for row in found["rows"]
+    }

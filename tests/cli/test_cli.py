@@ -18,7 +18,7 @@ from keras_vit.embeddings.computing import DTYPES as EMBEDDING_DTYPES
 from keras_vit.embeddings.encoder import CAPTIONS, OUTPUTS
 from keras_vit.embeddings.exported_encoder import EXPORT_FORMATS
 from keras_vit.engine.strategy import STRATEGIES
-from keras_vit.export import openvino
+from keras_vit.export import onnx, openvino
 from keras_vit.export.formats import FORMATS
 from keras_vit.models.pretraining.masked_patch_predictor import TARGETS
 from keras_vit.search.approximate import ENGINES
@@ -77,6 +77,7 @@ def test_the_names_in_help_texts_are_those_of_the_registries():
         precisions.setdefault(format.option, []).append(format.precision)
     assert [*precisions] == [*names.FORMATS]
     assert precisions["tflite"] == [*names.LITERT_PRECISIONS]
+    assert precisions["onnx"] == [*names.ONNX_PRECISIONS] == [*onnx.PRECISIONS]
     assert precisions["openvino"] == [*names.OPENVINO_PRECISIONS] == [*openvino.PRECISIONS]
     assert {*names.TASKS} == {*TASKS} and {*names.OBJECTIVES} == {*PRETRAINING}
     assert names.TARGETS == TARGETS and names.SPLITS == SPLITS and names.COMPUTE_DTYPES == DTYPES

@@ -38,7 +38,8 @@ def test_it_prints_a_table_and_writes_the_result(exported, model, images):
     found, header, *lines = done.stdout.splitlines()
     assert found == "2 classes (cat, dog): 14 train, 2 validation, 4 test; validation and test held out"
     assert header.split()[:3] == ["format", "accuracy", "agreement"]
-    names = ["saved_model", *(f"tflite_{precision}" for precision in precisions), *formats[2:]]
+    names = ["saved_model", *(f"tflite_{precision}" for precision in precisions)]
+    names += [f"onnx_{precision}" for precision in precisions] * ("onnx" in formats) + formats[3:]
     assert [line.split()[0] for line in lines[: len(names) + 1]] == ["live", *names]
     assert all(row["path"] in done.stdout for row in verified["formats"].values())
     if "hub" in formats:
@@ -52,11 +53,12 @@ def test_a_format_beyond_its_bound_is_named_and_the_others_are_listed(
     row = dict.fromkeys(("score", "agreement", "max_logit_difference", "mean_logit_difference", "warning"))
     row |= {"bytes": 2048, "ms_batch_1": 1.0, "ms_batch_16": 9.0, "path": "e/m.tflite", "delegates": {}}
     report = {"judged": "accuracy", "live": row, "formats": {"tflite_float32": row}, "images": 2}
-    report |= {"dataset": None, "failed": {"onnx": "the onnx export is discarded: its outputs differ"}}
+    failed = {"onnx_float32": "the onnx_float32 export is discarded: its outputs differ"}
+    report |= {"dataset": None, "margin": 0.5, "failed": failed}
     monkeypatch.setattr(export, "export_folder", lambda *_, **options: report)
     (tmp_path / "export").mkdir()
     done = keras_vit("export", "--model", model, "--output", tmp_path / "export", status=2)
-    assert done.stderr == "keras-vit: the onnx export is discarded: its outputs differ\n"
+    assert done.stderr == f"keras-vit: {failed['onnx_float32']}\n"
     assert "e/m.tflite" in done.stdout
     assert json.loads((tmp_path / "export" / "result.json").read_text())["failed"] == report["failed"]
 
@@ -64,7 +66,7 @@ def test_a_format_beyond_its_bound_is_named_and_the_others_are_listed(
 def test_an_export_is_downloaded(exported, keras_vit, images, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     image = images / "cat" / "00.png"
-    names = ["model_float32.tflite", *["hub/pets.tar.gz", "model.onnx"] * ("hub" in exported[1][0])]
+    names = ["model_float32.tflite", *["hub/pets.tar.gz", "model_float32.onnx"] * ("hub" in exported[1][0])]
     for name in names:
         content = (exported[0] / name).read_bytes()
         expected = keras_vit("predict", "--model", exported[0] / name, image).stdout

@@ -93,7 +93,7 @@ def test_an_export_has_the_labels(two_towers, images, keras_vit, json_of, tmp_pa
     keras_vit("export", "--model", path, *labels, *formats, "--output", to)
     photo = images / "cat" / "00.png"
     (expected,) = probabilities(json_of("predict", "--model", path, *labels, photo), [photo])
-    for exported in (to / "saved_model" / "1", to / "model_float32.tflite", to / "model.onnx"):
+    for exported in (to / "saved_model" / "1", to / "model_float32.tflite", to / "model_float32.onnx"):
         (found,) = probabilities(json_of("predict", "--model", exported, photo), [photo])
         assert found == pytest.approx(expected, abs=1e-5)
     assert (to / "web" / "index.html").is_file()

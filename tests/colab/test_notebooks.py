@@ -183,7 +183,7 @@ def test_look_inside_takes_a_published_checkpoint(tmp_path, published):
 def test_export_writes_every_format_and_each_is_used(tmp_path):
     done = run("04_export", tmp_path, again={"DATASET": f"folder:{write_classes(tmp_path / 'flowers')}"})
     table = done.printed("side-by-side").splitlines()
-    precisions = ("float32", "float16", "dynamic_int8", "int8")
+    precisions = ("float32", "float16", "dynamic_int8", "int8", "full_int8")
     formats = ["saved_model", *(f"tflite_{precision}" for precision in precisions), "hub"]
     assert [line.split()[0] for line in table[2:]] == formats
     report = json.loads((done.folder / "exported/verification.json").read_text())

@@ -399,7 +399,7 @@ VERBS = {
     ),
     **{
         f"export {option}": (checked_export(option), EXPORTED | {"two towers"})
-        for option in ("saved_model", "tflite", "onnx", "onnx_int8", "openvino", "hub")
+        for option in ("saved_model", "tflite", "onnx", "openvino", "hub")
     },
     "export web": (checked_export("web"), EXPORTED - {"features", "tokens", "surface normals"}),
     "train single_label": (trained_from(task="single_label"), UNPACKED - {"tokens"}),

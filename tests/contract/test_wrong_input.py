@@ -187,7 +187,7 @@ COMMAND_LINES = {
     f"{EXPORT} --precisions int8": "int8 is calibrated on images: give some",
     f"{EXPORT} --batch_size 0": "expected a positive integer; got '0'",
     f"{EXPORT} --version -1": "expected a non-negative integer; got '-1'",
-    f"{EXPORT} --integer_io float": "integer_io is an option of LiteRT's int8 only",
+    f"{EXPORT} --integer_io float": "integer_io is an option of LiteRT's full_int8 only",
     f"{EXPORT} --drawing 28": "drawing need the format 'web'; got saved_model, tflite",
     f"{EXPORT} --single_file --attention": "single_file, attention need the format 'web'",
     f"{EXPORT} --formats hub --publisher UPPER/x": "publisher must consist of lowercase letters",

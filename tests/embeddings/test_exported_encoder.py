@@ -11,7 +11,7 @@ from keras_vit.data.sources.digits_words import word_tokenizer
 from keras_vit.embeddings import embed, plan_embeddings, read_embeddings
 from keras_vit.embeddings.exported_encoder import EXPORT_FORMATS
 
-SMALLEST_COSINE = {"tflite_dynamic_int8": 0.98, "openvino_bfloat16": 0.98, "onnx_int8": 0.98}
+SMALLEST_COSINE = {"tflite_dynamic_int8": 0.98, "openvino_bfloat16": 0.98, "onnx_dynamic_int8": 0.98}
 
 
 @pytest.fixture(scope="module")

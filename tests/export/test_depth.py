@@ -152,9 +152,9 @@ def test_images_of_any_size_keep_theirs(tmp_path):
 
 
 @SLOW
-def test_the_last_layer_is_in_float_in_int8(saved, tmp_path):
+def test_the_last_layer_is_in_float_in_full_int8(saved, tmp_path):
     images = pixels(24, SIZE)
-    path = export_tflite(saved, tmp_path / "m.tflite", precision="int8", calibration=images)
+    path = export_tflite(saved, tmp_path / "m.tflite", precision="full_int8", calibration=images)
     assert len(np.unique(open_exported(path).main_output(images))) > 1000  # more than 8 bits can be
 
 

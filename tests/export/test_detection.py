@@ -109,8 +109,8 @@ def test_an_opened_export_detects_like_the_live_model(model, exported):
 
 
 @pytest.mark.parametrize("integer_io", [None, pytest.param("uint8", marks=pytest.mark.slow)])
-def test_boxes_of_int8_end_in_float_unless_its_outputs_are_integers(integer_io, model, saved, tmp_path):
-    options = {"precision": "int8", "calibration": pixels(8), "integer_io": integer_io}
+def test_boxes_of_full_int8_end_in_float_unless_its_outputs_are_integers(integer_io, model, saved, tmp_path):
+    options = {"precision": "full_int8", "calibration": pixels(8), "integer_io": integer_io}
     opened = open_exported(export_tflite(saved, tmp_path / "m.tflite", **options))
     images = pixels(40)
     outputs = opened.outputs(images)

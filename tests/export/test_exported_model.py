@@ -43,7 +43,7 @@ def test_files_with_a_runtime_predict_without_keras_and_tensorflow(shape, export
     photo = tmp_path / "photo.png"
     keras.utils.save_img(photo, rng.integers(0, 256, shape), scale=False)
     formats = [format for format in FORMATS if format.name in FILES and not format.needs_keras]
-    assert {format.option for format in formats} == {"tflite", "onnx", "onnx_int8", "web"}
+    assert {format.option for format in formats} == {"tflite", "onnx", "web"}
     files = [str(exported / FILES[format.name]) for format in formats]
     done = subprocess.run([sys.executable, "-c", PREDICT, photo, *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -104,7 +104,7 @@ def test_pixels_are_scaled_and_values_far_outside_of_the_range_are_refused(onnx)
 @pytest.mark.parametrize("threads", (0, 1.5, True))
 def test_threads_are_positive(threads, exported):
     with pytest.raises(ValueError, match="threads must be a positive int or None; got"):
-        open_exported(exported / "model.onnx", threads)
+        open_exported(exported / "model_float32.onnx", threads)
 
 
 def test_the_threads_of_a_saved_model_cannot_be_set_after_computing(saved_model):
@@ -131,7 +131,7 @@ def test_a_damaged_saved_model_is_said_to_be_damaged(part, saved_model, tmp_path
         open_exported(tmp_path / "saved")
 
 
-@pytest.mark.parametrize("name", ["model_float32.tflite", "model.onnx"])
+@pytest.mark.parametrize("name", ["model_float32.tflite", "model_float32.onnx"])
 def test_data_is_opened_from_a_url_without_trust(name, exported, cache):
     content = (exported / name).read_bytes()
     digest = hashlib.sha256(content).hexdigest()

@@ -16,7 +16,7 @@ from keras_vit.export.onnx import export_onnx
 
 @pytest.fixture(scope="module")
 def file(exported):
-    return exported / "model.onnx"
+    return exported / "model_float32.onnx"
 
 
 def test_the_file_is_sound_onnx_with_named_dimensions(file):
@@ -55,8 +55,13 @@ def test_the_version_of_the_operations_can_be_chosen(opset, file, saved_model, t
 
 
 def test_other_versions_and_precisions_are_refused(saved_model, tmp_path):
-    with pytest.raises(ValueError, match="precision must be one of 'float32', 'dynamic_int8'; got 'int8'"):
+    known = "'float32', 'dynamic_int8', 'int8'"
+    with pytest.raises(ValueError, match=f"precision must be one of {known}; got 'float16'"):
+        export_onnx(saved_model, tmp_path / "model.onnx", precision="float16")
+    with pytest.raises(ValueError, match="int8 is calibrated on images: give some"):
         export_onnx(saved_model, tmp_path / "model.onnx", precision="int8")
+    with pytest.raises(ValueError, match="option of int8 and full_int8 only; got precision 'float32'"):
+        export_onnx(saved_model, tmp_path / "model.onnx", calibration=pixels(1))
     with pytest.raises(ValueError, match="opset must be one of 13, .* 18 or None; got 12"):
         export_onnx(saved_model, tmp_path / "model.onnx", opset=12)
 
@@ -78,13 +83,27 @@ def test_kernels_are_constants_at_the_inputs_of_their_matmuls(file, model):
     assert len(kernels) == 8 and all(len(kernel) == 2 for kernel in kernels)
 
 
-def test_int8_rounds_every_kernel(exported, model):
-    path = exported / "model_int8.onnx"
+def test_dynamic_int8_rounds_every_kernel(exported, model):
+    path = exported / "model_dynamic_int8.onnx"
     graph = onnx.load(path).graph
     rounded = [constant for constant in graph.initializer if constant.data_type == onnx.TensorProto.INT8]
     kernels = sum(w.value.numpy().size for w in model.weights if w.name == "kernel")
     assert sum(np.prod(constant.dims) for constant in rounded) >= kernels
     assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 8
+
+
+def test_int8_computes_dense_layers_in_8_bits_and_the_rest_in_float(exported):
+    graph = onnx.load(exported / "model_int8.onnx").graph
+    made_by = {name: node.op_type for node in graph.node for name in node.output}
+    products = [node for node in graph.node if node.op_type in exporting.PRODUCTS]
+    rounded = [
+        {made_by.get(name) == "DequantizeLinear" for name in node.input} == {True} for node in products
+    ]
+    # The patch embedding and both products of the attention are in float.
+    assert [node.op_type for node, is_int8 in zip(products, rounded) if is_int8] == ["Gemm"] * 7
+    assert not rounded[0] and rounded.count(False) == 3
+    quantized = {made_by.get(node.input[0]) for node in graph.node if node.op_type == "QuantizeLinear"}
+    assert "Gemm" not in quantized  # Outputs have no scale of their own.
 
 
 def test_a_model_that_does_not_run_is_refused(saved_model, tmp_path):

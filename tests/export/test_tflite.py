@@ -1,3 +1,4 @@
+import collections
 import json
 import shutil
 
@@ -20,17 +21,35 @@ def input_shape(path):
 
 
 def operations(path):
+    """The graph of a file, and the names of its operations."""
     file = schema.ModelT.InitFromObj(schema.Model.GetRootAs(path.read_bytes(), 0))
-    names = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
-    return {names[max(code.builtinCode, code.deprecatedBuiltinCode)] for code in file.operatorCodes}
+    known = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
+    names = [known[max(code.builtinCode, code.deprecatedBuiltinCode)] for code in file.operatorCodes]
+    [graph] = file.subgraphs
+    return graph, [names[operation.opcodeIndex] for operation in graph.operators]
 
 
 def test_files_of_every_precision_have_built_in_operations_and_constant_weights(exported):
     for path in exported.glob("*.tflite"):
-        used = operations(path)
+        used = {*operations(path)[1]}
         assert "FULLY_CONNECTED" in used
         assert not used & {"CUSTOM", "VAR_HANDLE", "READ_VARIABLE", "CALL_ONCE"}
         assert "SQUARED_DIFFERENCE" not in used  # XNNPACK has no kernel of int8 for it.
+
+
+def test_int8_computes_dense_layers_in_8_bits_and_all_else_in_float(exported):
+    (graph, of_graph), names = operations(exported / "model_int8.tflite"), collections.Counter()
+    for operation, name in zip(graph.operators, of_graph):
+        kinds = {graph.tensors[i].type for i in (*operation.inputs[:2], *operation.outputs) if i >= 0}
+        names[name, schema.TensorType.INT8 in kinds] += 1
+        if name == "FULLY_CONNECTED":
+            kernel = graph.tensors[operation.inputs[1]]
+            assert len(kernel.quantization.scale) == kernel.shape[0]  # one scale for each channel
+    in_8_bits = {name for name, is_int8 in names if is_int8}
+    assert in_8_bits == {"FULLY_CONNECTED", "QUANTIZE", "DEQUANTIZE"}
+    # Query, key, value and output, two of the MLP, and the head; and the patch embedding.
+    assert (names["FULLY_CONNECTED", True], names["CONV_2D", False]) == (7, 1)
+    assert names["BATCH_MATMUL", False] == 2 and names["SOFTMAX", False] >= 1
 
 
 def test_the_batch_and_the_size_are_fixed(exported, any_size, tmp_path):
@@ -50,8 +69,13 @@ def test_the_batch_and_the_size_are_fixed(exported, any_size, tmp_path):
     "options, message",
     [
         ({"precision": "int8"}, "int8 is calibrated on images"),
-        ({"calibration": pixels(1)}, "options of int8 only; got precision 'dynamic_int8'"),
-        ({"integer_io": "uint8"}, "options of int8 only; got precision 'dynamic_int8'"),
+        ({"precision": "full_int8"}, "full_int8 is calibrated on images"),
+        ({"calibration": pixels(1)}, "option of int8 and full_int8 only; got precision 'dynamic_int8'"),
+        ({"integer_io": "uint8"}, "option of full_int8 only; got precision 'dynamic_int8'"),
+        (
+            {"precision": "int8", "calibration": pixels(1), "integer_io": "int8"},
+            "option of full_int8 only; got precision 'int8'",
+        ),
         ({"integer_io": "int16"}, "integer_io must be one of 'uint8', 'int8' or None; got 'int16'"),
         ({"batch_size": 0}, "batch_size must be a positive int; got 0"),
         ({"image_size": (16, None)}, "image_size must be a positive int or a pair"),

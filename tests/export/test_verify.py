@@ -53,7 +53,8 @@ def test_without_labels_or_classes_only_differences_are_measured(options):
 
 
 def row(**changes):
-    return {"max_logit_difference": 0.0, "mean_logit_difference": 0.0, "agreement": 1.0, **changes}
+    row = {"max_logit_difference": 0.0, "mean_logit_difference": 0.0, "score": 0.9, "least_score": 0.8}
+    return {**row, "decided": 256, "decided_agreement": 1.0, **changes}
 
 
 @pytest.mark.parametrize("required", [True, False])
@@ -61,7 +62,12 @@ def row(**changes):
     "tolerance, within, beyond, said",
     [
         (LARGEST, {"max_logit_difference": 1e-5}, {"max_logit_difference": 1.1e-5}, "the bound is 1e-05"),
-        (AGREEMENT, {"agreement": 0.99}, {"agreement": 0.9899}, "on 99.0% of 256 images; the bound is 99%"),
+        (
+            *(AGREEMENT, {"decided_agreement": 0.99}, {"decided_agreement": 0.9899}),
+            "on 99.0% of 256 decided predictions; the bound is 99%",
+        ),
+        (AGREEMENT, {"score": 0.8}, {"score": 0.7999}, "its accuracy is 80.0%; the bound is 80.0%"),
+        (AGREEMENT, {"cosine": 0.99}, {"cosine": 0.9899}, "a mean cosine of 0.990 .*; the bound is 0.99"),
         (AGREEMENT, {"mean_logit_difference": 0.1}, {"mean_logit_difference": 0.11}, "1.1e-01 .* on average"),
     ],
 )
@@ -78,11 +84,46 @@ def test_an_export_beyond_its_tolerance_is_refused_or_warned_about(required, tol
             tolerance.check(row(max_logit_difference=nothing), 256)
 
 
-@pytest.mark.parametrize("agreement, images", [(None, 512), (0.5, 255), (1.0, 16)])
-def test_an_agreement_on_few_images_or_on_noise_is_not_compared(agreement, images):
-    assert "256 or more images" in AGREEMENT.check(row(agreement=agreement), images)
+@pytest.mark.parametrize("agreement, decided", [(None, None), (None, 0), (0.5, 255), (1.0, 16)])
+def test_an_agreement_on_few_images_or_on_noise_is_not_compared(agreement, decided):
+    few = {"decided": decided, "decided_agreement": agreement}
+    assert "256 or more decided predictions" in AGREEMENT.check(row(**few), 512)
     with pytest.raises(ValueError, match="1.1e-01 of the largest on average"):
-        AGREEMENT.check(row(agreement=agreement, mean_logit_difference=0.11), images)
+        AGREEMENT.check(row(**few, mean_logit_difference=0.11), 512)
+
+
+@pytest.mark.parametrize(
+    "task, labels, margin, decided, agreement",
+    [
+        ("single_label", [0, 1], 0.4, 2, 0.5),
+        ("single_label", [0, 1], 0.5, 1, 1.0),  # The first row's best logits differ by 0.5.
+        ("single_label", [0, 1], 3.0, 0, None),
+        ("multi_label", [[1, 0, 1], [1, 1, 0]], 0.5, 5, 0.8),
+        ("multi_label", [[1, 0, 1], [1, 1, 0]], 0.0, 6, 4 / 6),
+        ("regression", LIVE, 0.5, None, None),
+        ("single_label", None, 0.5, None, None),
+    ],
+)
+def test_what_the_live_model_decides_by_a_margin_is_compared_apart(task, labels, margin, decided, agreement):
+    outputs = np.array([[1.0, -2.0, 1.5], [4.0, 1.0, 1.0]], "float32")
+    if task == "multi_label":
+        outputs[0, 2] *= -1
+    found = dataclasses.replace(reference(task, labels), margin=margin).compare(outputs)
+    assert found["decided"] == decided
+    assert found["decided_agreement"] == (agreement if agreement is None else pytest.approx(agreement))
+
+
+def test_the_bound_of_the_accuracy_is_the_lower_end_of_wilsons_interval():
+    found = reference("single_label", [0, 1]).compare(LIVE)
+    assert (found["score"], found["least_score"]) == (0.5, pytest.approx(0.0945, abs=1e-4))
+    assert reference("multi_label", [[1, 0, 1], [1, 1, 0]]).compare(LIVE)["least_score"] is None
+    assert reference(labels=None).compare(LIVE)["least_score"] is None
+
+
+def test_features_have_a_mean_cosine():
+    found = reference(labels=None, num_classes=None).compare(LIVE * np.float32([[2], [-1]]))
+    assert found["cosine"] == pytest.approx(0, abs=1e-6)
+    assert "cosine" not in reference().compare(LIVE)
 
 
 def test_matmuls_are_of_full_precision_while_formats_are_compared():

@@ -24,7 +24,7 @@ OPTIONS = {
         **{"antialias": True, "mean": (0.4, 0.5, 0.6), "std": (0.4, 0.6, 0.5)},
     },
 }
-EVERYTHING = ("saved_model", "tflite", "onnx", "onnx_int8", "hub", "web")  # OpenVINO is not always installed
+EVERYTHING = ("saved_model", "tflite", "onnx", "hub", "web")  # OpenVINO is not always installed
 FILES = {  # of each format in an export folder
     format.name: format.path.format(version=1, name="vit", precision=format.precision)
     for format in FORMATS
@@ -103,7 +103,10 @@ def shared_model():
 
 def export_everything(folder):
     """Export it in every format."""
-    options = {"precisions": ("float32", "float16", "dynamic_int8", "int8"), "dataset": digits(40)}
+    options = {
+        "precisions": ("float32", "float16", "dynamic_int8", "int8", "full_int8"),
+        "dataset": digits(40),
+    }
     facts = Facts(license="Apache-2.0", trained_on="scanned digits")
     export_folder(shared_model(), folder / "export", EVERYTHING, **options, publisher="me", facts=facts)
 

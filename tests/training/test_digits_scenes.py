@@ -66,7 +66,7 @@ def test_its_exports_keep_the_average_precision(detector, tmp_path):
 
     run, record = detector
     formats = ["tflite", *(["openvino"] if all(map(importlib.util.find_spec, PACKAGES)) else [])]
-    options = {"precisions": ["float32", "bfloat16", "dynamic_int8", "int8"]}
+    options = {"precisions": ["float32", "bfloat16", "dynamic_int8", "int8", "full_int8"]}
     dataset = load_dataset("digits_scenes", task="detection")
     report = export_folder(open_model(run.path), tmp_path / "export", formats, dataset=dataset, **options)
     assert report["live"]["score"] == pytest.approx(record["test_ap"], abs=1e-3)

@@ -9,11 +9,18 @@ from made.exports import MODELS, pixels
 from reference.comparing import assert_close
 from reference.small import one_block, run_live
 
+from keras_vit.export.checks import CALIBRATED
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.web import PARTS
 
-BOUNDS = {"float32": 1e-5, "float16": 5e-3, "dynamic_int8": 0.1, "int8": 0.5}  # as in export/test_formats.py
+BOUNDS = {
+    "float32": 1e-5,
+    "float16": 5e-3,
+    "dynamic_int8": 0.1,
+    "int8": 0.2,
+    "full_int8": 0.5,
+}  # as in export/test_formats.py
 RUN = """
 async ([file, accelerator, values, shape]) => {
   window.loaded ??= LiteRT.loadLiteRt("/litert_wasm_compat_internal.js");
@@ -53,7 +60,7 @@ def test_browsers_compute_what_the_model_does(name, browsers, tmp_path):
     size = (32, 32) if model.image_size[0] is None else model.image_size
     images = pixels(1, size, model.in_channels)
     for precision, bound in BOUNDS.items():
-        options = {"calibration": pixels(5, size, model.in_channels)} if precision == "int8" else {}
+        options = {"calibration": pixels(5, size, model.in_channels)} if precision in CALIBRATED else {}
         path = export_tflite(saved, folder / f"{precision}.tflite", precision=precision, **options)
         for accelerator, page in pages.items():
             given = [path.name, accelerator, images.ravel().tolist(), images.shape]
