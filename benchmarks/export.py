@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 
+import real_int8
 from machine import circumstances, installed, versions
 from report import machine_text, table
 
@@ -20,7 +21,7 @@ THREADS = tuple(threads for threads in (1, 2, 4) if threads <= os.cpu_count())
 BATCHES = ("1", "16")
 PACKAGES = ("keras_vit", "keras", "tensorflow", "ai-edge-litert", "onnx", "onnxruntime", "tf2onnx")
 PEERS = ("openvino", "nncf")
-FORMATS, PRECISIONS = "live,saved_model,tflite,onnx,onnx_int8", "float32,float16,dynamic_int8,int8"
+FORMATS, PRECISIONS = "live,saved_model,tflite,onnx", "float32,float16,dynamic_int8,int8,full_int8"
 
 
 def main():
@@ -87,6 +88,10 @@ def report(found):
                 lines,
             ),
         ]
+    trained = json.loads((HERE / "REAL.json").read_text()).get("int8")
+    if trained:
+        about = f"[DINOv2 ViT-S/14 on photographs](REAL.md), {trained['date']}: {machine_text(trained)}"
+        parts += ["## Trained weights", about, table(real_int8.COLUMNS, trained["rows"])]
     return "\n\n".join(parts) + "\n"
 
 

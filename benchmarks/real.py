@@ -19,6 +19,7 @@ sys.path.append(str(HERE.parent / "tests"))  # of made.trained
 
 import real_distillation
 import real_duplicates
+import real_int8
 import real_precision
 import real_recipes
 import real_search
@@ -27,6 +28,7 @@ from report import machine_text, table, update
 
 PARTS = {
     "precision": real_precision,
+    "int8": real_int8,
     "distillation": real_distillation,
     "search": real_search,
     "duplicates": real_duplicates,
