@@ -12,7 +12,7 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.training.workdir import Workdir
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
-PHOTOGRAPHS = {"components", "similarity", "heads", "coins"}  # by docs/photograph_figures.py
+PHOTOGRAPHS = {"components", "similarity", "heads", "coins", "coins_phone"}  # by docs/photograph_figures.py
 IMAGES = {path.stem: path for path in (DOCS / "images").iterdir()}
 
 
