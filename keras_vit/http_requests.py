@@ -104,9 +104,9 @@ def is_page(response):
 
 def _credentials(url):
     """The URL's own credentials, or over https:// the credentials in .netrc."""
-    own = get_auth_from_url(url)
-    if any(own):
-        return own
+    known = get_auth_from_url(url)
+    if any(known):
+        return known
     credentials = get_netrc_auth(url) if url.startswith("https:") else None
     return credentials or _anonymous
 

@@ -103,5 +103,5 @@ def spelled(name):
     >>> spelled("mean_iou"), spelled("test_top5_accuracy"), spelled("knn_accuracy")
     ('mean IoU', 'test top-5 accuracy', 'k-NN accuracy')
     """
-    words = {"iou": "IoU", "top5": "top-5", "knn": "k-NN"}
-    return " ".join(words.get(word, word) for word in name.split("_"))
+    spellings = {"iou": "IoU", "top5": "top-5", "knn": "k-NN"}
+    return " ".join(spellings.get(word, word) for word in name.split("_"))

@@ -48,13 +48,13 @@ def integer(at_least=None):
     >>> integer(at_least=0).words
     'an int of at least 0'
     """
-    words = {None: "an int", 1: "a positive int"}.get(at_least, f"an int of at least {at_least}")
+    condition = {None: "an int", 1: "a positive int"}.get(at_least, f"an int of at least {at_least}")
 
     def accepts(value):
         is_int = isinstance(value, int) and not isinstance(value, bool)
         return is_int and (at_least is None or value >= at_least)
 
-    return Rule(words, accepts)
+    return Rule(condition, accepts)
 
 
 def number(low=-math.inf, high=math.inf, *, above=-math.inf, below=math.inf):
@@ -65,17 +65,17 @@ def number(low=-math.inf, high=math.inf, *, above=-math.inf, below=math.inf):
     """
     first, last = (above, "(") if above > low else (low, "["), (below, ")") if below < high else (high, "]")
     if last[0] < math.inf:
-        words = f"a number in {first[1]}{first[0]}, {last[0]}{last[1]}"
+        condition = f"a number in {first[1]}{first[0]}, {last[0]}{last[1]}"
     elif first[0] > -math.inf:
-        words = f"a number {'above' if first[1] == '(' else 'of at least'} {first[0]}"
+        condition = f"a number {'above' if first[1] == '(' else 'of at least'} {first[0]}"
     else:
-        words = "a number"
+        condition = "a number"
 
     def accepts(value):
         is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
         return is_number and -math.inf < value < math.inf and low <= value <= high and above < value < below
 
-    return Rule(words, accepts)
+    return Rule(condition, accepts)
 
 
 def one_of(choices):

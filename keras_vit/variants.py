@@ -330,8 +330,8 @@ def parse_variant(name: str) -> dict[str, Any]:
     match = re.fullmatch(r"(?:(R\d*)\+)?([\w.+-]+)/([1-9]\d*)", name) if isinstance(name, str) else None
     stem, size, patch_size = match.groups() if match else (None, None, None)
     if size not in (VARIANTS if stem is not None else _ARGUMENTS):
-        other = other_spelling(name)
-        hint = f" (did you mean {other!r}?)" if other else did_you_mean(name, PUBLISHED)
+        spelling = other_spelling(name)
+        hint = f" (did you mean {spelling!r}?)" if spelling else did_you_mean(name, PUBLISHED)
         raise ValueError(
             f"variant {name!r} is unknown{hint}; expected one such as 'B/16', 'R50+B/16' or 'DINOv3-S/16', "
             f"with a size of {', '.join(VARIANTS)}; `keras-vit models` lists all"
@@ -460,10 +460,10 @@ def cost(
 
     every_head = (c["num_heads"],) * layers
     for kv_heads in c.get("num_kv_heads", every_head):
-        weights, others = _block_cost(c, kv_heads * d // c["num_heads"], norm)
+        weights, small_parameters = _block_cost(c, kv_heads * d // c["num_heads"], norm)
         if c.get("relative_positions"):
-            others += ((2 * grid - 1) ** 2 + 3 * class_token) * c["num_heads"]
-        parameters += weights + others
+            small_parameters += ((2 * grid - 1) ** 2 + 3 * class_token) * c["num_heads"]
+        parameters += weights + small_parameters
         multiplications += tokens * weights + 2 * tokens * tokens * d
     if pooling == "map":
         mlp = c.get("pooling_mlp_dim", c["mlp_dim"])
@@ -479,16 +479,18 @@ def _block_cost(c, kv_size, norm):
     """(parameters in kernels, other parameters) of a block whose keys have `kv_size` channels."""
     d, mlp, gates = c["hidden_size"], c["mlp_dim"], 1 + c.get("gated_mlp", False)
     kernels = 2 * d * d + 2 * d * kv_size + (1 + gates) * d * mlp
-    others = 2 * norm * d
+    small_parameters = 2 * norm * d
     if c.get("qkv_bias", True):
-        others += d + (1 + c.get("key_bias", True)) * kv_size
+        small_parameters += d + (1 + c.get("key_bias", True)) * kv_size
     if c.get("linear_bias", True):
-        others += 2 * d + gates * mlp
+        small_parameters += 2 * d + gates * mlp
     if c.get("layer_scale") is not None:
-        others += d * (1 + c.get("scale_mlp", True))
-    others += 2 * norm * (d // c["num_heads"]) * c.get("qk_norm", False)
-    others += norm * d * c.get("attention_sub_norm", False) + norm * mlp * c.get("mlp_sub_norm", False)
-    return kernels, others
+        small_parameters += d * (1 + c.get("scale_mlp", True))
+    small_parameters += 2 * norm * (d // c["num_heads"]) * c.get("qk_norm", False)
+    small_parameters += norm * d * c.get("attention_sub_norm", False) + norm * mlp * c.get(
+        "mlp_sub_norm", False
+    )
+    return kernels, small_parameters
 
 
 def _stem_cost(stages, side, width=64):

@@ -168,6 +168,6 @@ def _check(args):
         raise ValueError("--method greedy needs --dataset, on whose validation split models are scored")
     if args.method == "greedy" and args.weights:
         raise ValueError("--weights are those of --method uniform; got them with --method greedy")
-    of_dataset = ("data_dir", "field", "classes", "task")
-    if not args.dataset and (others := [f"--{name}" for name in of_dataset if getattr(args, name)]):
-        raise ValueError(f"expected --dataset with {', '.join(others)}; got none")
+    dataset_options = ("data_dir", "field", "classes", "task")
+    if not args.dataset and (unused := [f"--{name}" for name in dataset_options if getattr(args, name)]):
+        raise ValueError(f"expected --dataset with {', '.join(unused)}; got none")

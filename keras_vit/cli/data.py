@@ -136,23 +136,27 @@ def _draw_sheet(args, dataset):
     from keras_vit.preprocessing import Preprocessing
     from keras_vit.reports.page import png_of
 
-    samples, captions, kind = dataset.split("train"), dataset.captions("train"), label_kind(dataset.task)
+    samples, captions, label_type = (
+        dataset.split("train"),
+        dataset.captions("train"),
+        label_kind(dataset.task),
+    )
     # A crop would cut off objects.
-    resize = "pad" if kind.moves else "crop"
+    resize = "pad" if label_type.moves else "crop"
     prepare = Preprocessing(SIDE, resize, 1.0, mean=(0.0,) * 3, std=(1.0,) * 3)
-    images, words = [], []
+    images, texts = [], []
     # The first batch of a training run.
     records = samples.training_records(args.seed, 0, 1, min(SHEET, len(samples)))
     for _, encoded, label in records:
-        image, shown = evaluation_sample(kind, prepare, samples.exif, encoded, label)
+        image, shown = evaluation_sample(label_type, prepare, samples.exif, encoded, label)
         label, image = label.numpy(), prepare.colors(image.numpy())
         if captions is not None:
-            words.append(captions[label][0])
+            texts.append(captions[label][0])
         else:
-            has_words = dataset.class_names and not kind.is_map
-            words.append(kind.format(label, dataset.class_names) if has_words else "")
-        images.append(labeled_picture(image, shown.numpy(), kind.name) if kind.moves else image)
-    atomic_write(args.sheet, png_of(contact_sheet(images, words, dataset.name)))
+            has_words = dataset.class_names and not label_type.is_map
+            texts.append(label_type.format(label, dataset.class_names) if has_words else "")
+        images.append(labeled_picture(image, shown.numpy(), label_type.name) if label_type.moves else image)
+    atomic_write(args.sheet, png_of(contact_sheet(images, texts, dataset.name)))
 
 
 def _check(args):

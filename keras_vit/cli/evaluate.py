@@ -94,8 +94,8 @@ def _result(args, dataset, scores):
 
 def _check(args, task):
     """Refuse impossible options before anything is computed."""
-    if args.retrieval and (others := [f"--{name}" for name in OF_CLASSES if getattr(args, name)]):
-        raise ValueError(f"--retrieval scores captions, without classes; got it with {', '.join(others)}")
+    if args.retrieval and (unused := [f"--{name}" for name in OF_CLASSES if getattr(args, name)]):
+        raise ValueError(f"--retrieval scores captions, without classes; got it with {', '.join(unused)}")
     if task and not task.label.is_class_id and args.real:
         raise ValueError(f"--real needs one label per image; got --task {task.name}")
     if task and not task.confusion and args.confusion:

@@ -55,11 +55,11 @@ def run(args):
     from keras_vit.cli.source import open_dataset, open_live, seed_of, task_of
     from keras_vit.models.backbones import image_model
 
-    of_images = args.representation and not (args.labels or args.prompts)
-    kind = "auto" if of_images else "stored"
+    is_image_part = args.representation and not (args.labels or args.prompts)
+    opened_kind = "auto" if is_image_part else "stored"
     opening = {"image_size": args.image_size, "patch_size": args.patch_size}
     opening |= {"trust": args.trust, "sha256": args.sha256}
-    model = open_live(args.model, kind=kind, **opening)
+    model = open_live(args.model, kind=opened_kind, **opening)
     if args.labels or args.prompts:
         model = with_labels(model, args.labels, args.prompts, "--labels")
     images = image_model(model)

@@ -64,8 +64,8 @@ def predicted(task, model, paths, top, first=0, progress=True, skip=False, **map
         for batch in batches:
             if batch.errors and not skip:
                 raise ValueError(batch.errors[min(batch.errors)])
-            of_batch = [paths[number] for number in batch.numbers]
-            rows = iter(task.rows(model, of_batch, batch.inputs, top, **maps)) if of_batch else None
+            batch_paths = [paths[number] for number in batch.numbers]
+            rows = iter(task.rows(model, batch_paths, batch.inputs, top, **maps)) if batch_paths else None
             for number in sorted([*batch.numbers, *batch.errors]):
                 bar.update(1)
                 is_bad = number in batch.errors

@@ -102,8 +102,8 @@ def _live(source, image_size, patch_size=None, **checks):
         parse_variant(source)
     except ValueError:
         return open_live(source, image_size, patch_size=patch_size, **checks)
-    own = {"patch_size": patch_size} if patch_size else {}
-    return VisionTransformer.from_variant(source, image_size or VARIANT_SIZE, num_classes=1000, **own)
+    sizes = {"patch_size": patch_size} if patch_size else {}
+    return VisionTransformer.from_variant(source, image_size or VARIANT_SIZE, num_classes=1000, **sizes)
 
 
 def _noise(batch, shape):

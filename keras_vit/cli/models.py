@@ -30,9 +30,9 @@ def run(args):
     from keras_vit.weights.catalogue import CATALOGUE
 
     check_output(args)
-    words = (*args.words, *args.filter)
-    variants = [] if args.cached else _variants(args, words)
-    checkpoints = _checkpoints(args, words)
+    patterns = (*args.words, *args.filter)
+    variants = [] if args.cached else _variants(args, patterns)
+    checkpoints = _checkpoints(args, patterns)
     parts = []
     if variants:
         shape = f"{args.image_size} px, {args.num_classes} classes"

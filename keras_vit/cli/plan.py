@@ -65,10 +65,10 @@ def _in_jax(arguments):
             for line in child.stdout:
                 if not line.startswith(MARK):  # a line of a library
                     continue
-                kind, value = json.loads(line.removeprefix(MARK))
-                if kind == "note":
+                subject, value = json.loads(line.removeprefix(MARK))
+                if subject == "note":
                     print(value, file=sys.stderr, flush=True)
-                elif kind == "error":
+                elif subject == "error":
                     raise ValueError(value)
                 else:
                     return value
@@ -84,14 +84,14 @@ def _plan(arguments):
     changes = options.settings(arguments["set"])
     changes |= {name: arguments[name] for name in FIELDS if arguments[name]}
     recipe = find_recipe(arguments["recipe"]).with_changes(**changes)
-    of_plan = ("image_size", "num_classes", "objective", "target", "extrapolate")
-    of_plan = {name: arguments[name] for name in of_plan}
+    names = ("image_size", "num_classes", "objective", "target", "extrapolate")
+    names = {name: arguments[name] for name in names}
 
     def compiled(recipe, strategy, words=""):
         def note(line):
             _say("note", f"{words}{line}")
 
-        return plan(arguments["model"], recipe, arguments["topology"], strategy, report=note, **of_plan)
+        return plan(arguments["model"], recipe, arguments["topology"], strategy, report=note, **names)
 
     result = compiled(recipe, arguments["strategy"])
     tried = []

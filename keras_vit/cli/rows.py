@@ -126,8 +126,8 @@ def _write_parquet(path, results, names):
     results = iter(results)
     with contextlib.ExitStack() as at_end:
         temporary, writer = at_end.enter_context(atomic_path(path)), None
-        while of_group := [_columns(found, names) for found in itertools.islice(results, PARQUET_IMAGES)]:
-            rows, columns = [row for _, rows in of_group for row in rows], of_group[0][0]
+        while group := [_columns(found, names) for found in itertools.islice(results, PARQUET_IMAGES)]:
+            rows, columns = [row for _, rows in group for row in rows], group[0][0]
             if rows:
                 table = pyarrow.table([*map(pyarrow.array, zip(*rows))], names=[*columns])
             else:  # There are no objects, whose other columns are numbers.

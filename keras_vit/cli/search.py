@@ -118,27 +118,27 @@ def _query(args):
     from keras_vit.search import open_index
     from keras_vit.weights.model_digest import model_digest
 
-    words = " ".join(args.query)
-    is_image = words.lower().endswith(IMAGE_SUFFIXES) or os.path.isfile(words)
-    if is_image and not os.path.isfile(words):
-        raise ValueError(f"no such image file: {words}")
+    query = " ".join(args.query)
+    is_image = query.lower().endswith(IMAGE_SUFFIXES) or os.path.isfile(query)
+    if is_image and not os.path.isfile(query):
+        raise ValueError(f"no such image file: {query}")
     index = open_index(args.index)
     source = args.model or index.model
     model = open_live(source, trust=args.trust, sha256=args.sha256, kind="stored")
     if model_digest(model) != index.digest:
         raise ValueError(f"{args.index!r} holds vectors of {index.model}; got another model, {source}")
     if is_image:
-        (vector,) = check_finite(encoder_of(model)[0](model.preprocessing(words)))
+        (vector,) = check_finite(encoder_of(model)[0](model.preprocessing(query)))
     elif image_model(model) is model:
-        raise ValueError(f"{source} has no text tower, so it searches by an image file only; got {words!r}")
+        raise ValueError(f"{source} has no text tower, so it searches by an image file only; got {query!r}")
     else:
-        (vector,) = model.encode_text([words])
+        (vector,) = model.encode_text([query])
     nearest = index.query(vector, args.top, args.where)
     if changed := [path for path, _ in nearest if index.is_stale(path)]:
         nearest = [pair for pair in nearest if pair[0] not in changed]
         print(f"left out, since they have changed: {listed(changed)}; index them again", file=sys.stderr)
     value = {
-        **{"index": args.index, "query": words},
+        **{"index": args.index, "query": query},
         "images": [{"image": path, "similarity": round(score, 6)} for path, score in nearest],
     }
     rows = [(row["image"], f"{row['similarity']:.4f}") for row in value["images"]]

@@ -80,21 +80,21 @@ def training_batches(
     """
     slots = _worker_slots(samples, batch_size, worker, workers)
     records = samples.training_records(seed, first_step, steps, batch_size, slots)
-    kind = kind_of(records.element_spec[2])
-    if kind.moves:
+    label_type = kind_of(records.element_spec[2])
+    if label_type.moves:
         augmentation.check_moves_labels()
-    if augmentation.mosaic and not (kind.moves and not kind.is_map):
-        raise ValueError(f"mosaic needs boxes; got labels of the task {kind.name!r}")
+    if augmentation.mosaic and not (label_type.moves and not label_type.is_map):
+        raise ValueError(f"mosaic needs boxes; got labels of the task {label_type.name!r}")
     if augmentation.mosaic and isinstance(preprocessing, dict):
         raise ValueError(f"mosaic needs a single input; got {', '.join(preprocessing)}")
-    if augmentation.mixes and kind.is_class_id and num_classes is None:
+    if augmentation.mixes and label_type.is_class_id and num_classes is None:
         raise ValueError("mixup and cutmix mix one-hot labels; pass num_classes")
-    one_hot = kind.is_class_id and num_classes is not None
-    augment = augment or image_augmentation(augmentation, preprocessing, samples.exif, kind)
+    one_hot = label_type.is_class_id and num_classes is not None
+    augment = augment or image_augmentation(augmentation, preprocessing, samples.exif, label_type)
 
     @not_converted
     def sample(position, encoded, label):
-        if kind.moves:
+        if label_type.moves:
             return augment(encoded, [seed, position], label)
         return augment(encoded, [seed, position]), tf.one_hot(label, num_classes) if one_hot else label
 
@@ -140,12 +140,12 @@ def evaluation_batches(
     """
     slots = _worker_slots(samples, batch_size, worker, workers)
     records = samples.evaluation_records()
-    kind = kind_of(records.element_spec[1])
+    label_type = kind_of(records.element_spec[1])
     if workers > 1:
         is_own = not_converted(lambda i, _: (i % batch_size >= slots.start) & (i % batch_size < slots.stop))
         records = records.enumerate().filter(is_own).map(not_converted(lambda _, record: record))
 
-    sample = functools.partial(evaluation_sample, kind, preprocessing, samples.exif)
+    sample = functools.partial(evaluation_sample, label_type, preprocessing, samples.exif)
     batches = (
         records.map(not_converted(sample), tf.data.AUTOTUNE).batch(len(slots)).prefetch(tf.data.AUTOTUNE)
     )
@@ -228,19 +228,19 @@ def mask_batches(samples, preprocessing, batch_size):
     """
     _worker_slots(samples, batch_size, worker=0, workers=1)
     records = samples.evaluation_records()
-    kind = kind_of(records.element_spec[1])
+    label_type = kind_of(records.element_spec[1])
     cropped = Preprocessing(None) if preprocessing.resize == "squash" else preprocessing
 
     @not_converted
     def sample(encoded, label):
-        label = prepare_map(label, kind, cropped)
+        label = prepare_map(label, label_type, cropped)
         return decode_and_prepare(encoded, preprocessing, samples.exif), label, tf.shape(label)[:2]
 
     records = records.map(sample, tf.data.AUTOTUNE)
-    own = preprocessing.image_size or (None, None)
-    channels = records.element_spec[1].shape[2:] if kind.has_channels else ()
-    shapes = ((*own, preprocessing.channels), (None, None, *channels), (2,))
-    padding = (0.0, tf.cast(kind.outside, kind.dtype), 0)
+    image_size = preprocessing.image_size or (None, None)
+    channels = records.element_spec[1].shape[2:] if label_type.has_channels else ()
+    shapes = ((*image_size, preprocessing.channels), (None, None, *channels), (2,))
+    padding = (0.0, tf.cast(label_type.outside, label_type.dtype), 0)
     batches = records.padded_batch(batch_size, shapes, padding_values=padding)
     return batches.prefetch(tf.data.AUTOTUNE)
 
@@ -275,8 +275,8 @@ def box_batches(samples, preprocessing, batch_size):
         return prepared(image, preprocessing), boxes, tf.shape(boxes)[0], tf.shape(image)[:2]
 
     records = samples.evaluation_records().map(sample, tf.data.AUTOTUNE)
-    own = preprocessing.image_size or (None, None)
-    shapes = ((*own, preprocessing.channels), (None, len(COLUMNS)), (), (2,))
+    image_size = preprocessing.image_size or (None, None)
+    shapes = ((*image_size, preprocessing.channels), (None, len(COLUMNS)), (), (2,))
     return records.padded_batch(batch_size, shapes).prefetch(tf.data.AUTOTUNE)
 
 

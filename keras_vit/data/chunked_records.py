@@ -70,7 +70,7 @@ class ChunkedRecords:
         """See `IndexedSamples`."""
         slots = range(batch_size) if slots is None else slots
         lanes = lane_count(batch_size, len(self))
-        own = positions(first_step, steps, batch_size, slots)
+        numbers = positions(first_step, steps, batch_size, slots)
         size = batch_size // lanes  # of a lane's part of a batch
         needed = range(slots.start // size, -(-slots.stop // size))
 
@@ -84,7 +84,9 @@ class ChunkedRecords:
         groups = tf.data.Dataset.range(needed.start, needed.stop).interleave(
             of_lane, cycle_length=len(needed), num_parallel_calls=len(needed), deterministic=True
         )
-        return of_length(parsed(tf.data.Dataset.zip((own, groups.unbatch())), self.parse), own.cardinality())
+        return of_length(
+            parsed(tf.data.Dataset.zip((numbers, groups.unbatch())), self.parse), numbers.cardinality()
+        )
 
     def evaluation_records(self):
         """As in `IndexedSamples`, in the order of the chunks, several interleaved."""

@@ -66,10 +66,10 @@ class ChunkedSamples:
     def numbered_records(self, start, stop):
         """See `IndexedSamples`."""
         labels = self.labels and self.labels[start:stop]
-        own = dataclasses.replace(self, rows=self.rows[start:stop], labels=labels)
-        parse = own._parser()
+        part = dataclasses.replace(self, rows=self.rows[start:stop], labels=labels)
+        parse = part._parser()
         numbered = not_converted(lambda record: (start + record["index"], *parse(record)))
-        chunked = own._chunked(numbered)
+        chunked = part._chunked(numbered)
         return self._waiting(interleaved(chunked.read, chunked.counts, chunked.parse), OPEN_FILES)
 
     def place(self, index):

@@ -92,10 +92,10 @@ class Dataset:
             labels = f"{self._count(self.class_names)} ({listed(self.class_names, MAX_NAMES)})"
         else:
             labels = "images without labels"
-        of_source = collections.defaultdict(list)
+        splits_by_source = collections.defaultdict(list)
         for split, source in self.split_sources.items():
-            of_source[source].append(split)
-        sources = ", ".join(f"{' and '.join(names)} {source}" for source, names in of_source.items())
+            splits_by_source[source].append(split)
+        sources = ", ".join(f"{' and '.join(names)} {source}" for source, names in splits_by_source.items())
         return "; ".join([f"{labels}: {splits}", *([sources] if sources else []), *parts])
 
     def captions(self, split: str) -> Sequence[Sequence[str]] | None:

@@ -198,10 +198,10 @@ def load_dataset(
     loaded = pkgutil.resolve_name(source.load)(argument, **options)
     for split, samples in loaded["splits"].items():
         if not len(samples):
-            of_class = " of each class" if loaded["class_names"] else ""
+            per_class = " of each class" if loaded["class_names"] else ""
             raise ValueError(
-                f"{shown!r} has too few images{of_class}: none for the {split} split; three "
-                f"images{of_class} are enough for the three splits"
+                f"{shown!r} has too few images{per_class}: none for the {split} split; three "
+                f"images{per_class} are enough for the three splits"
             )
     return Dataset(shown, task=task, **loaded)
 
@@ -233,18 +233,18 @@ def sources_of(name):
 
 def _is_source(name):
     """Whether a name begins with a kind of source, or with a word that is like one."""
-    kind, colon, argument = name.partition(":")
-    if kind in SOURCES:
-        return bool(argument) == bool(SOURCES[kind].placeholder)
-    return bool(colon and did_you_mean(kind, SOURCES))
+    source, colon, argument = name.partition(":")
+    if source in SOURCES:
+        return bool(argument) == bool(SOURCES[source].placeholder)
+    return bool(colon and did_you_mean(source, SOURCES))
 
 
 def _each_source(name, change):
     """The name with each of its sources changed by a function of the kind and what follows the colon."""
 
     def changed(own):
-        kind, _, argument = own.partition(":")
-        return change(kind, argument) if kind in SOURCES and argument else own
+        source, _, argument = own.partition(":")
+        return change(source, argument) if source in SOURCES and argument else own
 
     return " + ".join(changed(own) + weight for own, weight in sources_of(name))
 
@@ -280,10 +280,10 @@ def _known():
 
 def _hint(name):
     """The end of a message about an unknown name: the data set of this name."""
-    kind, colon, argument = name.partition(":")
+    prefix, colon, argument = name.partition(":")
     kinds = [own for own, source in SOURCES.items() if bool(source.placeholder) == bool(argument)]
-    if (hint := did_you_mean(kind, kinds)) or colon:
-        return hint if kind not in SOURCES else ""
+    if (hint := did_you_mean(prefix, kinds)) or colon:
+        return hint if prefix not in SOURCES else ""
     if hint := did_you_mean(name, importlib.import_module("keras_vit.data.sources.tfds").PRESETS, "tfds:{}"):
         return hint
     names = importlib.import_module("tensorflow_datasets").list_builders(with_community_datasets=False)
@@ -297,8 +297,8 @@ def folder_of(name):
     (PosixPath('flowers'), None)
     """
     [(own, _), *others] = sources_of(name_of(name))
-    kind, argument = own.partition(":")[::2]
-    return pathlib.Path(argument).expanduser() if kind == "folder" and not others else None
+    source, argument = own.partition(":")[::2]
+    return pathlib.Path(argument).expanduser() if source == "folder" and not others else None
 
 
 def title_of(name):

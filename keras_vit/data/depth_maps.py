@@ -119,8 +119,10 @@ class DepthReader(MapReader):
     @property
     def label_values(self):
         """The arguments that are known, as a JSON value."""
-        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: value for name, value in (own | {"names": [*self.names]}).items() if value is not None}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {
+            name: value for name, value in (fields | {"names": [*self.names]}).items() if value is not None
+        }
 
     def read(self, source):
         """The stored numbers: (height, width, channels) in the dtype of the file.
@@ -276,8 +278,8 @@ def _read_picture(content):
         raise ValueError(f"a damaged {'PNG' if is_png else 'TIFF'} file") from None
     _check_size(size)
     if pixels is None:
-        words = "a gray image of 8 or 16 bits, or in TIFF of 32 bits"
-        raise ValueError(f"expected {words}; got {frames} frame(s) of Pillow's mode {mode}")
+        expected = "a gray image of 8 or 16 bits, or in TIFF of 32 bits"
+        raise ValueError(f"expected {expected}; got {frames} frame(s) of Pillow's mode {mode}")
     # Pillow's mode I, of PNG files with 16 bits in some versions, has 32.
     return pixels.astype("uint16") if is_png and pixels.dtype == "int32" else pixels
 

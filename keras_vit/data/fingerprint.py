@@ -40,25 +40,27 @@ def fingerprint(dataset, tokenizer=None):
     # The version of a mixture has a digest of the files of its parts.
     splits = dataset.splits.items() if folder_of(dataset.name) and not dataset.parts else ()
     files = [_files(dataset, split, samples) for split, samples in splits]
-    of_any_split = next(iter(dataset.splits.values()))
+    first_samples = next(iter(dataset.splits.values()))
     return {
         "version": dataset.version,
         "classes": list(dataset.class_names),
         "splits": {split: len(samples) for split, samples in dataset.splits.items()},
         "files": pyarrow.concat_tables([FILES.empty_table(), *files]),
         "tokenizer": tokenizer and tokenizer.digest,
-        "mask_values": getattr(of_any_split, "label_values", None),
+        "mask_values": getattr(first_samples, "label_values", None),
     }
 
 
 def _files(dataset, split, samples):
     """The table of a split's files."""
-    folder, kind, captions = folder_of(dataset.name), label_kind(dataset.task), dataset.captions(split)
+    folder, label_type, captions = folder_of(dataset.name), label_kind(dataset.task), dataset.captions(split)
     paths, labels = samples.paths(), samples.labels
     if captions is None:
-        words = {label: json.dumps(kind.stored(label, dataset.class_names)) for label in {*(labels or [()])}}
+        texts = {
+            label: json.dumps(label_type.stored(label, dataset.class_names)) for label in {*(labels or [()])}
+        }
     else:
-        words = {label: json.dumps(captions[label]) for label in labels}
+        texts = {label: json.dumps(captions[label]) for label in labels}
     statuses = (number for s in map(os.stat, paths) for number in (s.st_size, s.st_mtime_ns))
     statuses = np.fromiter(statuses, "int64", 2 * len(paths)).reshape(-1, 2)
     relative = functools.cache(lambda above: os.path.relpath(above, folder))
@@ -67,7 +69,7 @@ def _files(dataset, split, samples):
     columns = (
         pyarrow.array(names, pyarrow.string(), size=len(paths)),
         [split] * len(paths),
-        [words[label] for label in labels or [()] * len(paths)],
+        [texts[label] for label in labels or [()] * len(paths)],
         *statuses.T,
     )
     return pyarrow.table(dict(zip(FILES.names, columns)), FILES)

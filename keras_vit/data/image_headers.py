@@ -56,36 +56,36 @@ def _read(file, head, start, count):
 
 def _of_jpeg(read):
     """The orientation of a JPEG, whose segments are read up to the frame's header."""
-    place, turn, is_first = len(JPEG), None, True
+    offset, turn, is_first = len(JPEG), None, True
     for _ in range(MAX_SEGMENTS):
-        start, marker, length = struct.unpack(">BBH", read(place, 4))
+        start, marker, length = struct.unpack(">BBH", read(offset, 4))
         if start != 0xFF or length < 2:
             return None
         if marker in FRAMES:
-            bits, height, width, channels = struct.unpack(">BHHB", read(place + 4, 6))
+            bits, height, width, channels = struct.unpack(">BHHB", read(offset + 4, 6))
             is_usual = bits == 8 and channels in (1, 3) and 0 < height * width <= bounds.MAX_PIXELS
             return (turn or 1) if is_usual else None
         # EXIF data come before segments of other kinds.
         is_first = is_first and marker >= FIRST_APPLICATION
         if is_first and turn is None and marker == EXIF:
-            content = read(place + 4, length - 2)
+            content = read(offset + 4, length - 2)
             turn = exif_orientation(content) if content.startswith(EXIF_PREFIX) else None
-        place += 2 + length
+        offset += 2 + length
     return None
 
 
 def _of_png(read, size):
     """The orientation of a PNG, whose chunks are read to the end."""
-    place, turn = len(PNG), None
+    offset, turn = len(PNG), None
     for _ in range(MAX_SEGMENTS):
-        length, kind = struct.unpack(">I4s", read(place, 8))
-        if kind == b"IHDR":
-            width, height = struct.unpack(">II", read(place + 8, 8))
+        length, chunk = struct.unpack(">I4s", read(offset, 8))
+        if chunk == b"IHDR":
+            width, height = struct.unpack(">II", read(offset + 8, 8))
             if not 0 < height * width <= bounds.MAX_PIXELS:
                 return None
-        elif kind == b"eXIf" and turn is None:
-            turn = exif_orientation(read(place + 8, length))
-        place += 12 + length
-        if kind == b"IEND":
-            return (turn or 1) if place == size else None
+        elif chunk == b"eXIf" and turn is None:
+            turn = exif_orientation(read(offset + 8, length))
+        offset += 12 + length
+        if chunk == b"IEND":
+            return (turn or 1) if offset == size else None
     return None

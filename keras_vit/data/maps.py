@@ -69,8 +69,8 @@ class MapSamples(EncodedSamples):
     def stored(self):
         yield from super().stored()
         for index, of in enumerate(self._maps):
-            place = functools.partial(*((str, of) if isinstance(of, str) else (self.place, index)))
-            yield place, functools.partial(content_of, of), self.reader.read
+            describe = functools.partial(*((str, of) if isinstance(of, str) else (self.place, index)))
+            yield describe, functools.partial(content_of, of), self.reader.read
 
     def _label(self, index):
         return self.reader.label(content_of(self._maps[index]))

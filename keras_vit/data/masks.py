@@ -115,8 +115,8 @@ def read_mask(source, red=False, colors=None):
             if colors is not None:
                 return _values_of_colors(np.asarray(image.convert("RGB"), "int32"), colors)
             if image.mode not in (("RGB", "RGBA") if red else ("1", "L", "P")):
-                words = "a color PNG" if red else "a palette or gray PNG of up to 8 bits"
-                raise ValueError(f"expected {words}; got one of Pillow's mode {image.mode}")
+                expected = "a color PNG" if red else "a palette or gray PNG of up to 8 bits"
+                raise ValueError(f"expected {expected}; got one of Pillow's mode {image.mode}")
             if not image.tile:
                 raise ValueError("a PNG file without pixels")
             form = image.tile[0][3]
@@ -154,8 +154,8 @@ def _values_of_colors(pixels, colors):
     order = np.argsort(colors)
     known = np.array(colors)[order]
     places = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-    if (others := numbers[known[places] != numbers]).size:
-        raise ValueError(f"a color without a class: #{others[0]:06x}")
+    if (unknown := numbers[known[places] != numbers]).size:
+        raise ValueError(f"a color without a class: #{unknown[0]:06x}")
     return order[places].astype("uint8")
 
 

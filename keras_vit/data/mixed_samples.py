@@ -79,8 +79,8 @@ class MixedSamples:
         for part in self.parts:
             if part.samples.labels is None:
                 return None
-            own = part.samples.labels
-            labels += own if part.labels is None else [part.labels[label] for label in own]
+            part_labels = part.samples.labels
+            labels += part_labels if part.labels is None else [part.labels[label] for label in part_labels]
         return tuple(labels)
 
     def shares(self, batch_size):
@@ -124,10 +124,10 @@ class MixedSamples:
             )
             streams.append(part.relabeled(records))
         choices = tf.data.Dataset.from_tensor_slices(choices.astype("int64")).repeat(steps - first_step)
-        own = positions(first_step, steps, batch_size, slots)
-        records = tf.data.Dataset.zip(own, tf.data.Dataset.choose_from_datasets(streams, choices))
+        numbers = positions(first_step, steps, batch_size, slots)
+        records = tf.data.Dataset.zip(numbers, tf.data.Dataset.choose_from_datasets(streams, choices))
         records = records.map(not_converted(lambda position, record: (position, *record[1:])))
-        return records.apply(tf.data.experimental.assert_cardinality(own.cardinality()))
+        return records.apply(tf.data.experimental.assert_cardinality(numbers.cardinality()))
 
     def evaluation_records(self):
         """As in `IndexedSamples`, one source after another."""
@@ -138,9 +138,9 @@ class MixedSamples:
         """As in `IndexedSamples`, one source after another."""
         records = []
         for part, before in self._parts():
-            own = max(start - before, 0), min(stop - before, len(part.samples))
-            if own[0] < own[1]:
-                numbered = part.relabeled(part.samples.numbered_records(*own))
+            window = max(start - before, 0), min(stop - before, len(part.samples))
+            if window[0] < window[1]:
+                numbered = part.relabeled(part.samples.numbered_records(*window))
                 offset = not_converted(lambda number, *rest, before=before: (before + number, *rest))
                 records.append(numbered.map(offset))
         return functools.reduce(tf.data.Dataset.concatenate, records)
@@ -168,13 +168,13 @@ class MixedSamples:
         indices = np.sort(np.fromiter(indices, int))
         taken = []
         for part, start in self._parts():
-            own = indices[(start <= indices) & (indices < start + len(part.samples))] - start
+            rows = indices[(start <= indices) & (indices < start + len(part.samples))] - start
             if not hasattr(part.samples, "take"):
                 raise ValueError(f"{part.name!r} is read in order; some of its samples cannot be chosen")
-            if part.weight is not None and not len(own):
+            if part.weight is not None and not len(rows):
                 raise ValueError(f"expected samples of each source; got none of {part.name!r}")
-            if len(own):
-                taken.append(dataclasses.replace(part, samples=part.samples.take(own)))
+            if len(rows):
+                taken.append(dataclasses.replace(part, samples=part.samples.take(rows)))
         return MixedSamples(tuple(taken))
 
     def _parts(self):

@@ -50,29 +50,29 @@ def read_pairs(root, files, folder, suffixes, noun):
         splits[subfolder] = folder_splits(root, paths)
         for path, (split, stated_by) in splits[subfolder].items():
             if subfolder == folder or files[path].suffix.lower() in IMAGE_SUFFIXES:
-                place = split or "train", _name_of(files[path], subfolder, stated_by)
-                found.setdefault(place, []).append(files[path])
+                key = split or "train", _name_of(files[path], subfolder, stated_by)
+                found.setdefault(key, []).append(files[path])
     if not images:
         raise ValueError(f"no images and {noun}s in {os.fspath(root)!r}; expected {layout}")
     pairs, missing = [], []
     for (split, name), found in sorted(images.items(), key=lambda item: (item[0][0], str(item[0][1]))):
-        own = [file for file in maps.get((split, name), ()) if file.suffix.lower() in suffixes]
-        for several, one, each in ((found, "image", noun), (own, noun, "image")):
+        maps_of_image = [file for file in maps.get((split, name), ()) if file.suffix.lower() in suffixes]
+        for several, one, each in ((found, "image", noun), (maps_of_image, noun, "image")):
             if len(several) > 1:
                 raise ValueError(f"expected one {one} for each {each}; got {', '.join(map(str, several))}")
-        if own:
-            pairs.append((split, os.fspath(root / found[0]), os.fspath(root / own[0])))
-            maps[split, name].remove(own[0])
+        if maps_of_image:
+            pairs.append((split, os.fspath(root / found[0]), os.fspath(root / maps_of_image[0])))
+            maps[split, name].remove(maps_of_image[0])
         else:
             missing.append(str(found[0]))
     if missing:
-        others = [str(file) for left in maps.values() for file in left]
-        others = others or sorted(
+        unpaired = [str(file) for left in maps.values() for file in left]
+        unpaired = unpaired or sorted(
             {file.parts[0] for file in files.values() if not {IMAGES, folder} & {*file.parts[:2]}}
         )
         raise ValueError(
             f"{len(missing)} image(s) in {os.fspath(root)!r} have no {noun}: {listed(missing)}; "
-            f"{f'there is {listed(others)}; ' if others else ''}expected {layout}"
+            f"{f'there is {listed(unpaired)}; ' if unpaired else ''}expected {layout}"
         )
     stated_by = {split: [] for split, *_ in pairs}
     if "train" not in stated_by:

@@ -51,8 +51,8 @@ def read_rows(shard, columns, places):
                         is_whole = stop - done == batch.num_rows
                         rows = batch if is_whole else batch.take(pyarrow.array(places[done:stop, 1] - before))
                         numbers = places[done:stop, 1]
-                        of_columns = {n: _contents(rows.column(n), shard, group, numbers) for n in columns}
-                        yield np.arange(done, stop), of_columns
+                        contents = {n: _contents(rows.column(n), shard, group, numbers) for n in columns}
+                        yield np.arange(done, stop), contents
                     before, done = before + batch.num_rows, stop
                     if done == end:
                         break
@@ -167,6 +167,6 @@ def _contents(column, shard, group, rows):
         number = contents.index(None)
         path = column.field("path")[number].as_py() if is_struct else None
         got = "none" if path is None else f"only the path {path!r}"
-        place = row_name(shard, (group, rows[number]))
-        raise OSError(f"{place}: expected the bytes of an image; got {got}")
+        row = row_name(shard, (group, rows[number]))
+        raise OSError(f"{row}: expected the bytes of an image; got {got}")
     return contents

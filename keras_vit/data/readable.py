@@ -116,13 +116,13 @@ def why_unreadable(samples, number):
         >>> why_unreadable(keras_vit.data.samples.Samples(("nowhere.png",), (0,)), 0)
         'No such file or directory'
     """
-    place = samples.place(number)
+    name = samples.place(number)
     try:
         check_image(samples.content(number))
     except OSError as error:
-        if error.filename != place:
+        if error.filename != name:
             raise
         return one_line(error.strerror)
     except ValueError as error:
         return one_line(error)
-    raise OSError(f"{place} could not be read, but can be now; run the same command again")
+    raise OSError(f"{name} could not be read, but can be now; run the same command again")

@@ -165,8 +165,8 @@ def _response(url, method):
         if response.status_code in (404, 410):
             raise FileNotFoundError
         if response.status_code != 200:
-            kind = PermissionError if response.status_code in (401, 403) else OSError
-            raise kind(f"the server answered {response.status_code}")
+            error_class = PermissionError if response.status_code in (401, 403) else OSError
+            raise error_class(f"the server answered {response.status_code}")
         if is_page(response):
             raise Page(f"{redact_url(url)}: the server answered with a web page, not with a file")
         yield response

@@ -33,8 +33,8 @@ def check_counts(counts, splits=None):
     known = {}
     for shard, count in counts.items():
         folder, _, name = (shard.place if is_remote(shard) else os.path.abspath(shard.place)).rpartition("/")
-        own = {f"{os.path.splitext(name)[0]}_stats.json": functools.partial(_of_download, name)}
-        for file, read in (OF_FOLDER if is_remote(shard) else OF_FOLDER | own).items():
+        readers = {f"{os.path.splitext(name)[0]}_stats.json": functools.partial(_of_download, name)}
+        for file, read in (OF_FOLDER if is_remote(shard) else OF_FOLDER | readers).items():
             if (folder, file) not in known:
                 shown = redact_url(f"{folder}/{file}")
                 known[folder, file] = _counts(folder_beside(shard, file) / file, shown, read)
@@ -53,11 +53,11 @@ def check_counts(counts, splits=None):
 
 def _of_splits(value):
     """The sample counts and splits in timm's metadata, by file name."""
-    found = {}
+    counts_by_file = {}
     for name, split in value["splits"].items():
         counts = zip(split["filenames"], split["shard_lengths"], strict=True)
-        found |= {file: (count, SPLIT_NAMES.get(name.lower())) for file, count in counts}
-    return found
+        counts_by_file |= {file: (count, SPLIT_NAMES.get(name.lower())) for file, count in counts}
+    return counts_by_file
 
 
 def _of_sizes(value):

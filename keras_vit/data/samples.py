@@ -51,9 +51,9 @@ class IndexedSamples:
             tf.data.Dataset of (position, encoded image, label). The position, int64, counts the samples
             of the global batches from step 0; the label is int32, or float32 (targets,).
         """
-        own = positions(first_step, steps, batch_size, slots)
-        indexed = own.map(not_converted(lambda position: (position, shuffled(position, len(self), seed))))
-        return of_length(self._read(indexed), own.cardinality())
+        numbers = positions(first_step, steps, batch_size, slots)
+        indexed = numbers.map(not_converted(lambda position: (position, shuffled(position, len(self), seed))))
+        return of_length(self._read(indexed), numbers.cardinality())
 
     def evaluation_records(self):
         """Each sample once, in order: tf.data.Dataset of (encoded image, label)."""
@@ -129,9 +129,9 @@ class EncodedSamples(IndexedSamples):
 
     def numbered_records(self, start, stop):
         # Tensors of all paths would take as much memory again for each part that is read.
-        own = self.take(range(start, stop))
+        part = self.take(range(start, stop))
         numbers = tf.data.Dataset.range(start, stop)
-        return own._read(tf.data.Dataset.zip((numbers, tf.data.Dataset.range(stop - start))))
+        return part._read(tf.data.Dataset.zip((numbers, tf.data.Dataset.range(stop - start))))
 
     def paths(self):
         """The paths of all images and labels in files."""

@@ -156,10 +156,10 @@ def read_shards(shards, key, read):
 
     def value(shard):
         if is_remote(shard):
-            place = shard.place
+            address = shard.place
         else:  # The other time of a file is later if its time of modification was restored.
-            place = os.path.abspath(shard.place), os.stat(shard.place).st_ctime_ns
-        path = _path([FORMAT, place, shard.size, shard.version, key], ".index")
+            address = os.path.abspath(shard.place), os.stat(shard.place).st_ctime_ns
+        path = _path([FORMAT, address, shard.size, shard.version, key], ".index")
         with contextlib.suppress(OSError, EOFError, ValueError, TypeError, zlib.error):  # damaged or foreign
             name, *stored = json.loads(gzip.decompress(path.read_bytes()))
             if name == path.name:

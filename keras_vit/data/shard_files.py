@@ -106,9 +106,9 @@ def _in_folder(name, suffix):
     files = [*paths_of(name, visible_files(name))]
     fitting = [file for file in files if file.endswith(suffix)]
     if not fitting:
-        others = {"".join(file.suffixes) or file.name for file in map(pathlib.PurePath, files)}
-        others = listed(sorted(others)) or "none"
-        raise ValueError(f"no {suffix} files in {name!r}; it has files of {others}")
+        suffixes = {"".join(file.suffixes) or file.name for file in map(pathlib.PurePath, files)}
+        suffixes = listed(sorted(suffixes)) or "none"
+        raise ValueError(f"no {suffix} files in {name!r}; it has files of {suffixes}")
     return fitting
 
 
@@ -124,11 +124,11 @@ def _expanded(pattern):
         first, last = map(int, numbers.groups())
         if not first <= last < first + MANY:
             raise ValueError(f"expected {{first..last}} with up to {MANY:,} numbers; got {braces[0]!r}")
-        words = [f"{number:0{len(numbers[1])}}" for number in range(first, last + 1)]
+        choices = [f"{number:0{len(numbers[1])}}" for number in range(first, last + 1)]
     else:
-        words = braces[1].split(",")
+        choices = braces[1].split(",")
     start, end, names = pattern[: braces.start()], pattern[braces.end() :], {}
-    for word in words:  # Inner braces are first, so that words beside them come again.
+    for word in choices:  # Inner braces are first, so that words beside them come again.
         names |= dict.fromkeys(_expanded(f"{start}{word}{end}"))
         if len(names) > MANY:
             raise ValueError(f"expected a pattern for up to {MANY:,} files; got {redact_url(pattern)!r}")
@@ -141,8 +141,8 @@ def split_of(path, root):
     >>> split_of("data/val/00.tar", "data"), split_of("a/cats-test-3.tar", "a"), split_of("x.tar", "")
     ('validation', 'test', 'train')
     """
-    words = re.split(r"[^a-z]+", os.path.relpath(path, root or ".").lower())
-    splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
+    parts = re.split(r"[^a-z]+", os.path.relpath(path, root or ".").lower())
+    splits = {SPLIT_NAMES[word] for word in parts if word in SPLIT_NAMES}
     if len(splits) > 1:
         raise ValueError(f"{path!r} has the names of several splits: {', '.join(sorted(splits))}")
     return splits.pop() if splits else "train"

@@ -199,8 +199,8 @@ def _write_parquet(path, rows, dataset):
                 schema = pyarrow.schema([(name, of) for name, (of, _) in columns.items()], metadata)
                 # Images do not repeat, and are read in less time without a dictionary.
                 repeated = [name for name in columns if name != "image"]
-                of_file = pyarrow.parquet.ParquetWriter(path, schema, use_dictionary=repeated)
-                writer = stack.enter_context(of_file)
+                parquet = pyarrow.parquet.ParquetWriter(path, schema, use_dictionary=repeated)
+                writer = stack.enter_context(parquet)
             chunk.append({name: row[name] for name in columns})
             if len(chunk) == ROWS:
                 writer.write_table(pyarrow.Table.from_pylist(chunk, schema))

@@ -41,11 +41,11 @@ def parse_numbers(value, where, kind):
         >>> parse_numbers([0.5, 2], "a.json", label_kind("regression"))
         (0.5, 2.0)
     """
-    words = value.split() if isinstance(value, str) else value if isinstance(value, list) else [value]
+    parts = value.split() if isinstance(value, str) else value if isinstance(value, list) else [value]
     number = _whole if kind.has_classes else float
     try:
-        numbers = tuple(number(word) for word in words)
-        fits = not any(isinstance(word, bool) or number(word) != float(word) for word in words)
+        numbers = tuple(number(word) for word in parts)
+        fits = not any(isinstance(word, bool) or number(word) != float(word) for word in parts)
     except (TypeError, ValueError, OverflowError):
         fits = False
     if fits and kind.is_class_id:

@@ -94,8 +94,8 @@ class Embedder:
                     columns |= self._places(split, batch.numbers) | self._status(parts.OK, len(widths))
                     outputs = self.encoder(batch.inputs)
                     if self.captions:
-                        of_split = self.dataset.captions(split)
-                        columns["texts"] = [[*of_split[number]] for number in batch.numbers]
+                        captions = self.dataset.captions(split)
+                        columns["texts"] = [[*captions[number]] for number in batch.numbers]
                         outputs[CAPTIONS] = self.captions[0]([*itertools.chain(*columns["texts"])])
                     write(parts.rows_of(schema, self.plan, columns, outputs))
                     missing[batch.numbers - first] = False
@@ -140,10 +140,10 @@ class Embedder:
         return {"status": [text] * count}
 
     def _label_type(self):
-        kind = label_kind(self.dataset.task)
-        if not self.dataset.class_names or kind.moves or self.dataset.texts is not None:
+        label_type = label_kind(self.dataset.task)
+        if not self.dataset.class_names or label_type.moves or self.dataset.texts is not None:
             return None
-        return pyarrow.int64() if kind.is_class_id else pyarrow.list_(pyarrow.float32())
+        return pyarrow.int64() if label_type.is_class_id else pyarrow.list_(pyarrow.float32())
 
     def _metadata(self, part):
         from keras_vit import __version__
@@ -283,10 +283,10 @@ def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = Fal
         0
     """
     plan, totals = embedder.plan, {"parts": 0, "written": 0, "elsewhere": 0, "images": 0, "errors": 0}
-    own = range(shard[0], plan.partitions, shard[1])
-    missing = [part for part in own if not parts.is_written(embedder.folder, plan, part)]
+    partitions = range(shard[0], plan.partitions, shard[1])
+    missing = [part for part in partitions if not parts.is_written(embedder.folder, plan, part)]
     total = sum(stop - first for part in missing for _, first, stop in plan.ranges(part))
-    totals["parts"] = len(own)
+    totals["parts"] = len(partitions)
     with Progress(None, "embedding", total=total, unit="image") as bar:
         for part in missing:
             with _claimed(embedder, part) if claim else contextlib.nullcontext(True) as is_own:

@@ -144,16 +144,16 @@ def _fill(rows, folder, plan, numbers, samples, output):
         keys = (key.split("/") for key in table["key"].to_pylist())
         order = np.full(table.num_rows, -1)  # the row of each number of this part
         is_read = pyarrow.compute.equal(table["status"], OK).to_numpy(zero_copy_only=False)
-        own = np.array([starts[split] + int(number) - first for split, number in keys])
-        order[own[is_read]] = np.arange(np.count_nonzero(is_read))
+        indices = np.array([starts[split] + int(number) - first for split, number in keys])
+        order[indices[is_read]] = np.arange(np.count_nonzero(is_read))
         values = table[column].filter(pyarrow.array(is_read)).combine_chunks().flatten()
         values = values.to_numpy(zero_copy_only=False).reshape(-1, *rows.shape[1:])
         wanted = np.flatnonzero((first <= numbers) & (numbers < first + table.num_rows))
         places = order[numbers[wanted] - first]
         if (unread := wanted[places < 0]).size:
-            status = table["status"][int(np.flatnonzero(own == numbers[unread[0]] - first)[0])]
+            status = table["status"][int(np.flatnonzero(indices == numbers[unread[0]] - first)[0])]
             images = f"{len(unread)} image{'s' * (len(unread) > 1)}"
-            place = samples.place(unread[0])
-            raise ValueError(f"{os.fspath(folder)!r} has no {output} of {images}, such as {place} ({status})")
+            name = samples.place(unread[0])
+            raise ValueError(f"{os.fspath(folder)!r} has no {output} of {images}, such as {name} ({status})")
         rows[wanted] = values[places]
         first += table.num_rows

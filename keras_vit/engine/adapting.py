@@ -119,11 +119,11 @@ def plain_arrays(model):
     """
     changed = [layer for layer in adaptable_layers(model) if layer.lora_enabled or layer.quantization_mode]
     kernels = {layer._kernel.path: ops.convert_to_numpy(float_kernel(layer)) for layer in changed}
-    own = {weight.path for layer in changed for weight in layer.weights if weight is not layer.bias}
+    adapted = {weight.path for layer in changed for weight in layer.weights if weight is not layer.bias}
     weights = {
         weight.path: weight.numpy()  # On several devices the value itself is no array.
         for weight in model.weights
-        if weight.path not in own and "float" in weight.dtype
+        if weight.path not in adapted and "float" in weight.dtype
     }
     return {**weights, **kernels}
 

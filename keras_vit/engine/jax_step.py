@@ -23,19 +23,19 @@ def train_step(model, state, data):
     Returns:
         (logs, state).
     """
-    trainable, others, optimizer_values, metrics_values = state
+    trainable, non_trainable, optimizer_values, metrics_values = state
     images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     weight = loss_weight(model, images, sample_weight)
-    places = {id(variable): place for place, variable in enumerate(model.optimizer.variables)}
-    place = places[id(model.optimizer._iterations)]
-    step = optimizer_values[place]
+    places = {id(variable): counter for counter, variable in enumerate(model.optimizer.variables)}
+    counter = places[id(model.optimizer._iterations)]
+    step = optimizer_values[counter]
     seed = folded(_fold_in, jnp.array([model.random_seed, 0], "uint32"), step)
 
-    def loss_of(trainable, others, metrics_values, number, fraction, x, y, w):
+    def loss_of(trainable, non_trainable, metrics_values, number, fraction, x, y, w):
         with seeds_from(model, _fold_in, folded(_fold_in, seed, number)):
             scaled, (loss, *rest) = model.compute_loss_and_updates(
                 trainable,
-                others,
+                non_trainable,
                 metrics_values,
                 x,
                 y,
@@ -45,24 +45,24 @@ def train_step(model, state, data):
             )
         return scaled * fraction.astype(scaled.dtype), (loss * fraction.astype(loss.dtype), *rest)
 
-    def micro_step(others, metrics_values, number, part):
+    def micro_step(non_trainable, metrics_values, number, part):
         fraction = _divided(loss_weight(model, part[0], part[2]), weight)
-        (_, (loss, predicted, others, metrics_values)), gradients = jax.value_and_grad(loss_of, has_aux=True)(
-            trainable, others, metrics_values, number, fraction, *part
-        )
+        (_, (loss, predicted, non_trainable, metrics_values)), gradients = jax.value_and_grad(
+            loss_of, has_aux=True
+        )(trainable, non_trainable, metrics_values, number, fraction, *part)
         # The mean over no samples may be NaN, which must not count.
         gradients, loss = jax.tree.map(lambda x: jnp.where(fraction != 0, x, 0), (gradients, loss))
-        return gradients, loss, predicted, others, metrics_values
+        return gradients, loss, predicted, non_trainable, metrics_values
 
     batch = images, labels, sample_weight
     run = micro_step if model.accumulation_steps == 1 else _accumulated(model, micro_step, trainable)
-    gradients, loss, predicted, others, metrics_values = run(others, metrics_values, 0, batch)
+    gradients, loss, predicted, non_trainable, metrics_values = run(non_trainable, metrics_values, 0, batch)
     trainable, optimizer_values = model.optimizer.stateless_apply(optimizer_values, gradients, trainable)
     if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer_values[place] += 1  # The inner optimizer does not count steps that overflow.
-    others = _after_step(model, trainable, others, step, predicted, sample_weight)
+        optimizer_values[counter] += 1  # The inner optimizer does not count steps that overflow.
+    non_trainable = _after_step(model, trainable, non_trainable, step, predicted, sample_weight)
     logs, metrics_values = _update_metrics(model, metrics_values, loss, weight, *batch, predicted)
-    return logs, (trainable, others, optimizer_values, metrics_values)
+    return logs, (trainable, non_trainable, optimizer_values, metrics_values)
 
 
 def test_step(model, state, data):
@@ -76,17 +76,17 @@ def test_step(model, state, data):
     Returns:
         (logs, state).
     """
-    trainable, others, metrics_values = state
+    trainable, non_trainable, metrics_values = state
     images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     weight = loss_weight(model, images, sample_weight)
-    loss, (_, predicted, others, metrics_values) = model.compute_loss_and_updates(
-        trainable, others, metrics_values, images, labels, sample_weight, training=False
+    loss, (_, predicted, non_trainable, metrics_values) = model.compute_loss_and_updates(
+        trainable, non_trainable, metrics_values, images, labels, sample_weight, training=False
     )
     loss = jnp.where(weight != 0, loss, 0)
     logs, metrics_values = _update_metrics(
         model, metrics_values, loss, weight, images, labels, sample_weight, predicted
     )
-    return logs, (trainable, others, metrics_values)
+    return logs, (trainable, non_trainable, metrics_values)
 
 
 def gathered(x):
@@ -112,10 +112,12 @@ def _accumulated(model, micro_step, trainable):
         parts = jax.tree.map(lambda x: jnp.moveaxis(_rows(x, count), 1, 0), _filled_up(batch, size, count))
 
         def body(carry, numbered):
-            gradients, loss, others, metrics_values = carry
-            new, part_loss, predicted, others, metrics_values = micro_step(others, metrics_values, *numbered)
+            gradients, loss, non_trainable, metrics_values = carry
+            new, part_loss, predicted, non_trainable, metrics_values = micro_step(
+                non_trainable, metrics_values, *numbered
+            )
             gradients = [join(a, b) for join, a, b in zip(joins, gradients, new)]
-            return (gradients, loss + part_loss.astype(loss.dtype), others, metrics_values), predicted
+            return (gradients, loss + part_loss.astype(loss.dtype), non_trainable, metrics_values), predicted
 
         start = [jnp.zeros_like(value) for value in trainable], jnp.zeros(()), others, metrics_values
         (gradients, loss, others, metrics_values), predicted = jax.lax.scan(

@@ -83,8 +83,8 @@ class Muon(AdamW):
         self.assign_sub(variable, ops.reshape(matrix, variable.shape) * (rate * RMS * math.sqrt(max(shape))))
 
     def get_config(self) -> dict[str, Any]:
-        own = ("momentum", "newton_schulz_steps", "iteration_dtype")
-        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
+        names = ("momentum", "newton_schulz_steps", "iteration_dtype")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 def matrix_shape(variable):

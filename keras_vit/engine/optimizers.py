@@ -130,8 +130,8 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
         self.assign_sub(variable, rate * new)
 
     def get_config(self) -> dict[str, Any]:
-        own = {"momentum": self.momentum, "accumulator_dtype": self.accumulator_dtype}
-        return {**super().get_config(), **own}
+        options = {"momentum": self.momentum, "accumulator_dtype": self.accumulator_dtype}
+        return {**super().get_config(), **options}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -186,7 +186,7 @@ def make_optimizer(recipe):
     if recipe.optimizer == "sgd":
         return SGD(schedule, recipe.momentum, recipe.accumulator_dtype, **options)
     if recipe.optimizer == "muon":
-        from keras_vit.engine.muon import Muon as kind  # which is an AdamW
+        from keras_vit.engine.muon import Muon as optimizer_class  # which is an AdamW
     else:
-        kind = AdamW
-    return kind(schedule, recipe.weight_decay, beta_2=recipe.beta_2, epsilon=1e-8, **options)
+        optimizer_class = AdamW
+    return optimizer_class(schedule, recipe.weight_decay, beta_2=recipe.beta_2, epsilon=1e-8, **options)

@@ -151,8 +151,8 @@ def neighbor_difference(features: np.ndarray, other_features: np.ndarray, k: int
         is_near = []
         for x in both:
             similarity = x[first : first + rows] @ x.T
-            own = np.arange(len(similarity))
-            similarity[own, first + own] = -np.inf
+            index = np.arange(len(similarity))
+            similarity[index, first + index] = -np.inf
             near = np.zeros(similarity.shape, bool)
             np.put_along_axis(near, np.argpartition(-similarity, k - 1, axis=1)[:, :k], True, axis=1)
             is_near.append(near)

@@ -84,19 +84,19 @@ def recall(
     `big_vision/evaluators/proj/image_text/image_text_retrieval.py`.
     """
     images, texts = (np.asarray(vectors, "float64") for vectors in (images, texts))
-    own = np.einsum("td,td->t", images[owners], texts) - TOLERANCE
+    own_similarity = np.einsum("td,td->t", images[owners], texts) - TOLERANCE
     best = np.full(len(images), -np.inf)
     with np.errstate(invalid="ignore"):
-        np.maximum.at(best, owners, own)
+        np.maximum.at(best, owners, own_similarity)
     # The number of texts of others that are as similar to an image as its own, and the same of each text.
     above_own = {"image_to_text": np.zeros(len(images)), "text_to_image": np.zeros(len(texts))}
     for start in range(0, len(images), CHUNK):
         rows = np.arange(start, min(start + CHUNK, len(images)))
         scores = images[rows] @ texts.T
-        others = rows[:, np.newaxis] != owners
+        is_other = rows[:, np.newaxis] != owners
         # NaN is not below.
-        above_own["image_to_text"][rows] = (others & ~(scores < best[rows, np.newaxis])).sum(axis=1)
-        above_own["text_to_image"] += (others & ~(scores < own)).sum(axis=0)
+        above_own["image_to_text"][rows] = (is_other & ~(scores < best[rows, np.newaxis])).sum(axis=1)
+        above_own["text_to_image"] += (is_other & ~(scores < own_similarity)).sum(axis=0)
     above_own["image_to_text"][~np.isfinite(best)] = np.inf
-    above_own["text_to_image"][~np.isfinite(own)] = np.inf
+    above_own["text_to_image"][~np.isfinite(own_similarity)] = np.inf
     return {f"{name}_recall_{k}": float(np.mean(above < k)) for name, above in above_own.items() for k in at}

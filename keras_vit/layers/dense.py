@@ -49,15 +49,15 @@ class _Adaptable:
                 store[name] = getattr(self, name)
 
     def load_own_variables(self, store):
-        own = {name: store[name] for name in store.keys()}  # noqa: SIM118 (a group in a file is not a dict)
-        alpha = own.pop("lora_alpha", None)
-        factors = {name: own.pop(name) for name in FACTORS if name in own}
+        variables = {name: store[name] for name in store.keys()}  # noqa: SIM118 (a group in a file is not a dict)
+        alpha = variables.pop("lora_alpha", None)
+        factors = {name: variables.pop(name) for name in FACTORS if name in variables}
         merge = factors and not self.lora_enabled
         if merge:  # Only the file has LoRA factors.
             self.enable_lora(factors["lora_kernel_b"].shape[0], float(np.asarray(alpha)))
         elif self.lora_enabled and not factors:  # Only the layer has them: they are reset.
             factors = {"lora_kernel_a": self.lora_kernel_a + 0, "lora_kernel_b": self.lora_kernel_b * 0}
-        super().load_own_variables(own)
+        super().load_own_variables(variables)
         for name, value in factors.items():
             getattr(self, name).assign(value)
         if merge:
@@ -66,11 +66,11 @@ class _Adaptable:
     def merge_lora(self):
         """Add the product of the LoRA factors to the kernel and remove them."""
         if self.quantization_mode:
-            kernel, *others = self._get_kernel_with_merged_lora()
+            kernel, *scales = self._get_kernel_with_merged_lora()
         else:
-            kernel, others = float_kernel(self), ()
+            kernel, scales = float_kernel(self), ()
         self._kernel.assign(kernel)
-        for name, value in zip(("kernel_scale", "kernel_zero"), others):
+        for name, value in zip(("kernel_scale", "kernel_zero"), scales):
             if value is not None:
                 getattr(self, name).assign(value)
         for name in FACTORS:
@@ -209,8 +209,8 @@ def _frozen(layer):
     if layer.weights and not layer.trainable:
         return [layer.path]
     base = layer._kernel if getattr(layer, "lora_enabled", False) else None  # frozen by enable_lora
-    own = [v.path for v in layer._trainable_variables if not v.trainable and v is not base]
-    return own + [path for part in layer._layers for path in _frozen(part)]
+    paths = [v.path for v in layer._trainable_variables if not v.trainable and v is not base]
+    return paths + [path for part in layer._layers for path in _frozen(part)]
 
 
 @contextlib.contextmanager

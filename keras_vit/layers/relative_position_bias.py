@@ -48,9 +48,9 @@ class RelativePositionIndex(Configurable):
         if not self.class_token:
             return index
         last = ops.cast((2 * rows - 1) * (2 * columns - 1), "int32")
-        one, many = (1, 1), rows * columns
+        single, many = (1, 1), rows * columns
         from_class = ops.concatenate(
-            [ops.full(one, last + 2, "int32"), ops.full((1, many), last, "int32")], axis=1
+            [ops.full(single, last + 2, "int32"), ops.full((1, many), last, "int32")], axis=1
         )
         index = ops.concatenate([ops.full((many, 1), last + 1, "int32"), index], axis=1)
         return ops.concatenate([from_class, index], axis=0)

@@ -51,5 +51,5 @@ class StdConv2D(Conv2D):
         return super().convolution_op(inputs, ops.cast(self.standardized(kernel), inputs.dtype))
 
     def get_config(self) -> dict[str, Any]:
-        own = {"epsilon": self.epsilon, "variance_epsilon": self.variance_epsilon}
-        return {**super().get_config(), **own}
+        options = {"epsilon": self.epsilon, "variance_epsilon": self.variance_epsilon}
+        return {**super().get_config(), **options}

@@ -102,14 +102,16 @@ def _attention():
         inner = jnp.sum(gradient.astype(wide) * outputs.astype(wide), axis=-1).swapaxes(1, 2)
         scores = jnp.einsum("bqhd,bkhd->bhqk", gradient, value, preferred_element_type=wide)
         logits = weights.astype(wide) * ((scores - inner[..., None]) / total[..., None])
-        of_bias = None
+        bias_gradient = None
         if bias is not None:
-            of_bias = jax.vjp(lambda x: jnp.broadcast_to(x.astype(wide), logits.shape), bias)[1](logits)[0]
+            bias_gradient = jax.vjp(lambda x: jnp.broadcast_to(x.astype(wide), logits.shape), bias)[1](
+                logits
+            )[0]
         logits = logits.astype(query.dtype)
         divided = (gradient.astype(wide) / of_queries(total)).astype(value.dtype)
-        of_query = jnp.einsum("bhqk,bkhd->bqhd", logits, key) * query.shape[-1] ** -0.5
-        of_key = jnp.einsum("bhqk,bqhd->bkhd", logits, query)
-        return of_query, of_key, jnp.einsum("bhqk,bqhd->bkhd", weights, divided), of_bias
+        query_gradient = jnp.einsum("bhqk,bkhd->bqhd", logits, key) * query.shape[-1] ** -0.5
+        key_gradient = jnp.einsum("bhqk,bqhd->bkhd", logits, query)
+        return query_gradient, key_gradient, jnp.einsum("bhqk,bqhd->bkhd", weights, divided), bias_gradient
 
     def of_queries(x):
         return x.swapaxes(1, 2)[..., None]  # (batch, queries, heads, 1)

@@ -246,14 +246,14 @@ def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1), adj
     def outputs(top):
         """The outputs of the windows of a row, from left to right."""
         for first in range(0, len(lefts), batch_size):
-            parts, of_batch = [], lefts[first : first + batch_size]
-            for left in of_batch:
+            parts, lefts_of_batch = [], lefts[first : first + batch_size]
+            for left in lefts_of_batch:
                 part = pixels[top : top + window[0], left : left + window[1]]
                 # Pixels outside of the image are 0 after the normalization.
                 missing = [(0, side - given) for side, given in zip(window, part.shape)]
                 parts.append(np.pad(model.preprocessing.normalize(part), [*missing, (0, 0)]))
             computed = check_finite(np.asarray(compute(np.stack(parts)), "float32"))
-            for left, output in zip(of_batch, computed):
+            for left, output in zip(lefts_of_batch, computed):
                 yield adjusted(output, top, left) if adjusted else output
 
     height, width = (side // s for side, s in zip(window, scale))

@@ -226,8 +226,8 @@ def exif_orientation(exif):
         (directory,) = struct.unpack_from(f"{order}I", tiff, 4)
         (count,) = struct.unpack_from(f"{order}H", tiff, directory)
         for start in range(directory + 2, directory + 2 + 12 * count, 12):
-            tag, kind, _, number, _ = struct.unpack_from(f"{order}HHIHH", tiff, start)
-            if (tag, kind) == (ORIENTATION, SHORT):
+            tag, value_type, _, number, _ = struct.unpack_from(f"{order}HHIHH", tiff, start)
+            if (tag, value_type) == (ORIENTATION, SHORT):
                 value = max(value, number)
     except struct.error:  # The data ends early.
         pass

@@ -206,8 +206,8 @@ class Preprocessing:
             for start in range(0, len(images), batch_size):
                 yield self(images[start : start + batch_size], value_range)
             return
-        of_one_size = itertools.groupby((self([image], value_range) for image in images), np.shape)
-        for _, prepared in of_one_size:
+        groups = itertools.groupby((self([image], value_range) for image in images), np.shape)
+        for _, prepared in groups:
             while batch := [*itertools.islice(prepared, batch_size)]:
                 yield np.concatenate(batch)
 

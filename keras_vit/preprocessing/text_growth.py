@@ -34,19 +34,19 @@ def check_growth(config):
 def _growth(step):
     if not isinstance(step, dict):
         return 1
-    kind = step.get("type")
-    if kind == "Sequence":
+    name = step.get("type")
+    if name == "Sequence":
         return math.prod(map(_growth, step.get("normalizers") or step.get("pretokenizers") or ()))
-    if kind == "Replace":
+    if name == "Replace":
         (form, pattern), content = next(iter(step["pattern"].items())), step["content"].encode()
         replaced = len(pattern.encode()) if form == "String" else 0
         return max(1, len(content) / replaced) if replaced else 1 + len(content)
-    if kind == "Prepend":
+    if name == "Prepend":
         return 1 + len(step["prepend"].encode())
-    if kind == "Precompiled":
+    if name == "Precompiled":
         check_charsmap(base64.b64decode(step["precompiled_charsmap"]))
         return MAX_ADDED
-    return _FACTORS.get(kind, 1)
+    return _FACTORS.get(name, 1)
 
 
 def check_charsmap(content):

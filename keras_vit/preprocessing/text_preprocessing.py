@@ -320,13 +320,13 @@ def describe(config, family=None):
     >>> describe({"tokenizer_class": "CLIPTokenizerFast"})[1]
     ('tokenizer.json', 'vocab.json')
     """
-    own = config.get(OWN)
-    if family is None and own is not None:
+    stored = config.get(OWN)
+    if family is None and stored is not None:
         known = {each.name for each in dataclasses.fields(TextPreprocessing)} - {"tokenizer"}
-        is_whole = isinstance(own, dict) and {"form", "length"} <= own.keys() <= known
-        if not is_whole or own["form"] not in [*_WRITTEN]:
-            raise ValueError(f"{CONFIG}: {OWN} must hold arguments of TextPreprocessing; got {own!r}")
-        return {name: own[name] for name in own if name != "form"}, (_WRITTEN[own["form"]],)
+        is_whole = isinstance(stored, dict) and {"form", "length"} <= stored.keys() <= known
+        if not is_whole or stored["form"] not in [*_WRITTEN]:
+            raise ValueError(f"{CONFIG}: {OWN} must hold arguments of TextPreprocessing; got {stored!r}")
+        return {name: stored[name] for name in stored if name != "form"}, (_WRITTEN[stored["form"]],)
     if family is None:
         family = _CLASSES.get(str(config.get("tokenizer_class")).removesuffix("Fast"))
         if family is None:
@@ -398,8 +398,8 @@ def _of_clip(vocabulary, merges):
     normalizers, split = library.normalizers, library.pre_tokenizers
     spaces = normalizers.Replace(library.Regex(r"\s+"), " ")
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), spaces, normalizers.Lowercase()])
-    words = split.Split(library.Regex(_CLIP_WORDS), "removed", invert=True)
-    tokenizer.pre_tokenizer = split.Sequence([words, split.ByteLevel(add_prefix_space=False)])
+    splitter = split.Split(library.Regex(_CLIP_WORDS), "removed", invert=True)
+    tokenizer.pre_tokenizer = split.Sequence([splitter, split.ByteLevel(add_prefix_space=False)])
     tokenizer.add_special_tokens([start, end])
     return tokenizer.to_str().encode()
 
@@ -407,8 +407,8 @@ def _of_clip(vocabulary, merges):
 def _of_bert(vocabulary):
     """A `tokenizer.json` from BERT's `vocab.txt` of lower case, as the authors of LiT read it."""
     library = optional_package("tokenizers", "BERT's text", PACKAGES)
-    words = vocabulary.decode().removesuffix("\n").split("\n")
-    model = library.models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]")
+    entries = vocabulary.decode().removesuffix("\n").split("\n")
+    model = library.models.WordPiece({word: i for i, word in enumerate(entries)}, unk_token="[UNK]")
     tokenizer = library.Tokenizer(model)
     # TensorFlow Text folds case by Unicode's NFKC_Casefold.
     normalizers = library.normalizers

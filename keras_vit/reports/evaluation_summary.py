@@ -58,12 +58,12 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
     if task.per_class:
         result["classes"] = task.per_class(predictions, names)
 
-    words, sampled = f"{split}: {format_value(len(samples))} images.", split
+    text, sampled = f"{split}: {format_value(len(samples))} images.", split
     if len(subset) < len(samples):
         scope = "Everything below the scores" if scores else "Everything below"
-        words += f" {scope} is computed on {format_value(len(subset))} sampled images."
+        text += f" {scope} is computed on {format_value(len(subset))} sampled images."
         sampled += f" ({format_value(len(subset))} of {format_value(len(samples))} images sampled)"
-    report.add("Scores", words, score_table(scores or own_scores, split if scores else sampled))
+    report.add("Scores", text, score_table(scores or own_scores, split if scores else sampled))
     if task.per_class:
         report.add("Scores", _class_table(result["classes"]))
     if task.confusion and len(names) <= MAX_MATRIX:
@@ -78,11 +78,11 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
     best = [i for i in order[len(worst) :][::-1] if correct[i]][:MAX_PICTURES]
     read = read_samples(model.preprocessing, subset, [*worst, *best])
     shown = read[: len(worst)]
-    words = "The largest losses first. A wrong prediction is followed by the true label."
-    pictures.add("Worst predictions", words, worst, shown, split)
+    text = "The largest losses first. A wrong prediction is followed by the true label."
+    pictures.add("Worst predictions", text, worst, shown, split)
     if best:
-        words = "The smallest losses of correct predictions first."
-        pictures.add("Best predictions", words, best, read[len(worst) :], split)
+        text = "The smallest losses of correct predictions first."
+        pictures.add("Best predictions", text, best, read[len(worst) :], split)
     return result, [image for image, _ in shown], [task.label.format(label, names) for _, label in shown]
 
 
@@ -105,8 +105,8 @@ def draw_samples(samples, count):
     if samples.order != "index" or not hasattr(samples, "take"):  # the images of the first step of a run
         records = samples.training_records(0, 0, 1, min(count, len(samples)))
         images, labels = zip(*((image.numpy(), label.numpy()) for _, image, label in records))
-        kind = kind_of_records(labels[0].ndim, np.issubdtype(labels[0].dtype, np.floating))
-        return dataclasses.replace(STORAGES[kind.name].samples_of(images, labels), exif=samples.exif)
+        label_type = kind_of_records(labels[0].ndim, np.issubdtype(labels[0].dtype, np.floating))
+        return dataclasses.replace(STORAGES[label_type.name].samples_of(images, labels), exif=samples.exif)
     if len(samples) <= count:
         return samples
     return samples.take(np.sort(np.random.default_rng(0).choice(len(samples), count, replace=False)))

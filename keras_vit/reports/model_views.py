@@ -128,14 +128,14 @@ def add_views(report, subject, names=None):
     """
     arrays, missing = {}, {}
     for name in Progress(names or VIEWS, "inspecting", unit="view"):
-        heading, words, view = VIEWS[name]
+        heading, text, view = VIEWS[name]
         try:
             arrays[name], drawn, *notes = view(subject)
         except ValueError as error:  # the images were checked: the model lacks this
             missing[name] = str(error)
             report.add(heading, f"Not shown: {error}.")
             continue
-        report.add(heading, words, *notes)
+        report.add(heading, text, *notes)
         for i, (figure, title) in enumerate(drawn, 1):
             report.draw(heading, f"{name}-{i}" if i > 1 else name, figure, title)
     return arrays, missing

@@ -61,9 +61,12 @@ def write_run_report(config, workdir, record, load=None):
     add_configuration(report, encoder)
 
     result = summary(record)
-    words = [f"{result[0].upper()}{result[1:]}.", f"{title_of(config.dataset)}: {record['data']}."]
+    sentences = [f"{result[0].upper()}{result[1:]}.", f"{title_of(config.dataset)}: {record['data']}."]
     files = {workdir.figures / name: png for name, png in report.figures.items()}
-    for path, content in {**files, workdir.path / REPORT: report.page(run_title(workdir), *words)}.items():
+    for path, content in {
+        **files,
+        workdir.path / REPORT: report.page(run_title(workdir), *sentences),
+    }.items():
         path.parent.mkdir(exist_ok=True)
         atomic_write(path, content)
     return [str(path) for path in files]
@@ -155,8 +158,8 @@ def _add_test_split(report, config, model, record, open_data):
     recipe, split = config.recipe, f"{title_of(config.dataset)}, test"
     dataset = open_data()
     if dataset is None:
-        words = "The images cannot be read any more or have changed, so none is shown."
-        report.add("Scores", words, score_table(scores, split))
+        text = "The images cannot be read any more or have changed, so none is shown."
+        report.add("Scores", text, score_table(scores, split))
         return [], []
     samples, folder = dataset.split("test"), folder_of(config.dataset)
     if (captions := dataset.captions("test")) is not None:

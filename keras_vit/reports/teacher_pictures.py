@@ -34,16 +34,14 @@ def add_differences(report, task, model, samples, split, batch_size=64):
         outputs = [_outputs(one, subset, order) for one in (model, *teachers)]
     pictures = []
     for place, index in enumerate(order):
-        words = [f"{spelled(name)} {values[index]:.3f}"]
+        text = [f"{spelled(name)} {values[index]:.3f}"]
         for title, of_model in zip(_titles(teachers), outputs):
             decision = task.label.format(task.label.decide(of_model[place]), names)
-            words.append(f"{title}: {decision}{task.confidence(of_model[place])}")
+            text.append(f"{title}: {decision}{task.confidence(of_model[place])}")
         png = thumbnail(model.preprocessing.colors(images[place]))
-        pictures.append(picture(png, f"An image of {split}", "; ".join(words)))
-    words = (
-        f"{split}: the largest differences between the student and its teachers first, by {spelled(name)}."
-    )
-    report.add("Differences from the teachers", words, gallery(pictures))
+        pictures.append(picture(png, f"An image of {split}", "; ".join(text)))
+    text = f"{split}: the largest differences between the student and its teachers first, by {spelled(name)}."
+    report.add("Differences from the teachers", text, gallery(pictures))
 
 
 def _outputs(model, samples, indices):

@@ -61,15 +61,15 @@ def _matching(table, condition):
         raise ValueError(f"the column {name!r} has values of type {column.type}, which are not compared")
     if operator == "~" and not is_text:
         raise ValueError(f"the operator ~ is for texts; the column {name!r} has numbers")
-    of_texts, of_numbers = OPERATORS[operator]
+    compare_texts, compare_numbers = OPERATORS[operator]
     try:
         if not is_text:
-            is_match = of_numbers(
+            is_match = compare_numbers(
                 compute.fill_null(column, 0).to_numpy(),
                 _number(value) if types.is_integer(column.type) else float(value),
             )
             return is_match & column.is_valid().to_numpy()
-        is_match = of_texts(column, value)
+        is_match = compare_texts(column, value)
     except ValueError as error:  # which ArrowInvalid is
         expected = "a regular expression" if operator == "~" else "a number"
         raise ValueError(f"expected {expected} in {condition!r}: {one_line(error)}") from None

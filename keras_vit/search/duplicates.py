@@ -68,8 +68,8 @@ def near_duplicates(
     vectors, paths = index.vectors, index.rows["path"]
     described = []
     for members in sorted(groups, key=lambda members: members[0]):
-        own = _unit_vectors(vectors[members])
-        cosines = np.minimum(own @ own[0], 1).round(4).tolist()
+        unit_vectors = _unit_vectors(vectors[members])
+        cosines = np.minimum(unit_vectors @ unit_vectors[0], 1).round(4).tolist()
         described.append([*zip(paths.take(members).to_pylist(), cosines)])
     return described
 
@@ -82,9 +82,9 @@ def _exact_pairs(index, rows, threshold):
 
     starts = range(0, len(rows), BLOCK)
     for first in Progress(starts, "comparing", unit="block"):
-        own = block(first)
+        first_rows = block(first)
         for second in range(first, len(rows), BLOCK):
-            a, b = np.nonzero(own @ block(second).T >= threshold)
+            a, b = np.nonzero(first_rows @ block(second).T >= threshold)
             a, b = a + first, b + second
             yield a[a < b], b[a < b]
 

@@ -170,8 +170,8 @@ class ImageIndex:
             return
         self.remove(path for path in states if path in self.files)
         values = ([*states], *map(list, zip(*states.values())))
-        own = {name: pyarrow.array(of, type) for (name, type), of in zip(STATE.items(), values)}
-        table = pyarrow.table({**(columns or {}), **own})
+        states_of_files = {name: pyarrow.array(of, type) for (name, type), of in zip(STATE.items(), values)}
+        table = pyarrow.table({**(columns or {}), **states_of_files})
         self._vectors.append(vectors)
         first = len(self._removed)
         self._rows.append(table)

@@ -109,9 +109,9 @@ def exact_nearest(vectors, queries, count, rows=None):
     nearest = np.zeros((len(queries), 0), "int64"), np.zeros((len(queries), 0), "float32")
     for start in range(0, total, CHUNK):
         chunk = slice(start, min(start + CHUNK, total))
-        of_chunk = vectors[chunk if rows is None else rows[chunk]]
+        chunk_vectors = vectors[chunk if rows is None else rows[chunk]]
         matches = usearch.search(
-            of_chunk, queries, min(count, len(of_chunk)), usearch.MetricKind.Cos, exact=True
+            chunk_vectors, queries, min(count, len(chunk_vectors)), usearch.MetricKind.Cos, exact=True
         )
         keys = np.asarray(matches.keys, "int64").reshape(len(queries), -1) + start
         cosines = (1 - np.asarray(matches.distances).reshape(keys.shape)).round(6)

@@ -61,9 +61,9 @@ def computed_one_by_one(compute, samples):
     if not len(samples):
         raise ValueError("expected at least one sample; got none")
     records = samples.evaluation_records()
-    kind = batching.kind_of(records.element_spec[1])
+    label_type = batching.kind_of(records.element_spec[1])
     for encoded, mask in _progress(records, samples, unit="image"):
-        label = maps.in_batches(mask, kind).numpy()
+        label = maps.in_batches(mask, label_type).numpy()
         yield np.asarray(compute(model_input.decode(encoded, samples.exif).numpy())), label
 
 

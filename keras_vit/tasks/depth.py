@@ -43,13 +43,13 @@ class Depth(HeadedTask):
 
         Also if most depths of some training samples exceed the model's largest.
         """
-        of_values = (getattr(samples, "label_values", None) or {}).get("quantity") == "values"
-        if of_values and model.quantity != "values":
+        are_values = (getattr(samples, "label_values", None) or {}).get("quantity") == "values"
+        if are_values and model.quantity != "values":
             raise ValueError(
                 f"the data have values that are no depths; the model's quantity is {model.quantity!r}: give "
                 'head_options the quantity "values"'
             )
-        if of_values and model.num_classes == 1 and (recipe.crop_area or recipe.scale_jitter):
+        if are_values and model.num_classes == 1 and (recipe.crop_area or recipe.scale_jitter):
             raise ValueError(
                 "crop_area and scale_jitter divide maps of one channel, as depths; for other values set both "
                 "to None"

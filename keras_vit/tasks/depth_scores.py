@@ -61,8 +61,8 @@ class DepthPredictions:
                     f"expected labels of {output.shape[-1]} channel(s), as the outputs have; got "
                     f"{label.shape[-1]}"
                 )
-            one, count = _scores(output, label, quantity, min_depth, max_depth)
-            scores.append(one)
+            scores_of_image, count = _scores(output, label, quantity, min_depth, max_depth)
+            scores.append(scores_of_image)
             pixels.append(count)
         return cls(np.array(scores, "float64").reshape(-1, len(SCORES)), np.array(pixels, "int64"))
 

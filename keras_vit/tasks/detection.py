@@ -139,12 +139,16 @@ def object_rows(model, paths, inputs, found, iou, drawn, write):
         iou, drawn: The largest IoU of two boxes in a row, and in what `write` gets; None for any.
     """
     names = names_or_indices(model.class_names, model.num_classes)
-    for path, image, one in zip(paths, inputs, found):
+    for path, image, scored in zip(paths, inputs, found):
         if iou is not None:
-            one = scoring.distinct(one, iou)
+            scored = scoring.distinct(scored, iou)
         if write:
-            write(path, image, one if drawn is None else scoring.distinct(one, drawn))
-        objects = zip(one.classes.tolist(), one.scores.tolist(), one.boxes.tolist())
+            write(path, image, scored if drawn is None else scoring.distinct(scored, drawn))
+        objects = zip(
+            scored.classes.tolist(),
+            scored.scores.tolist(),
+            scored.boxes.tolist(),
+        )
         yield {
             "width": image.shape[1],
             "height": image.shape[0],

@@ -293,9 +293,9 @@ def precision_recall(predictions: DetectionPredictions, threshold: float = SAME)
         >>> precision_recall(predictions).min().round(6).item()
         1.0
     """
-    place = int(np.argmin(np.abs(THRESHOLDS - threshold)))
+    column = int(np.argmin(np.abs(THRESHOLDS - threshold)))
     curves = [matches.precisions for matches in predictions._matches.values()]
-    curves = [curve[0, place] for curve in curves if curve is not None]
+    curves = [curve[0, column] for curve in curves if curve is not None]
     return np.mean(curves, axis=0) if curves else np.zeros(len(RECALLS))
 
 
@@ -379,10 +379,10 @@ def _match_all(predictions):
     for number, (detections, areas, truth, iou) in enumerate(predictions._images()):
         best = np.argsort(-detections[:, 5], kind="stable")
         for class_id in np.unique(np.concatenate([detections[:, 4], truth[:, 4]])):
-            own = best[detections[best, 4] == class_id][:MAX_DETECTIONS]
+            rows = best[detections[best, 4] == class_id][:MAX_DETECTIONS]
             true = np.flatnonzero(truth[:, 4] == class_id)
-            matched, ignored, objects = _match(iou[np.ix_(own, true)], areas[own], truth[true])
-            columns = detections[own, 5], np.full(len(own), number), np.arange(len(own)), matched, ignored
+            matched, ignored, objects = _match(iou[np.ix_(rows, true)], areas[rows], truth[true])
+            columns = detections[rows, 5], np.full(len(rows), number), np.arange(len(rows)), matched, ignored
             by_class.setdefault(int(class_id), []).append((columns, objects))
     return {class_id: _joined(parts) for class_id, parts in sorted(by_class.items())}
 
@@ -390,10 +390,10 @@ def _match_all(predictions):
 def _joined(parts):
     """The `_ClassMatches` of the parts of all images."""
     columns, objects = zip(*parts)
-    scores, *others = (np.concatenate(column, axis=-1) for column in zip(*columns))
+    scores, *columns_in_order = (np.concatenate(column, axis=-1) for column in zip(*columns))
     order = np.argsort(-scores, kind="stable")
-    others = (column[..., order] for column in others)
-    return _ClassMatches(scores[order], *others, np.sum(objects, axis=0))
+    columns_in_order = (column[..., order] for column in columns_in_order)
+    return _ClassMatches(scores[order], *columns_in_order, np.sum(objects, axis=0))
 
 
 def _match(iou, sizes, truth):

@@ -122,9 +122,9 @@ def write_arrays(arrays, path, dtype="float32", digest=None):
         >>> read_arrays(tmp / "ones.npz")["a/b"].dtype
         dtype('float32')
     """
-    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    stored_dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     pairs = arrays.items() if isinstance(arrays, dict) else arrays
-    converted = ((key, _converted(key, array, kind)) for key, array in pairs)
+    converted = ((key, _converted(key, array, stored_dtype)) for key, array in pairs)
     with atomic_path(path) as temporary:
         write = {".npz": _write_npz, ".msgpack": _write_flax}.get(temporary.suffix, _write_safetensors)
         write(converted, temporary, digest)
@@ -289,8 +289,8 @@ def _floating(path, key, array):
             return array.view(ml_dtypes.bfloat16)
         if array.dtype.name in FLOATS and array.dtype.isnative:
             return array
-    kind = repr(array.dtype.str) if isinstance(array, np.ndarray) else type(array).__name__
+    stored_type = repr(array.dtype.str) if isinstance(array, np.ndarray) else type(array).__name__
     raise ValueError(
-        f"{path} is no checkpoint: {key} holds {kind}; expected floating-point arrays in this machine's "
-        "byte order"
+        f"{path} is no checkpoint: {key} holds {stored_type}; expected floating-point arrays in this "
+        "machine's byte order"
     )

@@ -152,8 +152,8 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         learned_from = layout.pretraining(arrays) if layout else None
     if kind == "stored" and layout and text_form(layout).has_text_tower(skipped):
         kind = "image_text"
-    others = [key for key in skipped if not key.endswith(_BUFFERS)] if kind in _EXPECTED else ()
-    others = float_arrays({key: arrays[key] for key in others}, path)
+    text_arrays = [key for key in skipped if not key.endswith(_BUFFERS)] if kind in _EXPECTED else ()
+    text_arrays = float_arrays({key: arrays[key] for key in text_arrays}, path)
     arrays = float_arrays({key: array for key, array in arrays.items() if key not in skipped}, path)
     with named(path):
         if layout is None:
@@ -196,11 +196,11 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
     )
     with named(path):
         if kind == "image_text":
-            stored.model_options = read_towers(stored, others, folder)
+            stored.model_options = read_towers(stored, text_arrays, folder)
         elif around := read_head(stored, folder):
             stored.around = around
         elif kind == "pretrainer" and "prediction/kernel" not in arrays:  # which an ImageGPT has
-            stored.model_options = read_decoder(stored, others, folder)
+            stored.model_options = read_decoder(stored, text_arrays, folder)
     return stored
 
 

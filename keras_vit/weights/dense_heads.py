@@ -82,7 +82,7 @@ def headed(checkpoint, encoder, num_classes, class_names, read_tokenizer, is_ask
             to None.
         is_asked: Whether the names are asked for.
     """
-    kind, stored = checkpoint.around
+    stored_kind_name, stored = checkpoint.around
     options = {**stored, "class_names": class_names}
     if stored.get("text"):
         options = _with_tokenizer(options, read_tokenizer)
@@ -94,7 +94,7 @@ def headed(checkpoint, encoder, num_classes, class_names, read_tokenizer, is_ask
         options |= {"num_classes": num_classes, "class_names": None}
         if stored.get("text"):
             options["class_ids"] = None
-    return HEADED[kind](encoder, **options)
+    return HEADED[stored_kind_name](encoder, **options)
 
 
 def reset_classes(checkpoint, model, head):
@@ -135,14 +135,14 @@ def reset_head(checkpoint, model, class_names, head):
     """
     arrays = checkpoint.arrays
     weights = [weight for layer in model.own_layers() for weight in layer.weights]
-    own = [weight.path for weight in weights if "float" in weight.dtype]
-    text = {path for path in own if path in arrays and path.startswith(_TEXT)}
-    new = [path for path in own if path.startswith("query_mask")]
-    kind, stored = stored_kind(checkpoint), None
-    if kind == model.kind:
+    paths = [weight.path for weight in weights if "float" in weight.dtype]
+    text = {path for path in paths if path in arrays and path.startswith(_TEXT)}
+    new = [path for path in paths if path.startswith("query_mask")]
+    file_kind, stored = stored_kind(checkpoint), None
+    if file_kind == model.kind:
         stored = type(model)(model.encoder, **checkpoint.around[1])
     if head == "reset" or stored is None or _head(stored) != _head(model):
-        differs, new = "head", [path for path in own if path not in text]
+        differs, new = "head", [path for path in paths if path not in text]
     elif _has_classes_of(checkpoint, stored, model, class_names):
         differs = ""
     else:
@@ -151,7 +151,7 @@ def reset_head(checkpoint, model, class_names, head):
         raise ValueError(
             f"{checkpoint.path}: expected a {model.kind} with the same {differs}, for head='keep'"
         )
-    if differs == "head" and kind:
+    if differs == "head" and file_kind:
         drop_head(arrays, text)
     for name in [name for name in arrays if name in new or name.startswith("query_mask")]:
         del arrays[name]
@@ -160,8 +160,8 @@ def reset_head(checkpoint, model, class_names, head):
 
 def _class_variables(model):
     """The shapes of the variables of the layer with the classes, by path; a text tower suits any classes."""
-    of_classes = model.class_layers if model.text is None else ()
-    layers = [layer for layer in model.own_layers() if layer.name in of_classes]
+    class_layers = model.class_layers if model.text is None else ()
+    layers = [layer for layer in model.own_layers() if layer.name in class_layers]
     return {weight.path: tuple(weight.shape) for layer in layers for weight in layer.weights}
 
 

@@ -212,8 +212,8 @@ def _copy_from_cloud(url, part, limit):
         tf.io.gfile.copy(url, part, overwrite=True)
     except tf.errors.OpError as error:
         final = (tf.errors.NotFoundError, tf.errors.PermissionDeniedError, tf.errors.UnauthenticatedError)
-        kind = Refused if isinstance(error, final) else ValueError
-        raise kind(f"{url} cannot be read: {one_line(error.message)}; {_access_advice(url)}") from None
+        error_class = Refused if isinstance(error, final) else ValueError
+        raise error_class(f"{url} cannot be read: {one_line(error.message)}; {_access_advice(url)}") from None
     if part.stat().st_size != total:
         raise ValueError(f"{url}: received {part.stat().st_size} of {total} bytes; try again")
 

@@ -92,10 +92,10 @@ def save_weights(
     prefix_positions = layout.prefix_positions and parts.prefix_positions
     arrays, config = _with_prefix_positions(arrays, config, prefix_positions)
     arrays, config = layout.adapted(arrays, config)
-    others = parts.others
+    text_arrays = parts.others
     if not layout.split_heads:
-        arrays, others = merged_heads(arrays), merged_heads(others)
-    written = form.write(model, layout.write(arrays, config, **options), others, **options)
+        arrays, text_arrays = merged_heads(arrays), merged_heads(text_arrays)
+    written = form.write(model, layout.write(arrays, config, **options), text_arrays, **options)
     config = parts.described(config)
     digest = configuration_digest(config)
     configs = layout.write_config({**config, **parts.head()}) if layout.in_folder else []
@@ -109,12 +109,12 @@ def save_weights(
             # Renamed in reverse order, the weights last, so that they never exist without their
             # configuration. If the process ends before that, the digests of the new configuration and the
             # old weights differ, and `from_pretrained` refuses the pair.
-            weights, *others = [stack.enter_context(atomic_path(path)) for path in (file, *sidecars)]
-            for other, text in zip(others, texts, strict=True):
-                other.write_text(text)
-            for other, content in further.items():
-                stack.enter_context(atomic_path(other)).write_bytes(content)
-            del parts, arrays, others  # so that an array can be freed when the next one is converted
+            weights, *text_files = [stack.enter_context(atomic_path(path)) for path in (file, *sidecars)]
+            for text_file, text in zip(text_files, texts, strict=True):
+                text_file.write_text(text)
+            for path, content in further.items():
+                stack.enter_context(atomic_path(path)).write_bytes(content)
+            del parts, arrays, text_arrays  # so that an array can be freed when the next one is converted
             write_arrays(((key, written.pop(key)) for key in [*written]), weights, dtype, digest)
     finally:
         if new_folder and not any(file.parent.iterdir()):
@@ -151,11 +151,11 @@ def files_to_write(path, layout, overwrite, option="overwrite=True"):
     existing = [file for file in files if file.exists()]
     if existing and not overwrite:
         raise ValueError(f"{str(existing[0])!r} exists; give another name or {option}")
-    others = [file for suffix in _SUFFIXES if (file := files[0].with_suffix(suffix)).is_file()]
-    if others := [file for file in others if file != files[0]]:
+    leftovers = [file for suffix in _SUFFIXES if (file := files[0].with_suffix(suffix)).is_file()]
+    if leftovers := [file for file in leftovers if file != files[0]]:
         raise ValueError(
-            f"{files[1].name} would be read with {str(others[0])!r}, too, which it does not describe; give "
-            "another name"
+            f"{files[1].name} would be read with {str(leftovers[0])!r}, too, which it does not describe; "
+            "give another name"
         )
     if files[0].parent.is_dir():
         for file in files:

@@ -45,10 +45,10 @@ def read_shards(path, read):
     """
     arrays = {}
     for shard, expected in shards_of(path).items():
-        own = read(shard)
-        if wrong := own.keys() ^ expected:
+        numbers = read(shard)
+        if wrong := numbers.keys() ^ expected:
             raise ValueError(f"{shard.name} and the index differ in {listed(sorted(wrong))}")
-        arrays |= own
+        arrays |= numbers
     return arrays
 
 

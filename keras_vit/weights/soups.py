@@ -211,13 +211,13 @@ class ModelFiles:
     def _split_seed(self):
         names = {}  # of a model by the seed that it was trained with
         for name, model in zip(self.names, self._models):
-            own, of_backbone = model.split_seed, backbone(model).split_seed
-            names.setdefault(of_backbone if own is None else own, name)
+            own, backbone_seed = model.split_seed, backbone(model).split_seed
+            names.setdefault(backbone_seed if own is None else own, name)
         names.pop(None, None)
         if len(names) > 1:
-            words = [f"seed {seed} of {name!r}" for seed, name in names.items()]
+            seeds = [f"seed {seed} of {name!r}" for seed, name in names.items()]
             raise ValueError(
-                f"expected models trained on one split; got {' and '.join(words[:2])}: give the seed if the "
+                f"expected models trained on one split; got {' and '.join(seeds[:2])}: give the seed if the "
                 "data set has its own validation and test splits"
             )
         return next(iter(names), None)
@@ -258,9 +258,11 @@ def _stored(path, name):
 
 def _check_equal(model, other, name, other_name):
     """Raise ValueError, with the first difference, unless two models have equal options."""
-    options, others = ({"class": type(of).__name__, **_options(of.get_config())} for of in (model, other))
-    for option in {**options, **others}:
-        value, other_value = options.get(option), others.get(option)
+    options, other_options = (
+        {"class": type(of).__name__, **_options(of.get_config())} for of in (model, other)
+    )
+    for option in {**options, **other_options}:
+        value, other_value = options.get(option), other_options.get(option)
         if value == other_value:
             continue
         if _is_long(value) and _is_long(other_value) and len(value) == len(other_value):

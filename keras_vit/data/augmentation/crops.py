@@ -91,14 +91,15 @@ def view_augmentation(
     def augment(encoded, seed):
         image = with_channels(decode(encoded, exif), preprocessing.channels)
         seeds = tf.unstack(tf.random.split(seed, len(BLURS) + num_local))
-        of_global, of_local = (global_area, preprocessing.image_size), (local_area, (local_size, local_size))
+        global_view = (global_area, preprocessing.image_size)
+        local_view = (local_area, (local_size, local_size))
         first, second = (
             view(image, *each, blur, solarize)
-            for each, blur, solarize in zip(((s, *of_global) for s in seeds), BLURS, (0.0, SOLARIZE))
+            for each, blur, solarize in zip(((s, *global_view) for s in seeds), BLURS, (0.0, SOLARIZE))
         )
         views = {"global_views": tf.stack([first, second])}
         if num_local:
-            local = [view(image, each, *of_local, LOCAL_BLUR, 0.0) for each in seeds[len(BLURS) :]]
+            local = [view(image, each, *local_view, LOCAL_BLUR, 0.0) for each in seeds[len(BLURS) :]]
             views["local_views"] = tf.stack(local)
         return views
 

@@ -63,11 +63,11 @@ def masked_patch_batches(
         images = batch[0] if isinstance(batch, tuple) else batch
         targets = patch_targets(images)
         images_here, patches = tf.unstack(tf.shape(targets)[:2])
-        own = slice(worker * images_here, (worker + 1) * images_here)
+        rows_here = slice(worker * images_here, (worker + 1) * images_here)
         sampled = corruption(
             images_here * workers, patches, (seed, step), corrupt_rate, mask_fraction, random_fraction
         )
-        sources, is_corrupted = (tf.ensure_shape(x[own], targets.shape[:2]) for x in sampled)
+        sources, is_corrupted = (tf.ensure_shape(x[rows_here], targets.shape[:2]) for x in sampled)
         weights = tf.cast(is_corrupted, tf.float32)
         weights = tf.math.divide_no_nan(weights, tf.reduce_mean(weights))
         losses = targets if targets.dtype.is_integer else targets[..., 0]  # of the shape of the losses
@@ -156,8 +156,8 @@ def corruption(images, patches, seed, corrupt_rate=0.5, mask_fraction=0.8, rando
     count = tf.maximum(tf.round(corrupt_rate * tf.cast(patches, tf.float32)), 1)
     corrupted = tf.cast(rank, tf.float32) < count
 
-    own = tf.broadcast_to(tf.range(patches), shape)
+    indices = tf.broadcast_to(tf.range(patches), shape)
     steps = tf.random.stateless_uniform(shape, other_seed, 1, tf.maximum(patches, 2), tf.int32)
-    kind = tf.where(corrupted, tf.random.stateless_uniform(shape, kind_seed), 1.0)  # 1: unchanged
-    sources = tf.where(kind < mask_fraction + random_fraction, (own + steps) % patches, own)
-    return tf.where(kind < mask_fraction, -1, sources), corrupted
+    draw = tf.where(corrupted, tf.random.stateless_uniform(shape, kind_seed), 1.0)  # 1: unchanged
+    sources = tf.where(draw < mask_fraction + random_fraction, (indices + steps) % patches, indices)
+    return tf.where(draw < mask_fraction, -1, sources), corrupted

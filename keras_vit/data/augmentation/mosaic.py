@@ -61,15 +61,15 @@ def _mosaics(images, boxes, grid, seed):
     for down in range(grid):
         row = []
         for right in range(grid):
-            place = down * grid + right
-            others = tf.range(count)
-            if place:
-                others = tf.random.experimental.stateless_shuffle(others, seeds[place])
-            row.append(tf.gather(small, others))
+            position = down * grid + right
+            order = tf.range(count)
+            if position:
+                order = tf.random.experimental.stateless_shuffle(order, seeds[position])
+            row.append(tf.gather(small, order))
             scale = sides[0] / height, sides[1] / width
             offset = down * scale[0], right * scale[1]
-            own = tf.reshape(tf.gather(boxes, others), (-1, len(COLUMNS)))
-            moved_boxes.append(tf.reshape(moved(own, scale, offset), (count, -1, len(COLUMNS))))
+            drawn_boxes = tf.reshape(tf.gather(boxes, order), (-1, len(COLUMNS)))
+            moved_boxes.append(tf.reshape(moved(drawn_boxes, scale, offset), (count, -1, len(COLUMNS))))
         rows.append(tf.concat(row, axis=2))
     made = tf.concat(rows, axis=1)[:, :height, :width]
     return tf.ensure_shape(made, images.shape), _first(tf.concat(moved_boxes, axis=1), boxes)

@@ -79,8 +79,8 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
             top_left, extent = tf.split(tf.cast(window(size), tf.float32), 2)
             boxes = moved_boxes(boxes, tf.cast(size, tf.float32) / extent, -top_left / extent)
         elif augmentation.scale_jitter:
-            place = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
-            extent, kept, corner, before = (tf.cast(each, tf.float32) for each in place)
+            numbers = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
+            extent, kept, corner, before = (tf.cast(each, tf.float32) for each in numbers)
             factor, sides = kept / extent, tf.constant(preprocessing.image_size, tf.float32)
             scale = tf.cast(size, tf.float32) * factor / sides
             boxes = moved_boxes(boxes, scale, (before - corner * factor) / sides)
@@ -110,8 +110,8 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
 
     def augment(encoded, seed, label=None):
         seeds = tf.unstack(tf.random.split(seed, 3 + len(changes)))
-        of_places, of_changes = seeds[:3], seeds[3:]
-        window = augmentation.crop_area and inception_window(of_places[0], augmentation.crop_area)
+        place_seeds, change_seeds = seeds[:3], seeds[3:]
+        window = augmentation.crop_area and inception_window(place_seeds[0], augmentation.crop_area)
         needs_size = label is not None and not kind.is_map  # Boxes are relative to the whole image.
         if window and not needs_size:
             image = decode_window(encoded, window, exif)
@@ -119,21 +119,21 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
             image = decode(encoded, exif)
             size = tf.shape(image)[:2]
             image = cut(image, window) if window else image
-        pixels = moved(with_channels(image, preprocessing.channels), of_places, preprocessing)
+        pixels = moved(with_channels(image, preprocessing.channels), place_seeds, preprocessing)
         if augmentation.photometric:
             photo_seed = tf.random.fold_in(tf.cast(tf.stack(seed), tf.int64), PHOTOMETRIC)
             pixels = random_photometric(pixels, photo_seed, augmentation.photometric)
-        for (apply, layer), layer_seed in zip(changes, of_changes):
+        for (apply, layer), layer_seed in zip(changes, change_seeds):
             changed = apply(layer, tf.expand_dims(pixels, 0), layer_seed)
             pixels = tf.ensure_shape(tf.cast(changed[0], tf.float32), pixels.shape)
         pixels = preprocessing.normalize(pixels)
         if label is None:
             return pixels
         if needs_size:
-            return pixels, boxes_moved(label, size, window, of_places)
-        enlarged = zoom(tf.shape(label)[:2], window, of_places[0])
+            return pixels, boxes_moved(label, size, window, place_seeds)
+        enlarged = zoom(tf.shape(label)[:2], window, place_seeds[0])
         label = cut(label, window) if window else label
-        label = in_batches(moved(label, of_places, nearest(preprocessing), kind.outside), kind)
+        label = in_batches(moved(label, place_seeds, nearest(preprocessing), kind.outside), kind)
         return pixels, kind.zoomed(label, enlarged)
 
     return augment
@@ -287,13 +287,13 @@ def scaled_place(seed, shape, preprocessing, jitter):
         ([40, 40], [32, 32])
     """
     scale_seed, place_seed, pad_seed = tf.unstack(tf.random.split(seed, 3))
-    target, own = tf.constant(preprocessing.image_size, tf.float32), tf.cast(shape, tf.float32)
-    factor = tf.random.stateless_uniform((), scale_seed, *jitter) * tf.reduce_max(target / own)
-    extent = tf.clip_by_value(tf.round(target / factor), 1.0, own)  # what is kept of the image
-    size = tf.where(target / factor > own, tf.clip_by_value(tf.round(own * factor), 1.0, target), target)
-    corner = tf.floor(tf.random.stateless_uniform((2,), place_seed) * (own - extent + 1))
+    target, sides = tf.constant(preprocessing.image_size, tf.float32), tf.cast(shape, tf.float32)
+    factor = tf.random.stateless_uniform((), scale_seed, *jitter) * tf.reduce_max(target / sides)
+    extent = tf.clip_by_value(tf.round(target / factor), 1.0, sides)  # what is kept of the image
+    size = tf.where(target / factor > sides, tf.clip_by_value(tf.round(sides * factor), 1.0, target), target)
+    corner = tf.floor(tf.random.stateless_uniform((2,), place_seed) * (sides - extent + 1))
     before = tf.floor(tf.random.stateless_uniform((2,), pad_seed) * (target - size + 1))
-    numbers = (extent, size, tf.minimum(corner, own - extent), tf.minimum(before, target - size))
+    numbers = (extent, size, tf.minimum(corner, sides - extent), tf.minimum(before, target - size))
     return tuple(tf.cast(each, tf.int32) for each in numbers)
 
 

@@ -111,9 +111,9 @@ def _size_of_others(encoded):
     names, *sides = zip(*SIZES)
     places, names = zip(*names)
     matches = tf.strings.substr(header, places, [len(name) for name in names]) == names
-    place, shift, bits, more = np.moveaxis(np.array(sides), -1, 0)  # each (2, formats)
+    start, shift, bits, more = np.moveaxis(np.array(sides), -1, 0)  # each (2, formats)
     values = tf.cast(tf.io.decode_raw(header, tf.uint8), tf.int64)
-    values = tf.tensordot(tf.gather(values, place[..., np.newaxis] + np.arange(4)), 256 ** np.arange(4), 1)
+    values = tf.tensordot(tf.gather(values, start[..., np.newaxis] + np.arange(4)), 256 ** np.arange(4), 1)
     values = values // 2**shift % 2**bits + more
     values = tf.minimum(values, 2**32 - values)  # A BMP's may be negative.
     return tf.reduce_sum(tf.where(matches, values, 0), axis=1)

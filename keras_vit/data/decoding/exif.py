@@ -111,9 +111,9 @@ def stored_window(window, shape, orientation):
 def _exif_data(encoded):
     """The content of the EXIF segment of a file; empty where there is none."""
     size = tf.strings.length(encoded)
-    kind = tf.argmax(_bytes(encoded, 0, 1) == CONTAINERS[:, 0])  # 0 for other files
-    _, first, offset, overhead, multiple = tf.unstack(tf.gather(CONTAINERS, kind))
-    weights, is_exif, least = (tf.gather(table, kind) for table in (LENGTH, IS_EXIF, LEAST))
+    container = tf.argmax(_bytes(encoded, 0, 1) == CONTAINERS[:, 0])  # 0 for other files
+    _, first, offset, overhead, multiple = tf.unstack(tf.gather(CONTAINERS, container))
+    weights, is_exif, least = (tf.gather(table, container) for table in (LENGTH, IS_EXIF, LEAST))
 
     def step(position, _):
         head = _bytes(encoded, position, HEAD)

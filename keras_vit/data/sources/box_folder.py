@@ -105,9 +105,9 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
             wrong += reasons
             bad.append(image.path)
             continue
-        of_split = splits[image.split]
-        of_split[0].append(image.path)
-        of_split[1].append(encode_boxes(rows))
+        lists = splits[image.split]
+        lists[0].append(image.path)
+        lists[1].append(encode_boxes(rows))
     if wrong and on_bad_image != "skip":
         raise ValueError(
             f"{len(wrong)} box(es) are wrong: {listed(wrong)}; mend them or give --on_bad_image skip, which "

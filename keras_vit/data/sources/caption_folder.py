@@ -51,9 +51,9 @@ def load_caption_folder(root, files, *, on_bad_image="fail", seed=0):
     captions, split_of = _read_tables(root, tables)
     by_split, stated_by = {}, {}
     for path in sorted(captions):
-        split, of = split_of[path]
+        split, pattern = split_of[path]
         by_split.setdefault(split, []).append(path)
-        stated_by.setdefault(split, []).extend([of] if of else [])
+        stated_by.setdefault(split, []).extend([pattern] if pattern else [])
     by_split = {split: (paths, [0] * len(paths)) for split, paths in by_split.items()}
     splits, bad = samples_of_files(by_split, on_bad_image)
     fields = split_fields(splits, stated_by, seed)
@@ -61,7 +61,7 @@ def load_caption_folder(root, files, *, on_bad_image="fail", seed=0):
         split: dataclasses.replace(samples, labels=tuple(range(len(samples))))
         for split, samples in fields["splits"].items()
     }
-    texts = {split: tuple(tuple(captions[p]) for p in of.images) for split, of in splits.items()}
+    texts = {split: tuple(tuple(captions[p]) for p in pattern.images) for split, pattern in splits.items()}
     used = {*captions, *(os.fspath(root / table) for table in tables)}
     return used, {**fields, "class_names": (), "texts": Texts(texts), "bad_images": bad}
 

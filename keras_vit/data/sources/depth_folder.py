@@ -83,13 +83,13 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
         maps = [*Progress(checked, "checking depth maps", total=len(pairs), unit="map")]
     rows = [*zip(pairs, orientations, maps)]
     readable = [row for row in rows if row[1] and not row[2].reason]
-    refuse_other_sizes([(pair[1], turn, pair[2], own.size) for pair, turn, own in readable], "depth map")
+    refuse_other_sizes([(pair[1], turn, pair[2], read.size) for pair, turn, read in readable], "depth map")
     bad = {image: image for (_, image, _), turn, _ in rows if not turn}
-    bad |= {path: f"{path} ({own.reason})" for (_, _, path), _, own in rows if own.reason}
+    bad |= {path: f"{path} ({read.reason})" for (_, _, path), _, read in rows if read.reason}
     refuse_unreadable([*bad.values()], on_bad_image, "image(s) or depth map(s)")
     if not readable:
         raise ValueError(f"no image in {os.fspath(root)!r} can be read with its depth map")
-    ends = [own.ends for *_, own in readable]
+    ends = [read.ends for *_, read in readable]
     low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     if low < high:  # of one value there is no range
         reader = dataclasses.replace(
@@ -99,9 +99,9 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
         )
     splits = {}
     for split in dict.fromkeys(split for split, *_ in pairs):
-        own = [(pair, turn) for pair, turn, _ in readable if pair[0] == split]
-        images, depths = (tuple(pair[place] for pair, _ in own) for place in (1, 2))
-        splits[split] = DepthSamples(images, depths, reader, exif=any(turn > 1 for _, turn in own))
+        pairs_of_split = [(pair, turn) for pair, turn, _ in readable if pair[0] == split]
+        images, depths = (tuple(pair[place] for pair, _ in pairs_of_split) for place in (1, 2))
+        splits[split] = DepthSamples(images, depths, reader, exif=any(turn > 1 for _, turn in pairs_of_split))
     fields = {"class_names": reader.names, **split_fields(splits, stated_by, seed), "bad_images": tuple(bad)}
     return {os.fspath(root / SETTINGS), *(path for pair in pairs for path in pair[1:])}, fields
 

@@ -60,8 +60,8 @@ def word_tokenizer(texts):
     [[2, 1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0]]
     """
     library = optional_package("tokenizers", "digits_words", PACKAGES)
-    words = sorted({word for text in texts for word in text.lower().split()})
-    vocabulary = {word: number for number, word in enumerate((_PAD, _UNKNOWN, *words))}
+    entries = sorted({word for text in texts for word in text.lower().split()})
+    vocabulary = {word: number for number, word in enumerate((_PAD, _UNKNOWN, *entries))}
     tokenizer = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=_UNKNOWN))
     tokenizer.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
     content = json.dumps(json.loads(tokenizer.to_str()), sort_keys=True).encode()

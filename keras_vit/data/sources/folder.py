@@ -71,15 +71,15 @@ def load_folder(
     root = pathlib.Path(path).expanduser()
     if not root.is_dir():
         raise ValueError(f"no such folder: {os.fspath(root)!r}")
-    kind, files = label_kind(task), visible_files(root)
+    label_type, files = label_kind(task), visible_files(root)
     if texts:
         load = load_caption_folder
     else:
-        load = LOADERS.get(kind.name) or functools.partial(_load_labels, kind=kind, labels=labels)
+        load = LOADERS.get(label_type.name) or functools.partial(_load_labels, kind=label_type, labels=labels)
     try:
         used, fields = load(root, files, on_bad_image=on_bad_image, seed=seed)
     except ValueError as error:
-        if kind.is_class_id and not texts and has_boxes(root, files):
+        if label_type.is_class_id and not texts and has_boxes(root, files):
             raise ValueError(f"{error}; boxes found: --recipe detect, or task='detection'") from None
         raise
     refuse_links_to_one_image(path for samples in fields["splits"].values() for path in samples.images)
@@ -116,16 +116,16 @@ def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
 def _read_classes(root, files):
     """Class names; by split the paths and their class indices, and what states it; folders without images."""
     images = images_among(files)
-    of_split, of_class = _layout(root, images)
-    depth = 0 if of_split is None else 1
+    split_level, class_level = _layout(root, images)
+    depth = 0 if split_level is None else 1
     by_split, stated_by = {}, {}
     for folder, names in images.items():
         if len(folder.parts) > depth:
-            name = "" if of_split is None else folder.parts[of_split]
+            name = "" if split_level is None else folder.parts[split_level]
             split = SPLIT_NAMES[name.lower()] if name else "train"
-            paths = by_split.setdefault(split, {}).setdefault(folder.parts[of_class], [])
+            paths = by_split.setdefault(split, {}).setdefault(folder.parts[class_level], [])
             paths += paths_of(root, {folder: names})
-            stated_by.setdefault(split, []).extend([os.path.join("*" * of_split, name)] if name else [])
+            stated_by.setdefault(split, []).extend([os.path.join("*" * split_level, name)] if name else [])
     hint = f"; {TABLE} has no column label" * (root / TABLE).is_file()
     if not by_split:
         raise ValueError(
@@ -245,8 +245,8 @@ def _read_table(root, rows, kind):
         if where != lines.setdefault(path, where):
             line = lines[path].rpartition(", ")[2]
             raise ValueError(f"{where}, column {column}: {row[column]!r} is in {line} too")
-        split, of = split_of_row(root, path, row.get("split", ""), table, f"{where}, column split")
-        stated_by.setdefault(split, []).extend([of] if of else [])
+        split, pattern = split_of_row(root, path, row.get("split", ""), table, f"{where}, column split")
+        stated_by.setdefault(split, []).extend([pattern] if pattern else [])
         label = tuple(_parse_label(kind, row[name], f"{where}, column {name}") for name in names)
         if kind.is_class_id:
             by_split.setdefault(split, {}).setdefault(*label, []).append(path)

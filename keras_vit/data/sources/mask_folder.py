@@ -107,9 +107,9 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
     for pair in readable:
         pixels.update(pair.pixels)
     for split in {pair.split for pair in pairs}:
-        own = [pair for pair in readable if pair.split == split]
-        images, masks = (tuple(getattr(pair, name) for pair in own) for name in ("image", "mask"))
-        is_turned = any(pair.orientation > 1 for pair in own)
+        pairs_of_split = [pair for pair in readable if pair.split == split]
+        images, masks = (tuple(getattr(pair, name) for pair in pairs_of_split) for name in ("image", "mask"))
+        is_turned = any(pair.orientation > 1 for pair in pairs_of_split)
         splits[split] = MaskSamples(images, masks, classes.table, classes.colors, exif=is_turned)
     _refuse_one_class(root, pixels, classes)
     names = classes.names or tuple(map(str, range(max({*pixels} - {IGNORE}) + 1)))
@@ -189,14 +189,14 @@ def _check_mask(paths, orientation, colors):
 
 def _refuse_other_values(pairs, classes):
     """Raise ValueError for masks with values for which `classes.txt` has no line."""
-    others = {pair.mask: sorted(pair.pixels.keys() - classes.values) for pair in pairs}
-    wrong = [f"{mask} ({listed(values)})" for mask, values in others.items() if values]
+    unknown = {pair.mask: sorted(pair.pixels.keys() - classes.values) for pair in pairs}
+    wrong = [f"{mask} ({listed(values)})" for mask, values in unknown.items() if values]
     if wrong:
         named = sorted(classes.values - {IGNORE})
-        words = f"from 0 to {named[-1]}" if named == [*range(len(named))] else listed(named)
+        expected = f"from 0 to {named[-1]}" if named == [*range(len(named))] else listed(named)
         raise ValueError(
             f"{len(wrong)} mask(s) have values without a class: {listed(wrong)}; {CLASSES} names those "
-            f"{words}, and {IGNORE} is ignored"
+            f"{expected}, and {IGNORE} is ignored"
         )
 
 

@@ -56,27 +56,27 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
     if not all(weights):
         raise ValueError(f"expected positive weights of sources; got {name!r}")
     parts = [
-        load_dataset(own, fields=of_source, **options)
-        for (own, _), of_source in zip(sources, _fields_of(sources, fields))
+        load_dataset(source, fields=of_source, **options)
+        for (source, _), of_source in zip(sources, _fields_of(sources, fields))
     ]
     if classes is not None:
-        names, of_classes = read_class_list(classes)
-        tables = [_numbers(part, of_classes, classes) for part in parts]
+        names, numbers = read_class_list(classes)
+        tables = [_numbers(part, numbers, classes) for part in parts]
     else:
         names, tables = _shared_classes(parts, task, labels)
     splits = {}
     for split in SPLITS:
-        own, before = [], 0
+        parts_of_split, before = [], 0
         for part, weight, table in zip(parts, weights, tables):
             if split not in part.splits:  # Without a seed, none is held out.
                 continue
             samples = part.split(split)
             if part.captions(split) is not None:
                 table = range(before, before + len(samples))
-            own.append(Part(part.name, samples, weight if split == "train" else None, table))
+            parts_of_split.append(Part(part.name, samples, weight if split == "train" else None, table))
             before += len(samples)
-        if own:
-            splits[split] = MixedSamples(tuple(own))
+        if parts_of_split:
+            splits[split] = MixedSamples(tuple(parts_of_split))
     return {
         "class_names": names,
         "splits": splits,
@@ -94,15 +94,15 @@ def _fields_of(sources, fields):
     """The fields of each source: those with its number, and those without one if it has fields at all."""
     kinds = [SOURCES.get(own.partition(":")[0]) for own, _ in sources]
     has_fields = [bool(kind and kind.has_fields) for kind in kinds]
-    found = [[] for _ in sources]
+    fields_by_source = [[] for _ in sources]
     for field in fields:
         number, name = re.fullmatch(r"(?:(\d+):)?(.*)", field, re.DOTALL).groups()
         if number is not None and not 1 <= int(number) <= len(sources):
             raise ValueError(f"expected the number of a source, from 1 to {len(sources)}; got {field!r}")
-        for source, (of_source, has) in enumerate(zip(found, has_fields), 1):
+        for source, (of_source, has) in enumerate(zip(fields_by_source, has_fields), 1):
             if int(number) == source if number is not None else has or not any(has_fields):
                 of_source.append(name)
-    return found
+    return fields_by_source
 
 
 def read_class_list(path):

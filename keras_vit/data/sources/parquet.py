@@ -67,43 +67,54 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     contents = read_shards(paths, key, lambda path: _read(path, storage, chosen))
     for path, ((own_columns, groups), digest) in zip(paths, contents):
         digests.append(digest)
-        own = Columns(*own_columns)
-        columns = columns or own
-        if own != columns:
-            raise ValueError(f"{path!r} has {own}; {paths[0]!r} has {columns}")
-        of_split = rows.setdefault(shards[path], ([], []))
+        stored_columns = Columns(*own_columns)
+        columns = columns or stored_columns
+        if stored_columns != columns:
+            raise ValueError(f"{path!r} has {stored_columns}; {paths[0]!r} has {columns}")
+        part = rows.setdefault(shards[path], ([], []))
         for group, values in enumerate(groups):
             if group == 0 or not by_file:
                 chunks.append(path)
             numbers = np.array([row for row, value in enumerate(values) if not is_unknown(value)], int)
             unlabeled += (row_name(path, (group, n)) for n, value in enumerate(values) if is_unknown(value))
-            place = np.full_like(numbers, len(chunks) - 1), np.full_like(numbers, group), numbers
-            of_split[0].append(np.column_stack(place))
-            of_split[1].extend(
-                tuple(values[n]) if isinstance(values[n], list) else values[n] for n in numbers
-            )
-    rows = {split: (np.concatenate(own), values) for split, (own, values) in rows.items() if values}
+            locations = np.full_like(numbers, len(chunks) - 1), np.full_like(numbers, group), numbers
+            part[0].append(np.column_stack(locations))
+            part[1].extend(tuple(values[n]) if isinstance(values[n], list) else values[n] for n in numbers)
+    rows = {
+        split: (np.concatenate(row_numbers), values)
+        for split, (row_numbers, values) in rows.items()
+        if values
+    }
     if not rows or seed is not None and "train" not in rows:
         raise ValueError(f"no rows to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
-    values = [value for _, of_split in rows.values() for value in of_split]
+    values = [value for _, part in rows.values() for value in part]
     root = folder_beside(paths[0], storage.file)
     names, label_of, reader = storage.meaning(root, values, columns.class_names, "Parquet")
     image = (columns.image, columns.label) if reader else (columns.image,)
     splits = {
         split: ChunkedSamples(
-            *(read_rows, row_name, tuple(chunks), own, image),
+            *(read_rows, row_name, tuple(chunks), row_numbers, image),
             *(None if reader else tuple(map(label_of, values)), reader),
         )
-        for split, (own, values) in rows.items()
+        for split, (row_numbers, values) in rows.items()
     }
-    others = {"unlabeled": tuple(unlabeled), **split_fields(splits, names_by_split(shards), seed)}
-    splits = others.pop("splits")
+    fields_of_dataset = {"unlabeled": tuple(unlabeled), **split_fields(splits, names_by_split(shards), seed)}
+    splits = fields_of_dataset.pop("splits")
     if texts:
         captions = {
-            tuple(row): text for own, values in rows.values() for row, text in zip(own.tolist(), values)
+            tuple(row): text
+            for row_numbers, values in rows.values()
+            for row, text in zip(row_numbers.tolist(), values)
         }
-        splits, others["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
-    return {"class_names": names, "splits": splits, "version": version_of(paths, digests), **others}
+        splits, fields_of_dataset["texts"] = with_captions(
+            splits, lambda of: map(tuple, of.rows.tolist()), captions
+        )
+    return {
+        "class_names": names,
+        "splits": splits,
+        "version": version_of(paths, digests),
+        **fields_of_dataset,
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,8 +227,8 @@ def _read(path, storage, chosen):
 def _values(read, number, columns, storage):
     """What the storage reads of each row of a row group."""
     count = read.file.metadata.row_group(number).num_rows
-    place = f"{read.shard!r}, row group {number}, row"
-    return storage.column_values(functools.partial(read, number), count, columns, place)
+    row_group = f"{read.shard!r}, row group {number}, row"
+    return storage.column_values(functools.partial(read, number), count, columns, row_group)
 
 
 def _chosen(fields):

@@ -102,9 +102,9 @@ def image_feature(builder):
         raise ValueError(
             f"{builder.info.full_name!r} has no images; its features are {', '.join(sorted(features))}"
         )
-    shape, kind = features[key].shape, np.dtype(features[key].np_dtype).name
-    if len(shape) != 3 or shape[-1] not in (None, 1, 3, 4) or kind not in ("uint8", "uint16"):
-        raise ValueError(f"feature {key!r} of {builder.info.full_name!r} is not a picture: {kind} {shape}")
+    shape, dtype = features[key].shape, np.dtype(features[key].np_dtype).name
+    if len(shape) != 3 or shape[-1] not in (None, 1, 3, 4) or dtype not in ("uint8", "uint16"):
+        raise ValueError(f"feature {key!r} of {builder.info.full_name!r} is not a picture: {dtype} {shape}")
     return key
 
 
@@ -142,14 +142,14 @@ def preset(builder):
     """
     if builder.info.name in PRESETS:
         return dict(zip(SPLITS, PRESETS[builder.info.name]))
-    own = set(builder.info.splits)
-    if "train" not in own and len(own) > 1:
-        raise ValueError(f"{builder.info.full_name!r} has no train split; it has {', '.join(sorted(own))}")
-    train = "train" if "train" in own else own.pop()
-    if {"validation", "test"} <= own:
+    stored = set(builder.info.splits)
+    if "train" not in stored and len(stored) > 1:
+        raise ValueError(f"{builder.info.full_name!r} has no train split; it has {', '.join(sorted(stored))}")
+    train = "train" if "train" in stored else stored.pop()
+    if {"validation", "test"} <= stored:
         return {split: split for split in SPLITS} | {"train": train}
-    if own & {"validation", "test"}:
-        test = "test" if "test" in own else "validation"
+    if stored & {"validation", "test"}:
+        test = "test" if "test" in stored else "validation"
         return {"train": f"{train}[:90%]", "validation": f"{train}[90%:]", "test": test}
     return {"train": f"{train}[:72%]", "validation": f"{train}[72%:80%]", "test": f"{train}[80%:]"}
 
@@ -188,14 +188,14 @@ def samples(builder, split, parse):
         ) from error
     if not files:
         raise ValueError(f"{split!r} of {builder.info.full_name!r} is empty")
-    kind = builder.info.file_format
-    if kind == tfds.core.FileFormat.ARRAY_RECORD:
+    file_format = builder.info.file_format
+    if file_format == tfds.core.FileFormat.ARRAY_RECORD:
         raw = tfds.decode.DeserializeMethod.RAW_BYTES
         return IndexedRecords(builder.as_data_source(split, deserialize_method=raw), parse)
-    if kind == tfds.core.FileFormat.TFRECORD:
+    if file_format == tfds.core.FileFormat.TFRECORD:
         files = tuple((os.fspath(f.filename), f.skip, f.take) for f in files)
         counts = tuple(count for _, _, count in files)
         return ChunkedRecords(counts, record_reader(files), parse)
     raise ValueError(
-        f"{builder.info.full_name!r} is stored as {kind.value}; expected array_record or tfrecord"
+        f"{builder.info.full_name!r} is stored as {file_format.value}; expected array_record or tfrecord"
     )

@@ -70,16 +70,16 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     contents, rows, skipped, counts, digests = _read_samples(paths, purpose, read), {}, [], {}, []
     for number, (path, ((places, values, names), digest)) in enumerate(zip(paths, contents)):
         digests.append(digest)
-        of_split = rows.setdefault(shards[path], ([], []))
-        of_split[0].extend((number, *place) for place in places)
-        of_split[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
+        part = rows.setdefault(shards[path], ([], []))
+        part[0].extend((number, *place) for place in places)
+        part[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
         skipped.extend(f"{path}/{name}" for name in names)
         counts[path] = len(places) + len(names)
     check_counts(counts, shards)
-    rows = {split: of_split for split, of_split in rows.items() if of_split[1]}
+    rows = {split: part for split, part in rows.items() if part[1]}
     if not rows or seed is not None and "train" not in rows:
         raise ValueError(f"no samples to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
-    values = [value for _, of_split in rows.values() for value in of_split]
+    values = [value for _, part in rows.values() for value in part]
     root = folder_beside(paths[0], storage.file)
     names, label_of, reader = storage.meaning(root, values, None, "tar")
     columns = ("image", "map") if reader else ("image",)
@@ -89,15 +89,17 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     splits = {}
     for split, (places, values) in rows.items():
         places = np.column_stack([places, values]) if reader else np.array(places)
-        own = None if reader else tuple(map(label_of, values))
-        splits[split] = make(paths, places, columns, own, reader)
-    others = split_fields(splits, names_by_split(shards), seed)
-    splits = others.pop("splits")
+        numbers = None if reader else tuple(map(label_of, values))
+        splits[split] = make(paths, places, columns, numbers, reader)
+    fields_of_dataset = split_fields(splits, names_by_split(shards), seed)
+    splits = fields_of_dataset.pop("splits")
     if texts:
-        captions = dict(itertools.chain.from_iterable(zip(*of_split) for of_split in rows.values()))
-        splits, others["texts"] = with_captions(splits, lambda of: map(tuple, of.rows.tolist()), captions)
-    others |= {"version": version_of(paths, digests), "unlabeled": tuple(skipped)}
-    return {"class_names": names, "splits": splits, **others}
+        captions = dict(itertools.chain.from_iterable(zip(*part) for part in rows.values()))
+        splits, fields_of_dataset["texts"] = with_captions(
+            splits, lambda of: map(tuple, of.rows.tolist()), captions
+        )
+    fields_of_dataset |= {"version": version_of(paths, digests), "unlabeled": tuple(skipped)}
+    return {"class_names": names, "splits": splits, **fields_of_dataset}
 
 
 def _read_samples(paths, purpose, read):
@@ -108,11 +110,11 @@ def _read_samples(paths, purpose, read):
         with opened(path) as file:
             for name, parts in grouped(path, tar_index(path)):
                 sample = Sample(path, file, name, parts)
-                place, value = sample.place(IMAGES, "an image"), read(sample)
+                location, value = sample.place(IMAGES, "an image"), read(sample)
                 if is_unknown(value):
                     skipped.append(name)
                     continue
-                places.append(place)
+                places.append(location)
                 values.append(value)
         return places, values, skipped
 
@@ -168,9 +170,9 @@ class Sample:
 
     def text(self, suffix):
         """The text of a member."""
-        place = self.place((suffix,), f"the suffix {suffix}")
+        location = self.place((suffix,), f"the suffix {suffix}")
         try:
-            return member(self.file, *place, self.path).decode("utf-8-sig").strip()
+            return member(self.file, *location, self.path).decode("utf-8-sig").strip()
         except UnicodeDecodeError:
             raise ValueError(f"{self}.{suffix} is no text in UTF-8") from None
 

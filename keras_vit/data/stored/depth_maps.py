@@ -70,9 +70,9 @@ class DepthMaps(LabelStorage):
 
     def files(self, dataset):
         """`depth.json`, of maps that have their unit already."""
-        own = getattr(next(iter(dataset.splits.values())), "label_values", None) or {}
-        kept = {name: own[name] for name in ("unit", "min", "max", "crop") if name in own}
-        quantity = "values" if own.get("quantity") == "values" else "depth"
+        stored = getattr(next(iter(dataset.splits.values())), "label_values", None) or {}
+        kept = {name: stored[name] for name in ("unit", "min", "max", "crop") if name in stored}
+        quantity = "values" if stored.get("quantity") == "values" else "depth"
         return {SETTINGS: json.dumps({"quantity": quantity, **kept, "names": [*dataset.class_names]}) + "\n"}
 
 

@@ -108,8 +108,8 @@ class DepthLoss(keras.losses.Loss):
         return data + self.gradient_weight * _gradients(residual, counts, self.scales)
 
     def get_config(self) -> dict[str, Any]:
-        own = ("quantity", "max_depth", "variance_focus", "gradient_weight", "scales")
-        return {**super().get_config(), **{name: getattr(self, name) for name in own}}
+        names = ("quantity", "max_depth", "variance_focus", "gradient_weight", "scales")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -184,9 +184,11 @@ def _gradients(residual, counts, scales):
     """The gradient term of `DepthLoss`, from residuals that are 0 where nothing counts."""
     total = 0.0
     for scale in range(scales):
-        own, weights = residual[:, :: 2**scale, :: 2**scale], counts[:, :: 2**scale, :: 2**scale]
-        down = ops.abs(own[:, 1:] - own[:, :-1]) * weights[:, 1:] * weights[:, :-1]
-        across = ops.abs(own[:, :, 1:] - own[:, :, :-1]) * weights[:, :, 1:] * weights[:, :, :-1]
+        differences, weights = residual[:, :: 2**scale, :: 2**scale], counts[:, :: 2**scale, :: 2**scale]
+        down = ops.abs(differences[:, 1:] - differences[:, :-1]) * weights[:, 1:] * weights[:, :-1]
+        across = (
+            ops.abs(differences[:, :, 1:] - differences[:, :, :-1]) * weights[:, :, 1:] * weights[:, :, :-1]
+        )
         edges = ops.sum(down, axis=(1, 2, 3)) + ops.sum(across, axis=(1, 2, 3))
         total = total + edges / ops.maximum(ops.sum(weights, axis=(1, 2, 3)), 1.0)
     return total

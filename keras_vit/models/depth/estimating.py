@@ -115,8 +115,8 @@ def _adjustment(model, pixels, window):
     def adjusted(output, top, left):
         whole = of_whole()
         target = whole[top : top + output.shape[0], left : left + output.shape[1]]
-        own = output[: target.shape[0], : target.shape[1]]
-        factor, addend = fitted(own, target, model.quantity == "disparity")
+        estimated = output[: target.shape[0], : target.shape[1]]
+        factor, addend = fitted(estimated, target, model.quantity == "disparity")
         return np.maximum(factor * output + addend, 0, dtype="float32")
 
     return adjusted

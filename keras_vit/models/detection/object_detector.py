@@ -316,8 +316,8 @@ class ObjectDetector(TextEncoding, HeadedModel):
 
     def _config(self):
         text = self.text and self.text.get_config()
-        others = {name: getattr(self, name) for name in ("class_ids", "text_preprocessing")}
-        return {**super()._config(), "text": text, **others}
+        options = {name: getattr(self, name) for name in ("class_ids", "text_preprocessing")}
+        return {**super()._config(), "text": text, **options}
 
     def get_config(self) -> dict[str, Any]:
         texts = self.text_preprocessing

@@ -79,8 +79,8 @@ class DistillationModel(ConfiguredModel):
         _check(student, teachers, features)
         images, reads = student.input, backbone(student).preprocessing
         inputs, preprocessing, targets = {"images": images}, {"images": reads}, []
-        own = _features(student).output if features else student.output
-        size = (own["grid"] if features else own).shape[1:3]
+        student_output = _features(student).output if features else student.output
+        size = (student_output["grid"] if features else student_output).shape[1:3]
         for number, teacher in enumerate(teachers, 1):
             if isinstance(teacher, StoredOutputs):
                 key = f"teacher_{number}_outputs"
@@ -94,7 +94,7 @@ class DistillationModel(ConfiguredModel):
                 inputs[key], preprocessing[key] = x, wants
             network = _features(teacher) if features else teacher
             targets.append(Teacher(network, scale, offset, size, name=f"teacher_{number}")(x))
-        rows = [_projected(own, targets[0], student.dtype_policy)] if features else _heads(student)
+        rows = [_projected(student_output, targets[0], student.dtype_policy)] if features else _heads(student)
         num_students = len(rows)
         rows += [_in_rows(**target) for target in targets] if features else targets
         outputs = ops.stack([ops.cast(row, "float32") for row in rows], axis=1)

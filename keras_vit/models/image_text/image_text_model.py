@@ -239,8 +239,8 @@ class ImageTextModel(TextEncoding, ConfiguredModel):
         """
         names, vectors = self.class_vectors(labels)
         logits = self.similarity(self.encode_images(images, batch_size, value_range), vectors)
-        kind = label_kind(self._task_of_labels)
-        return most_probable(kind.probabilities(logits.astype("float64")), names, top)
+        label_type = label_kind(self._task_of_labels)
+        return most_probable(label_type.probabilities(logits.astype("float64")), names, top)
 
     def vision_transformer(self, labels: Labels | None = None) -> VisionTransformer:
         """The image tower as a VisionTransformer, which needs no texts and is exported in every format.

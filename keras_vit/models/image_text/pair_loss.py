@@ -41,15 +41,15 @@ def pair_loss(pairs, objective, chunk=None, weights=None):
     """
     chunk = CHUNK if chunk is None else chunk
     pairs = ops.convert_to_tensor(pairs)
-    own = ops.ones_like(pairs[:, 0, 0])
+    pair_weights = ops.ones_like(pairs[:, 0, 0])
     if weights is not None:
-        own = ops.reshape(ops.cast(weights, pairs.dtype), (-1,))
-    kept = None if weights is None else gathered(own)
+        pair_weights = ops.reshape(ops.cast(weights, pairs.dtype), (-1,))
+    kept = None if weights is None else gathered(pair_weights)
 
     @ops.custom_gradient
     def mean_loss(pairs):
         everyone = gathered(pairs)
-        total = ops.sum(own)
+        total = ops.sum(pair_weights)
         total = ops.where(total == 0, 1.0, total)
         # (queries, keys): own images with all texts, own texts with all images.
         sides = [(pairs[:, side], everyone[:, 1 - side]) for side in (0, 1)]
@@ -60,23 +60,25 @@ def pair_loss(pairs, objective, chunk=None, weights=None):
             losses = ops.mean(norms, axis=1)
         else:
             losses = _sums_of_softplus(*sides[0], chunk, kept)
-        value = ops.sum(own * (losses - ops.sum(pairs[:, 0] * pairs[:, 1], axis=1))) / total
+        value = ops.sum(pair_weights * (losses - ops.sum(pairs[:, 0] * pairs[:, 1], axis=1))) / total
 
         def gradient(upstream, **_):
-            of_sides = []
+            gradients = []
             for side, (queries, keys) in enumerate(sides):
                 if objective == "softmax":
-                    probability = _mean_of_softmaxes(norms[:, side], every_norm[:, 1 - side], own, kept)
+                    probability = _mean_of_softmaxes(
+                        norms[:, side], every_norm[:, 1 - side], pair_weights, kept
+                    )
                 else:
-                    probability = _sigmoid(side, own, kept)
+                    probability = _sigmoid(side, pair_weights, kept)
 
                 def add(sums, logits, part, index, probability=probability):
                     return sums + ops.matmul(probability(logits, index), part)
 
                 sums = _fold(add, ops.zeros_like(queries), queries, keys, chunk, kept)
-                of_sides.append(sums - ops.expand_dims(own, 1) * pairs[:, 1 - side])
-            is_counted = ops.reshape(ops.cast(own != 0, own.dtype), (-1, 1, 1))
-            return ops.stack(of_sides, axis=1) * is_counted * (upstream / total)
+                gradients.append(sums - ops.expand_dims(pair_weights, 1) * pairs[:, 1 - side])
+            is_counted = ops.reshape(ops.cast(pair_weights != 0, pair_weights.dtype), (-1, 1, 1))
+            return ops.stack(gradients, axis=1) * is_counted * (upstream / total)
 
         return value, gradient
 
@@ -124,8 +126,8 @@ def _mean_of_softmaxes(norms, every_norm, own, kept):
 
     def mean(logits, index):
         columns = ops.expand_dims(ops.take(every_norm, index), 0)
-        of_queries, of_keys = _weights(own, kept, index)
-        return (of_queries * ops.exp(logits - rows) + of_keys * ops.exp(logits - columns)) / 2
+        query_weights, key_weights = _weights(own, kept, index)
+        return (query_weights * ops.exp(logits - rows) + key_weights * ops.exp(logits - columns)) / 2
 
     return mean
 

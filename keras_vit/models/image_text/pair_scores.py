@@ -45,13 +45,13 @@ class PairRecall(keras.metrics.Mean):
         logits = ops.matmul(
             y_pred[:, side], ops.transpose(gathered(y_pred)[:, 1 - side])
         )  # (b, global batch)
-        own = ops.equal(ops.expand_dims(labels, 1), gathered(labels))
+        is_own = ops.equal(ops.expand_dims(labels, 1), gathered(labels))
         if sample_weight is not None:
             logits = ops.where(gathered(sample_weight) != 0, logits, MASKED)
         # Workers may have a part of a batch without pairs, which has no maximum of its own.
-        best = ops.max(ops.where(own, logits, MASKED), axis=1, keepdims=True, initial=MASKED)
+        best = ops.max(ops.where(is_own, logits, MASKED), axis=1, keepdims=True, initial=MASKED)
         # NaN is not below; with few pairs there may be fewer than k others.
-        above_own = ops.sum(ops.cast(~(logits < best - TOLERANCE) & ~own, "int32"), axis=1)
+        above_own = ops.sum(ops.cast(~(logits < best - TOLERANCE) & ~is_own, "int32"), axis=1)
         is_finite = ops.isfinite(ops.squeeze(best, 1))
         super().update_state(ops.cast((above_own < self.k) & is_finite, self.dtype), sample_weight)
 

@@ -246,8 +246,8 @@ def dino_loss(student, teacher, center, student_temperature, teacher_temperature
     targets = ops.stop_gradient(ops.softmax((teacher - center) / teacher_temperature, axis=-1))
     logs = ops.log_softmax(student / student_temperature, axis=-1)
     losses = -ops.einsum("bik,bvk->biv", targets, logs)
-    views, other = student.shape[1], teacher.shape[1]
-    pairs = 1 - np.eye(other, views, dtype="float32")
+    views, teacher_views = student.shape[1], teacher.shape[1]
+    pairs = 1 - np.eye(teacher_views, views, dtype="float32")
     return ops.sum(losses * pairs, axis=(1, 2)) / pairs.sum()
 
 

@@ -203,14 +203,14 @@ class ImageSegmenter(HeadedModel):
     if keras.backend.backend() == "jax":
 
         def train_step(self, state: Any, data: Any) -> Any:
-            trainable, others, optimizer, metrics = state
+            trainable, non_trainable, optimizer, metrics = state
             if masks := self._annealed():
                 places = {id(variable): i for i, variable in enumerate(self.non_trainable_variables)}
                 counters = [variable is self.optimizer._iterations for variable in self.optimizer.variables]
-                step, others = optimizer[counters.index(True)], list(others)
+                step, non_trainable = optimizer[counters.index(True)], list(non_trainable)
                 for variable, start, end in masks:
-                    others[places[id(variable)]] = self._probability(step, start, end)
-            return super().train_step((trainable, others, optimizer, metrics), data)
+                    non_trainable[places[id(variable)]] = self._probability(step, start, end)
+            return super().train_step((trainable, non_trainable, optimizer, metrics), data)
 
     else:
 

@@ -70,13 +70,13 @@ def query_loss(masks, classes, labels, draw=keras.random.uniform, num_points=125
     target = ops.where(has_mask > 0, ops.cast(target, "int32"), count)
     weight = ops.where(has_mask > 0, 1.0, NO_OBJECT_WEIGHT)
     log_probabilities = ops.log_softmax(classes)
-    of_target = ops.take_along_axis(log_probabilities, ops.expand_dims(target, 2), axis=2)[..., 0]
-    class_loss = -ops.sum(weight * of_target, axis=1) / ops.sum(weight, axis=1)
+    target_probabilities = ops.take_along_axis(log_probabilities, ops.expand_dims(target, 2), axis=2)[..., 0]
+    class_loss = -ops.sum(weight * target_probabilities, axis=1) / ops.sum(weight, axis=1)
 
     # Masks. Each has other points: the image's, moved by a shift of its own around the edges.
     kept = int(IMPORTANT * num_points)
     candidates = draw((batch, OVERSAMPLING * num_points, 2))
-    others = draw((batch, num_points - kept, 2))
+    random_points = draw((batch, num_points - kept, 2))
     shifts = ops.convert_to_tensor(draw((batch, slots.shape[1], 2)))
 
     @ops.custom_gradient
@@ -90,7 +90,7 @@ def query_loss(masks, classes, labels, draw=keras.random.uniform, num_points=125
             drawn = (candidates + shift) % 1.0
             _, index = ops.top_k(-ops.abs(sample(matched, drawn)[..., 0]), kept)
             uncertain = ops.take_along_axis(drawn, ops.expand_dims(ops.cast(index, "int32"), 2), axis=1)
-            points = ops.concatenate([uncertain, (others + shift) % 1.0], axis=1)
+            points = ops.concatenate([uncertain, (random_points + shift) % 1.0], axis=1)
             logits = sample(matched, points)[..., 0]
             value, slope = _compared(logits, *_targets(labels, points, number, count))
             is_present = ops.cast(slot < total, "float32")

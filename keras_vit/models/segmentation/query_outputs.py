@@ -40,19 +40,23 @@ def query_outputs(model, images, value_range=None):
     preprocessing = dataclasses.replace(model.preprocessing, interpolation="bilinear")
     for image in as_list(images, preprocessing.channels):
         pixels = as_pixels(image, preprocessing.channels, value_range)
-        own = pixels.shape[:2]
+        image_size = pixels.shape[:2]
         if is_dynamic(model.image_size):
-            size = [-(-side // patch) * patch for side, patch in zip(own, patch_pixels(model.encoder))]
+            size = [-(-side // patch) * patch for side, patch in zip(image_size, patch_pixels(model.encoder))]
             factor = 1.0
         else:
             size = model.image_size
-            factor = min(side / given for side, given in zip(size, own))
-        inner = [max(round(side * factor), 1) for side in own]
+            factor = min(side / given for side, given in zip(size, image_size))
+        inner = [max(round(side * factor), 1) for side in image_size]
         x = np.asarray(resize(pixels[np.newaxis], inner, preprocessing))
         x = np.pad(x, [(0, 0), *((0, side - given) for side, given in zip(size, inner)), (0, 0)])
         outputs = queries.predict_on_batch(preprocessing.normalize(x))
         outputs = {name: check_finite(np.asarray(values)) for name, values in outputs.items()}
-        yield own, outputs["classes"][0], functools.partial(_masks, outputs["masks"], size, inner, own)
+        yield (
+            image_size,
+            outputs["classes"][0],
+            functools.partial(_masks, outputs["masks"], size, inner, image_size),
+        )
 
 
 def _masks(logits, size, inner, own, numbers):

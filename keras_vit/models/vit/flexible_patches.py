@@ -71,9 +71,9 @@ class FlexiblePatches(ConfiguredModel):
                 return layer(args[0], grid)  # The table is resized to this grid.
             return layer(*args, **kwargs)
 
-        of_images = keras.Model(encoder.input, encoder.output)
-        of_patches = keras.models.clone_model(of_images, patches, lambda layer: layer, call)
-        super().__init__(patches, of_patches.output, name=name)
+        image_encoder = keras.Model(encoder.input, encoder.output)
+        patch_encoder = keras.models.clone_model(image_encoder, patches, lambda layer: layer, call)
+        super().__init__(patches, patch_encoder.output, name=name)
         self.dtype_policy = policy
         self.encoder = encoder
 

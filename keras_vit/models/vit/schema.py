@@ -374,11 +374,13 @@ def with_options(cls):
     OPTIONS.update(new)
     required = dataclasses.MISSING
     DEFAULTS.update({name: field.default for name, field in new.items() if field.default is not required})
-    self, *own = inspect.signature(cls.__init__).parameters.values()
-    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    parameters = [inspect.Parameter(name, kind, default=DEFAULTS.get(name, empty)) for name in options]
-    own = [parameter for parameter in own if parameter.kind is not parameter.VAR_POSITIONAL]
-    cls.__init__.__signature__ = inspect.Signature([self, *parameters, *own])
+    self, *further = inspect.signature(cls.__init__).parameters.values()
+    parameter_kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    parameters = [
+        inspect.Parameter(name, parameter_kind, default=DEFAULTS.get(name, empty)) for name in options
+    ]
+    further = [parameter for parameter in further if parameter.kind is not parameter.VAR_POSITIONAL]
+    cls.__init__.__signature__ = inspect.Signature([self, *parameters, *further])
     if cls.__doc__:  # Python's option -OO removes it
         # Python 3.13 removes the indentation of docstrings, and cleandoc that of earlier ones.
         cls.__doc__ = inspect.cleandoc(cls.__doc__).replace("{options}", describe_options(new))

@@ -133,11 +133,13 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
             # tokens → encoder
             if c.pre_norm:
                 x = norm_layer(c, "pre_norm", dtype)(x)
-            of_blocks = block_positions(c, grid, dtype)
+            positions_of_blocks = block_positions(c, grid, dtype)
             if c.patch_dropout_rate:
                 drop = PatchDropout(c.patch_dropout_rate, num_prefix, dtype=dtype, name="patch_dropout")
-                x, of_blocks = drop(x, of_blocks) if c.rotary else (drop(x), of_blocks)
-            for i, positions in enumerate(of_blocks):
+                x, positions_of_blocks = (
+                    drop(x, positions_of_blocks) if c.rotary else (drop(x), positions_of_blocks)
+                )
+            for i, positions in enumerate(positions_of_blocks):
                 block, block_input = self._encoder_block(c, i, dtype), x
                 x = block(x, positions, bias=bias)
         encoded = [x]  # (b, p + n, d)

@@ -35,8 +35,8 @@ class DepthPictures(ImagePictures):
     def _estimated(self, image, label):
         """The output for a model input, as depth with the scale of its label."""
         output = np.asarray(self.model.predict_on_batch(image[np.newaxis])[0], "float64")
-        kind = self.model.quantity
-        return aligned(output, label, kind) if kind in WITHOUT_SCALE else output
+        quantity = self.model.quantity
+        return aligned(output, label, quantity) if quantity in WITHOUT_SCALE else output
 
     @staticmethod
     def _mean(values):

@@ -56,9 +56,9 @@ class ImagePictures:
 
     def _thumbnail(self, image, label, output, index):
         """A small picture with the prediction, and the truth where it differs."""
-        kind = self.task.label
-        predicted, true = kind.decide(output), kind.format(label, self.names)
-        caption = kind.format(predicted, self.names) + self.task.confidence(output)
+        label_type = self.task.label
+        predicted, true = label_type.decide(output), label_type.format(label, self.names)
+        caption = label_type.format(predicted, self.names) + self.task.confidence(output)
         if not np.array_equal(predicted, label):
             caption += f"; is {true}"
         png = thumbnail(self.model.preprocessing.colors(image))

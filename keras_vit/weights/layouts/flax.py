@@ -43,12 +43,12 @@ def unstacked(arrays, start):
 
 def stacked(arrays, start):
     """The inverse of `unstacked`: `start` ends with "_", before the number of a block."""
-    others, blocks = {}, {}
+    single, blocks = {}, {}
     for key, array in arrays.items():
         if key.startswith(start):
             number, leaf = key.removeprefix(start).split("/", 1)
             blocks.setdefault(leaf, {})[int(number)] = array
         else:
-            others[key] = array
+            single[key] = array
     stacks = {leaf: np.stack([parts[i] for i in sorted(parts)]) for leaf, parts in blocks.items()}
-    return {**others, **{f"{start[:-1]}/{leaf}": stack for leaf, stack in stacks.items()}}
+    return {**single, **{f"{start[:-1]}/{leaf}": stack for leaf, stack in stacks.items()}}

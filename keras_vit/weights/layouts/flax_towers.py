@@ -124,8 +124,8 @@ def _read_bert(arrays):
     if any(len(shape) != 2 or 0 in shape for shape in shapes) or len({width for _, width in shapes}) > 1:
         raise ValueError(f"expected tables of one width in {' and '.join(keys)}; got shapes {shapes}")
     positions, segments = (arrays[key].astype("float32") for key in keys)
-    others = {key: array for key, array in arrays.items() if key != _SEGMENTS}
-    return _BERT.read({**others, _POSITIONS: positions[:_BERT_LENGTH] + segments[0]})
+    unsegmented = {key: array for key, array in arrays.items() if key != _SEGMENTS}
+    return _BERT.read({**unsegmented, _POSITIONS: positions[:_BERT_LENGTH] + segments[0]})
 
 
 def _write_bert(arrays):

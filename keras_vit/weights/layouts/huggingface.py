@@ -59,8 +59,8 @@ class HuggingFace(Layout):
     prefixes = ("", *dict.fromkeys(kind.prefix for kind in TYPES.values() if kind.prefix))
 
     def table_of(self, keys):
-        kind, gated = type_of_keys(keys)
-        return kind.table(gated)
+        model_type, gated = type_of_keys(keys)
+        return model_type.table(gated)
 
     def position_interpolation(self, keys):
         name = type_of_keys(keys)[0].name
@@ -69,8 +69,8 @@ class HuggingFace(Layout):
         return TYPES[name].interpolation
 
     def interpolation_at_call(self, config):
-        kind = written_type(config)
-        return kind.interpolation if kind.any_size else None
+        model_type = written_type(config)
+        return model_type.interpolation if model_type.any_size else None
 
     def pretraining(self, keys):
         kind, _ = type_of_keys(keys)
@@ -79,17 +79,17 @@ class HuggingFace(Layout):
         return pretraining.of_type(kind.name, any("classifier." in key for key in keys))
 
     def skipped_keys(self, keys):
-        kind, _ = type_of_keys(keys)
-        return [key for key in keys if re.fullmatch(kind.others, key)]
+        model_type, _ = type_of_keys(keys)
+        return [key for key in keys if re.fullmatch(model_type.others, key)]
 
     def read(self, arrays):
         """Map the model's arrays, by the file's keys, to our names, in the form of our model."""
-        names, kind = _in_model(arrays), type_of_keys(arrays)[0]
+        names, model_type = _in_model(arrays), type_of_keys(arrays)[0]
         stored = {name: arrays[key] for name, key in names.items()}
         for name in stored:
             if name.endswith("embeddings.patch_embedding.weight"):  # without axes in a SigLIP 2 for any size
                 stored[name] = patch_kernel(name, stored[name])
-        if kind.name == "imagegpt":
+        if model_type.name == "imagegpt":
             stored, names = _from_image_gpt(stored, names)
         mapped = super().read(stored)
         mapped = mapped.with_keys(names)
@@ -99,16 +99,16 @@ class HuggingFace(Layout):
             for by_name in (names, keys):
                 by_name["register_tokens/token"] = by_name.pop("distillation_token/token")
         if keys.get("head/kernel", "").endswith("classifier.weight"):
-            _leave_out(mapped, kind.before_classifier)
+            _leave_out(mapped, model_type.before_classifier)
         if keys.get("head/kernel", "").endswith("visual_projection.weight"):
             names["head/bias"] = np.zeros(names["head/kernel"].shape[-1:], names["head/kernel"].dtype)
             keys["head/bias"] = keys["head/kernel"]
-        for layers in kind.biases:
+        for layers in model_type.biases:
             _add_zero_biases(mapped, layers)
-        if kind.name.startswith(("dinov", "eomt")) and "register_tokens/token" in names:
+        if model_type.name.startswith(("dinov", "eomt")) and "register_tokens/token" in names:
             if not names["register_tokens/token"].size:
                 _leave_out(mapped, ("register_tokens/",))
-            elif not kind.segments:
+            elif not model_type.segments:
                 add_first_position(names)
         return mapped
 
@@ -117,13 +117,13 @@ class HuggingFace(Layout):
             _leave_out(mapped, ("encoder_norm/",))
 
     def adapted(self, arrays, config):
-        kind, arrays = written_type(config), dict(arrays)
-        if kind.name == "clip_vision_model" and not config["norm_after_pooling"]:
+        model_type, arrays = written_type(config), dict(arrays)
+        if model_type.name == "clip_vision_model" and not config["norm_after_pooling"]:
             # The same outputs; of the last tokens transformers normalizes only the pooled one.
             for leaf in ("gamma", "beta"):
                 arrays[f"pooled_norm/{leaf}"] = arrays.pop(f"encoder_norm/{leaf}")
             config = {**config, "norm_after_pooling": True}
-        if kind.name == "dinov2_with_registers":
+        if model_type.name == "dinov2_with_registers":
             table, last = arrays["position_embedding/table"], 1 + config["num_registers"]
             arrays["register_tokens/token"] = arrays["register_tokens/token"] + table[:, 1:last]
             arrays["position_embedding/table"] = np.concatenate([table[:, :1], table[:, last:]], axis=1)
@@ -132,44 +132,44 @@ class HuggingFace(Layout):
 
     def write(self, arrays, config):
         """Map arrays to the file's keys; a register becomes a DeiT's distillation token without a head."""
-        kind, arrays = written_type(config), dict(arrays)
+        model_type, arrays = written_type(config), dict(arrays)
         hidden = (1, 0, config["hidden_size"])
-        if kind.name == "deit" and "register_tokens/token" in arrays:
+        if model_type.name == "deit" and "register_tokens/token" in arrays:
             arrays["distillation_token/token"] = arrays.pop("register_tokens/token")
-        if kind.name == "clip_vision_model":
+        if model_type.name == "clip_vision_model":
             arrays.pop("head/bias", None)
-        if kind.name == "dinov3_vit" or kind.segments:
+        if model_type.name == "dinov3_vit" or model_type.segments:
             arrays.setdefault("register_tokens/token", np.zeros(hidden, "float32"))
         always = ("vision_model.", "transformer.")
-        prefix = kind.prefix if config["num_classes"] or kind.prefix in always else ""
+        prefix = model_type.prefix if config["num_classes"] or model_type.prefix in always else ""
         written = {}
-        for key, array in kind.table(config["gated_mlp"]).write(arrays).items():
+        for key, array in model_type.table(config["gated_mlp"]).write(arrays).items():
             if not self.without_prefix.fullmatch(key):
                 key = prefix + key
             elif key.startswith("classifier") and config["distillation"]:
                 key = "cls_" + key
-            if kind.name == PACKED and key.endswith("embeddings.patch_embedding.weight"):
+            if model_type.name == PACKED and key.endswith("embeddings.patch_embedding.weight"):
                 array = flat_patches(array)
             written[key] = array
-        if kind.name.startswith("dinov"):
+        if model_type.name.startswith("dinov"):
             # transformers' modules have it even if nothing is masked.
-            shape = (1, 1, hidden[-1]) if kind.name == "dinov3_vit" else (1, hidden[-1])
+            shape = (1, 1, hidden[-1]) if model_type.name == "dinov3_vit" else (1, hidden[-1])
             written[prefix + _MASK_TOKEN] = np.zeros(shape, "float32")
-        return _as_image_gpt(written) if kind.name == "imagegpt" else written
+        return _as_image_gpt(written) if model_type.name == "imagegpt" else written
 
     def implied(self, keys, metadata):
-        kind, gated = type_of_keys(keys.values())
-        defaults = huggingface_config.options_of(kind, {})
+        model_type, gated = type_of_keys(keys.values())
+        defaults = huggingface_config.options_of(model_type, {})
         implied = {name: defaults[name] for name in ("norm_epsilon", "rotary") if name in defaults}
-        if kind.images is not None:
-            implied["preprocessing"] = huggingface_config.default_preprocessing(kind)
-        registers = kind.name == "dinov2" and "register_tokens/token" in keys
-        implied["prefix_positions"] = not (registers or kind.segments)
-        if kind.name == "clip_vision_model":  # exists with several activations
+        if model_type.images is not None:
+            implied["preprocessing"] = huggingface_config.default_preprocessing(model_type)
+        registers = model_type.name == "dinov2" and "register_tokens/token" in keys
+        implied["prefix_positions"] = not (registers or model_type.segments)
+        if model_type.name == "clip_vision_model":  # exists with several activations
             implied["pooling"] = "gap" if keys.get("head/kernel", "").startswith("classifier") else "token"
         else:
             implied["activation"] = "silu" if gated else defaults["activation"]
-        if kind.name == "vit" and "class_token/token" not in keys:  # I-JEPA
+        if model_type.name == "vit" and "class_token/token" not in keys:  # I-JEPA
             if "pre_logits/kernel" in keys:
                 raise ValueError(
                     f"{keys['pre_logits/kernel']} would read the first patch, not the pooled vector"
@@ -182,8 +182,10 @@ class HuggingFace(Layout):
 
     def unsupported(self, config):
         height, width = config["patch_size"]
-        kind = written_type(config)
-        reasons = [f"as {kind.name!r}: {reason}" for part in kind.unsupported(config) for reason in part]
+        model_type = written_type(config)
+        reasons = [
+            f"as {model_type.name!r}: {reason}" for part in model_type.unsupported(config) for reason in part
+        ]
         if config["num_layers"] is None:
             reasons.append("num_layers=None")
         if height != width:

@@ -48,26 +48,26 @@ _WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels", "do_color_quantize")
 def read(folder):
     """The options in config.json and preprocessor_config.json, for `Layout.read_config`."""
     config, preprocessor = read_json(folder / CONFIG), folder / PREPROCESSOR
-    kind, model = _described(config)
-    options = options_of(kind, model)
+    model_type, model = _described(config)
+    options = options_of(model_type, model)
     architecture = "".join(config.get("architectures") or ())
     has_classifier = "ForImageClassification" in architecture
-    if learned_from := pretraining.of_type(kind.name, has_classifier):
+    if learned_from := pretraining.of_type(model_type.name, has_classifier):
         options["pretraining"] = learned_from
-    if kind.name == "deit" and architecture:
+    if model_type.name == "deit" and architecture:
         options["distillation"] = architecture.endswith("WithTeacher")
-    if has_classifier or kind.segments:
+    if has_classifier or model_type.segments:
         names = _class_names(config.get("id2label") or {})
-        if names and not kind.segments:
+        if names and not model_type.segments:
             options["num_classes"] = len(names)
         if not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
             options["class_names"] = tuple(names)
     if preprocessor.is_file():
         checked = checked_options(options, CONFIG)
-        preparation = _image_processor(read_json(preprocessor), kind, checked)
+        preparation = _image_processor(read_json(preprocessor), model_type, checked)
         options["preprocessing"] = {**preparation, "antialias": hub_config.antialias(config)}
-    elif kind.images is not None:
-        options["preprocessing"] = default_preprocessing(kind)
+    elif model_type.images is not None:
+        options["preprocessing"] = default_preprocessing(model_type)
     return options
 
 

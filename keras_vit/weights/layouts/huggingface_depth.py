@@ -51,10 +51,12 @@ def _neck_rows():
         ours, theirs = f"fusion_{LEVELS - 1 - i}", f"neck.fusion_stage.layers.{i}"
         rows += conv_rows(f"{ours}/projection", f"{theirs}.projection")
         for unit in (0, 1):
-            of_unit = f"{ours}/unit_{unit}", f"{theirs}.residual_layer{unit + 1}"
+            names_of_unit = f"{ours}/unit_{unit}", f"{theirs}.residual_layer{unit + 1}"
             for j in (0, 1):
-                rows += conv_rows(f"{of_unit[0]}/convolution_{j}", f"{of_unit[1]}.convolution{j + 1}")
-                rows += _norm_rows(f"{of_unit[0]}/norm_{j}", f"{of_unit[1]}.batch_norm{j + 1}")
+                rows += conv_rows(
+                    f"{names_of_unit[0]}/convolution_{j}", f"{names_of_unit[1]}.convolution{j + 1}"
+                )
+                rows += _norm_rows(f"{names_of_unit[0]}/norm_{j}", f"{names_of_unit[1]}.batch_norm{j + 1}")
     return rows
 
 
@@ -268,7 +270,7 @@ class DptForm(ModelForm):
         return {**arrays, **{key: array.astype("float32") for key, array in unused.items()}}
 
     def written_config(self, model, values):
-        own = {key: values.pop(key) for key in ("keras_vit",) if key in values}
+        kept = {key: values.pop(key) for key in ("keras_vit",) if key in values}
         for key in ("id2label", "label2id", "architectures"):
             values.pop(key)
         name, blocks = values.pop("model_type"), model.read_blocks
@@ -292,7 +294,7 @@ class DptForm(ModelForm):
             return {
                 "architectures": ["DepthAnythingForDepthEstimation"],
                 "model_type": _ANYTHING,
-                **own,
+                **kept,
                 "backbone_config": backbone,
                 "patch_size": values["patch_size"],
                 "reassemble_hidden_size": model.encoder.hidden_size,
@@ -304,7 +306,7 @@ class DptForm(ModelForm):
         dpt = {
             "architectures": ["DPTForDepthEstimation"],
             "model_type": "dpt",
-            **own,
+            **kept,
             **options,
             "readout_type": model.readout,
             "use_batch_norm_in_fusion_residual": model.head_norm == "batch",

@@ -111,44 +111,45 @@ class HuggingFaceTowers(TwoTowersForm):
     text_keys = re.compile(r"text_model\..*")
 
     def read(self, checkpoint, others, folder):
-        kind = TWO_TOWERS["clip" if "text_projection.weight" in others else "siglip"]
-        if not kind.projections[0] and "attention_pooling/probe" not in checkpoint.arrays:
+        towers = TWO_TOWERS["clip" if "text_projection.weight" in others else "siglip"]
+        if not towers.projections[0] and "attention_pooling/probe" not in checkpoint.arrays:
             raise ValueError(
                 "expected an image tower with pooling; got vision_use_head=False in config.json: load it "
                 "without its text tower"
             )
-        values, options = _text_options(folder, kind.defaults)
-        options |= {"causal": kind.causal, "pooling": kind.poolings[0]}
-        if kind.causal:
+        values, options = _text_options(folder, towers.defaults)
+        options |= {"causal": towers.causal, "pooling": towers.poolings[0]}
+        if towers.causal:
             end = values["eos_token_id"]
             options |= {"pooling": "argmax"} if end == _LEGACY_EOS else {"eos_id": end}
-        return kind.table.read(others), options
+        return towers.table.read(others), options
 
     def unsupported(self, model, config):
-        tower, kind, image = model.text, TWO_TOWERS[_type_of(model)], written_type(config).name
-        poolings = " or ".join(map(repr, kind.poolings))
+        tower, towers, image = model.text, TWO_TOWERS[_type_of(model)], written_type(config).name
+        poolings = " or ".join(map(repr, towers.poolings))
         projections = (model.image_projection is not None, model.text_projection is not None)
         other_pooling = f"the text tower's pooling={tower.pooling!r} (supported: {poolings})"
         reasons = {
-            f"the text tower's causal={tower.causal}": tower.causal != kind.causal,
-            other_pooling: tower.pooling not in kind.poolings,
-            "other projections than the type's": projections != kind.projections
-            or model.projection_bias != kind.projection_bias,
+            f"the text tower's causal={tower.causal}": tower.causal != towers.causal,
+            other_pooling: tower.pooling not in towers.poolings,
+            "other projections than the type's": projections != towers.projections
+            or model.projection_bias != towers.projection_bias,
             f"eos_id={_LEGACY_EOS}": tower.pooling == "eos" and tower.eos_id == _LEGACY_EOS,
-            f"an image tower of the type {image!r} with a text tower of {kind.model}": image != kind.image,
+            f"an image tower of the type {image!r} with a text tower of {towers.model}": image
+            != towers.image,
         }
         return super().unsupported(model, config) + true_reasons(reasons)
 
     def write(self, model, arrays, others):
-        kind = TWO_TOWERS[_type_of(model)]
+        towers = TWO_TOWERS[_type_of(model)]
         shape = (1,) if model.objective == "sigmoid" else ()
-        written = kind.table.write(others)
+        written = towers.table.write(others)
         numbers = {key: array.reshape(shape) for key, array in written.items() if key.startswith("logit_")}
         return {**arrays, **written, **numbers}
 
     def written_config(self, model, vision):
         name, tower = _type_of(model), model.text
-        own, _ = _apart(vision)
+        kept, _ = _apart(vision)
         options = _written_text_options(tower, f"{name}_text_model")
         config = {"architectures": [TWO_TOWERS[name].model], "model_type": name}
         if name == "clip":
@@ -157,15 +158,15 @@ class HuggingFaceTowers(TwoTowersForm):
                 part["projection_dim"] = model.text_projection
         else:
             options["projection_size"] = model.text_projection
-        return {**config, **own, "text_config": options, "vision_config": vision}
+        return {**config, **kept, "text_config": options, "vision_config": vision}
 
 
 def _apart(vision):
     """Remove what is not of the image tower from its configuration: our own entry, and the architectures."""
     for key in ("id2label", "label2id"):
         vision.pop(key)
-    own = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
-    return own, vision.pop("architectures")
+    kept = {key: vision.pop(key) for key in ("keras_vit",) if key in vision}
+    return kept, vision.pop("architectures")
 
 
 def _text_options(folder, defaults):
@@ -220,9 +221,9 @@ class ViTMAE(DecoderForm):
         super().__init__(blocks, "decoder.", _DECODER_OPTIONS, normalize_targets=False)
 
     def unsupported(self, model, config):
-        kind = written_type(config).name
-        other_type = f"an encoder of the type {kind!r} (supported: 'vit')"
-        return super().unsupported(model, config) + [other_type] * (kind != "vit")
+        towers = written_type(config).name
+        other_type = f"an encoder of the type {towers!r} (supported: 'vit')"
+        return super().unsupported(model, config) + [other_type] * (towers != "vit")
 
     def write(self, model, arrays, others):
         return super().write(model, {f"vit.{key}": array for key, array in arrays.items()}, others)
@@ -284,7 +285,7 @@ class Eomt(ModelForm):
     def adapted(self, model, arrays, config):
         masks = [layer for layer in model.layers if isinstance(layer, QueryAttentionBias)]
         probabilities = [float(layer.probability.numpy()) for layer in masks] or [0.0] * model.query_blocks
-        own = {layer.probability.path for layer in masks}
+        mask_paths = {layer.probability.path for layer in masks}
         upscale = sum(name.endswith("/depthwise/kernel") for name in arrays)
         options = {
             "num_queries": model.num_queries,
@@ -292,7 +293,7 @@ class Eomt(ModelForm):
             "upscale_blocks": upscale,
             "activation": model.get_layer("upscale_0").activation if upscale else model.encoder.activation,
         }
-        arrays = {name: array for name, array in arrays.items() if name not in own}
+        arrays = {name: array for name, array in arrays.items() if name not in mask_paths}
         arrays[MASK_PROBABILITIES] = np.array(probabilities, "float32")
         return arrays, {**config, "segmentation": HeadOptions(options)}
 
@@ -320,9 +321,9 @@ class OwlViT(WordDetectorForm):
         head = {**self.head, "query_size": model.text.hidden_size}
         resize = config["preprocessing"]["resize"]
         known = ("squash", "pad") if model.objectness else ("squash",)
-        other = f"preprocessing with resize={resize!r} (supported: {' or '.join(map(repr, known))})"
+        reason = f"preprocessing with resize={resize!r} (supported: {' or '.join(map(repr, known))})"
         return [
-            *true_reasons({other: resize not in known}),
+            *true_reasons({reason: resize not in known}),
             *other_values(vars(model), head),
             *unsupported_text(model.text, {**NOT_BERT, **_OWL_TEXT}),
         ]
@@ -334,11 +335,11 @@ class OwlViT(WordDetectorForm):
 
     def written_config(self, model, vision):
         name = _owl_type(model)
-        own, architectures = _apart(vision)
+        kept, architectures = _apart(vision)
         return {
             "architectures": architectures,
             "model_type": name,
-            **own,
+            **kept,
             "projection_dim": model.query_size,
             "text_config": _written_text_options(model.text, f"{name}_text_model"),
             "vision_config": vision,

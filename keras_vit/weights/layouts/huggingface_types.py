@@ -384,10 +384,10 @@ def _of_dinov2_with_registers(config):
 
 def _of_dinov3(config):
     rotary = config["rotary"]
-    kind = rotary and {**rotary, "base": None}
+    options = rotary and {**rotary, "base": None}
     expected = {**rotary_options("dinov3"), "base": None}
     return {
-        f"rotary={rotary!r} (supported: kind 'dinov3')": kind != expected,
+        f"rotary={rotary!r} (supported: kind 'dinov3')": options != expected,
         "layer_scale=None": config["layer_scale"] is None,
         "a head": bool(config["num_classes"]),
     }

@@ -113,11 +113,15 @@ class OpenClipTowers(TwoTowersForm):
         }
         return super().unsupported(model, config) + true_reasons(reasons)
 
-    def write(self, model, arrays, others):
+    def write(self, model, arrays, text_arrays):
         native = model.image.pooling == "token"
-        others = {re.sub("^image_projection/", "head/", name): array for name, array in others.items()}
+        text_arrays = {
+            re.sub("^image_projection/", "head/", name): array for name, array in text_arrays.items()
+        }
         head = [Row("head/kernel", "visual.proj")] if native else _PROJECTION
-        written = Table([*_TEXT, *(_LINEAR if model.projection_bias else _PARAMETER), *head]).write(others)
+        written = Table([*_TEXT, *(_LINEAR if model.projection_bias else _PARAMETER), *head]).write(
+            text_arrays
+        )
         for key in [key for key in written if not key.startswith("visual.")]:
             array = written.pop(key)
             if key.startswith("logit_"):

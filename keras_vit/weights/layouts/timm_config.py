@@ -103,8 +103,8 @@ def options_of(config):
     details = {**config.get("pretrained_cfg", {}), **config}
     pooling = config.get("global_pool")
     if pooling is None and _EVA.search(name):
-        others = [pooling for pattern, pooling in _EVA_POOLINGS if re.search(pattern, name)]
-        pooling = arguments.get("global_pool", others[0] if others else "avg")
+        poolings = [pooling for pattern, pooling in _EVA_POOLINGS if re.search(pattern, name)]
+        pooling = arguments.get("global_pool", poolings[0] if poolings else "avg")
     prefix = arguments.get("pool_include_prefix") and pooling != "map"
     if pooling not in (None, "", *_POOLINGS) or prefix:
         raise ValueError(
@@ -183,17 +183,17 @@ def _rotary(arguments):
     """The option `rotary` for the arguments of timm's `Eva`."""
     if not arguments.get("use_rot_pos_emb"):
         return None
-    kind = _ROTARY_KINDS.get(arguments.get("rope_type", "cat"))
-    axial, is_half = kind == "axial", kind == "dinov3"
+    rotary_kind = _ROTARY_KINDS.get(arguments.get("rope_type", "cat"))
+    axial, is_half = rotary_kind == "axial", rotary_kind == "dinov3"
     offset = arguments.get("rope_grid_offset", 0)
-    if kind is None or arguments.get("rope_rotate_half", False) != is_half or (is_half and offset):
+    if rotary_kind is None or arguments.get("rope_rotate_half", False) != is_half or (is_half and offset):
         raise ValueError(
             f"{CONFIG} describes rotary positions that VisionTransformer does not have: "
             f"{ {key: value for key, value in arguments.items() if key.startswith('rope_')} }"
         )
     return rotary_options(
         {
-            "kind": kind,
+            "kind": rotary_kind,
             "base": arguments.get("rope_temperature", 10_000),
             "order": {"ij": "yx", "xy": "xy"}[arguments.get("rope_grid_indexing", "ij")],
             "reference_grid": arguments.get("ref_feat_shape") if axial else None,
@@ -293,14 +293,14 @@ def written(config):
     pooling = {ours: theirs for theirs, ours in _POOLINGS.items()}.get(config["pooling"], "")
     preprocessing = config["preprocessing"]
     eva = is_eva(config)
-    own = _EVA_ARGUMENTS if eva else _VIT_ARGUMENTS
+    arguments_of_class = _EVA_ARGUMENTS if eva else _VIT_ARGUMENTS
     values = {
         "architecture": _builder(config),
         "num_classes": classes,
         "num_features": hidden_size,
         "global_pool": pooling,
         "model_args": {
-            **{theirs: config[ours] for theirs, ours in {**_ARGUMENTS, **own}.items()},
+            **{theirs: config[ours] for theirs, ours in {**_ARGUMENTS, **arguments_of_class}.items()},
             "img_size": size,
             "global_pool": pooling,
             "mlp_ratio": ratio(config["mlp_dim"], hidden_size),
