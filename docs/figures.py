@@ -1,12 +1,10 @@
 """Plots the manual's figures into docs/images: `make docs-figures`.
 
-They show runs of quickstart's model on the digits and of the recipe `digits_scenes`, which take about six
-minutes and are kept in runs/figures and runs/figures_scenes for the next time. The screenshots need Chromium,
-those of the web page playwright, too.
+They show a run of quickstart's model on the digits, which is kept in runs/figures for the next time. The
+screenshots need Chromium, that of the web page playwright, too.
 """
 
 import contextlib
-import io
 import json
 import pathlib
 import shutil
@@ -24,27 +22,21 @@ from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.folder import export_folder
 from keras_vit.inspection import figures
-from keras_vit.inspection.class_map_figures import segmentation_figure
 from keras_vit.reports.run_report import REPORT, write_run_report
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
 from keras_vit.training.run_config import RunConfig
 
 FOLDER = pathlib.Path(__file__).parent / "images"
-RUN, SCENES = pathlib.Path("runs/figures"), pathlib.Path("runs/figures_scenes")
+RUN = pathlib.Path("runs/figures")
 PRECISIONS = ("float32", "float16", "dynamic_int8", "int8", "full_int8")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 COLUMNS = 6  # images of the rollout
-PHONE = (390, 960)  # pixels of its page
 FIVE = [(0.7, 0.16), (0.36, 0.16), (0.33, 0.46), (0.45, 0.41), (0.6, 0.44), (0.69, 0.54), (0.7, 0.68)]
 FIVE += [(0.63, 0.8), (0.5, 0.86), (0.37, 0.83), (0.3, 0.75)]  # a stroke, in fractions of the drawing field
 
 
 def main():
-    recipe = RECIPES["digits_scenes"]
-    scenes, _ = train(RunConfig("digits_scenes", recipe, model=recipe.model), SCENES)
-    samples = load_dataset("digits_scenes", recipe.seed, task="segmentation").split("test")
-    save(segmented_figure(open_live(scenes.path), samples), FOLDER / "segmented.png")
     config = RunConfig("digits", RECIPES["digits"], model=MODEL)
     workdir, record = train(config, RUN)
     if not (workdir.path / REPORT).exists():
@@ -63,7 +55,6 @@ def main():
         export_folder(model, page, ("web",), dataset=digits, images=512, **given)
     if screenshot(workdir.path / REPORT, FOLDER / "report.png"):
         drawn_on(page / "web" / "index.html", FOLDER / "page.png")
-        drawn_on(page / "web" / "index.html", FOLDER / "phone.png", PHONE)
     else:
         print(f"The screenshots are unchanged: none of {', '.join(BROWSERS)} is installed")
 
@@ -85,42 +76,12 @@ def plot_figures(model, samples, workdir, found):
     distances = inspection.attention_distance(model, images)
     similarity, shown = inspection.position_similarity(model), slice(COLUMNS)
     return {
-        "classified": classified_figure(model, samples.images[first[3]]),
         "rollout": figures.attention_overlay(colors[shown], maps[shown], names[shown], "Attention rollout"),
         "distances": figures.distance_figure(distances, "Mean attention distance of each head"),
         "positions": figures.position_figure(similarity, "Cosine similarity of the position embeddings"),
         "curves": figures.learning_curves(workdir.metrics(), "Digits, from scratch", workdir.steps()),
         "formats": formats_figure(found),
     }
-
-
-def classified_figure(model, image, top=5):
-    """An image file, and the probabilities of its most probable classes."""
-    names, probabilities = zip(*model.classify(image, top=top)[0])
-    figure = Figure(figsize=(4.4, 4), layout="constrained")
-    shown, bars = figure.subplots(2, 1, height_ratios=(3, 2))
-    shown.imshow(_pixels(image), interpolation="nearest")
-    shown.axis("off")
-    drawn = bars.barh([*map(str, names)], probabilities, color=figures.BLUE)
-    bars.bar_label(drawn, fmt="{:.1%}", padding=3)
-    bars.invert_yaxis()
-    bars.spines[["top", "right", "bottom"]].set_visible(False)
-    bars.set(xlim=(0, 1.15), xticks=[])
-    return figure
-
-
-def segmented_figure(model, samples, count=3):
-    """The images of a split that have the most classes, and the predicted classes over them."""
-    found = [len(np.unique(_pixels(mask))) for mask in samples.masks]
-    images = [samples.images[i] for i in np.argsort(found, kind="stable")[::-1][:count]]
-    maps = model.segment(images)
-    return segmentation_figure([*map(_pixels, images)], maps, None, [""] * count, model.class_names, "")
-
-
-def _pixels(file):
-    """The pixels of an encoded image, (height, width, 3) in [0, 1]."""
-    with Image.open(io.BytesIO(file)) as image:
-        return np.asarray(image.convert("RGB")) / 255
 
 
 def formats_figure(found):

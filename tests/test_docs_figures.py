@@ -29,7 +29,7 @@ def test_the_command_plots_each_figure_but_the_screenshots(figures, tmp_path):
     found = {"images": 355, "formats": {"saved_model": {"bytes": 2048, "max_logit_difference": 1e-6}}}
     samples = load_dataset("digits").split("test").take(range(30))
     drawn = figures.plot_figures(small(num_classes=10), samples, workdir, found)
-    assert {*drawn, "segmented", "report", "page", "phone"} | PHOTOGRAPHS == {*IMAGES}
+    assert {*drawn, "report", "page"} | PHOTOGRAPHS == {*IMAGES}
     figures.save(drawn["formats"], tmp_path / "formats.png")
     with Image.open(tmp_path / "formats.png") as image:
         assert (image.format, image.mode) == ("PNG", "RGB")
