@@ -43,17 +43,6 @@ def test_a_classifier_is_made_of_a_segmenters_encoder(files):
     assert model.num_classes == 3 and model.class_names is None
 
 
-def test_the_arguments_of_version_0_1_are_kinds(files):
-    for old, kind, name in (
-        ({"text_tower": True}, "image_text", "image_text"),
-        ({"text_tower": "auto"}, "stored", "image_text"),
-        ({"pretrainer": True}, "pretrainer", "pretrainer"),
-    ):
-        with pytest.warns(DeprecationWarning, match=f"is deprecated; use kind='{kind}'"):
-            model = from_pretrained(files / f"{name}.keras", **old)
-        assert model.kind == name
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
