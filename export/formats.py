@@ -287,7 +287,8 @@ def choose_formats(formats, precisions=None):
         if option not in {format.option for format in chosen}:
             own = ", ".join(precisions_of(option))
             raise ValueError(f"the precisions of {option} are {own}; got {', '.join(precisions)}")
-    written = {name for format in chosen for name in (format.precision, *format.holds)}
+    # A SavedModel and a Hub archive, which have no precision, compute in the model's own type.
+    written = {name for format in chosen for name in (format.precision or "float32", *format.holds)}
     if missing := [name for name in precisions or () if name not in written]:
         raise ValueError(
             f"expected precisions of {', '.join(formats)}; got {', '.join(missing)}, which none of them has"

@@ -358,6 +358,7 @@ VERBS = {
     "attention_rollout": (inspected("attention_rollout", inputs_of), INSPECTED),
     "attention_scores": (inspected("attention_scores", inputs_of), INSPECTED),
     "attention_distance": (inspected("attention_distance", inputs_of), INSPECTED),
+    "patch_norms": (inspected("patch_norms", inputs_of), INSPECTED),
     "patch_similarity": (inspected("patch_similarity", inputs_of), VITS & UNPACKED),
     "filter_components": (inspected("filter_components"), VITS - {"palette"}),
     "position_similarity": (inspected("position_similarity"), VITS - {"patches"}),

@@ -95,8 +95,13 @@ def hidden(samples):
         (2, Unread, "single_label", "labels up to 2, but the model has 2 classes"),
         (3, hidden, "single_label", "label -1: this split's labels are unknown"),
         (3, lambda samples: Samples((), ()), "single_label", "expected at least one sample"),
-        (3, lambda samples: samples, "multi_label", r"labels of shape \(\) .* of the task 'single_label'"),
-        (2, lambda samples: rows(samples, 3), "regression", r"labels of 2 numbers, .* of shape \(3,\)"),
+        (
+            3,
+            lambda samples: samples,
+            "multi_label",
+            r"labels of 3 numbers, .* the shape \(\) .* the task 'single_label'",
+        ),
+        (2, lambda samples: rows(samples, 3), "regression", r"labels of 2 numbers, .* the shape \(3,\)"),
         (3, lambda samples: rows(samples, 3), "single_label", "expected a class index per sample"),
     ],
 )

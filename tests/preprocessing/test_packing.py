@@ -70,5 +70,5 @@ def test_other_options_are_refused(options, message):
 
 def test_tensors_are_refused():
     pack = Preprocessing(None, **PACKING)
-    with pytest.raises(ValueError, match="packed from arrays and files, not from tensors"):
+    with pytest.raises(ValueError, match="expected arrays or files of images to pack; got a tensor"):
         pack(keras.ops.zeros((1, 16, 16, 3)))

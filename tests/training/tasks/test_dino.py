@@ -109,10 +109,10 @@ def test_the_report_says_whose_attention_it_shows(pooling, words, config):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"mixup": 0.2}, "got mixup, task"),
-        ({"freeze": "encoder_block_0"}, "got freeze, task"),
-        ({"ema": 0.9}, "got ema"),
-        ({"crop_area": None}, "and crop_area None"),
+        ({"mixup": 0.2}, "got .* and mixup"),
+        ({"freeze": "encoder_block_0"}, "got .* and freeze"),
+        ({"ema": 0.9}, "got .* and ema"),
+        ({"crop_area": None}, "got .* crop_area None"),
         ({"task": "multi_label"}, "task 'multi_label'"),
     ],
 )
