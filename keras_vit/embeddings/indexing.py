@@ -99,6 +99,8 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
 def vectors_of(table):
     """The vectors of a table of images that could be read, float32 (images, size)."""
     column = table[VECTOR].combine_chunks()
+    if column.null_count:
+        raise ValueError(f"expected a vector of each image that was read; {column.null_count} have none")
     return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1).astype("float32")
 
 

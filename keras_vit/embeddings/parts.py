@@ -136,7 +136,7 @@ def is_written(folder, plan, part):
     """Whether a part exists.
 
     Raises:
-        ValueError: if it is damaged, another part, or of another plan.
+        ValueError: if it is damaged, another part or of another plan, or lacks rows or vectors of the plan.
     """
     path = pathlib.Path(folder).expanduser() / plan.name(part)
     if not path.exists():
@@ -146,7 +146,30 @@ def is_written(folder, plan, part):
         raise ValueError(f"{os.fspath(path)!r} is of another plan; remove it")
     if metadata.get("part") != part:
         raise ValueError(f"{os.fspath(path)!r} holds part {metadata.get('part')}; remove it")
+    stored = pyarrow.parquet.read_metadata(path)
+    rows = sum(stop - first for _, first, stop in plan.ranges(part))
+    if stored.num_rows != rows:
+        raise ValueError(
+            f"{os.fspath(path)!r} is damaged: expected {rows} rows; got {stored.num_rows}; remove it"
+        )
+    schema = stored.schema.to_arrow_schema()
+    for name in plan.outputs:
+        column = COLUMN.get(name, name)
+        arrow_type = schema.field(column).type if column in schema.names else "none"
+        if not _holds_vectors(arrow_type, plan.dtype, name == CAPTIONS):
+            raise ValueError(
+                f"{os.fspath(path)!r} is damaged: expected {plan.dtype} vectors of one length in the column "
+                f"{column!r}; got {arrow_type}; remove it"
+            )
     return True
+
+
+def _holds_vectors(arrow_type, dtype, several):
+    """Whether an Arrow type is of vectors of one length, or of several of them."""
+    if several:
+        arrow_type = getattr(arrow_type, "value_type", None)
+    number = pyarrow.type_for_alias(dtype)
+    return isinstance(arrow_type, pyarrow.FixedSizeListType) and arrow_type.value_type == number
 
 
 def read_embeddings(folder: Path, columns: Sequence[str] | None = None) -> pyarrow.Table:

@@ -129,6 +129,8 @@ def read_plan(folder):
         raise ValueError(f"{os.fspath(folder)!r} holds no {FILE}; make it with keras-vit embed")
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(fields, dict):
+            raise ValueError(f"expected a JSON object; got {type(fields).__name__}")
         if fields.pop("format") != FORMAT:
             raise ValueError(f"expected the format {FORMAT!r}")
         return Plan(**{**fields, "outputs": tuple(fields["outputs"])})

@@ -71,8 +71,9 @@ def _matching(table, condition):
             return is_match & column.is_valid().to_numpy()
         is_match = compare_texts(column, value)
     except ValueError as error:  # which ArrowInvalid is
-        expected = "a regular expression" if operator == "~" else "a number"
-        raise ValueError(f"expected {expected} in {condition!r}: {one_line(error)}") from None
+        if operator == "~":
+            raise ValueError(f"expected a regular expression in {condition!r}: {one_line(error)}") from None
+        raise ValueError(f"expected a number in {condition!r}; got {value!r}") from None
     return np.asarray(compute.fill_null(is_match, pyarrow.scalar(False)))
 
 

@@ -373,6 +373,8 @@ def open_index(folder: Path, check: bool = False) -> ImageIndex:
 
 def _open(path, check):
     manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{MANIFEST} holds a {type(manifest).__name__}; expected an object")
     if manifest.get("format") != FORMAT:
         raise ValueError(f"its format is {manifest.get('format')!r}; expected {FORMAT!r}: make it again")
     if manifest.pop("sha256", None) != _sha256(manifest):

@@ -9,6 +9,8 @@ import sys
 import time
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from made.disks import largest_file
 from made.folders import BROKEN, write_classes
@@ -213,6 +215,31 @@ def test_a_part_that_is_a_copy_of_another_is_refused(model, folder, tmp_path):
     shutil.copy(out / "part-00000-of-00003.parquet", out / "part-00001-of-00003.parquet")
     for read in (parts.read_embeddings, lambda out: embed(begun(model, folder, out))):
         with pytest.raises(ValueError, match="part-00001-of-00003.parquet' holds part 0; remove it"):
+            read(out)
+
+
+REWRITTEN = {
+    "fewer rows": (lambda table: table.slice(1), "expected 7 rows; got 6; remove it"),
+    "no vectors": (lambda table: table.drop_columns(["embedding"]), "the column 'embedding'; got none"),
+    "lists": (
+        lambda table: table.set_column(
+            table.schema.get_field_index("embedding"),
+            "embedding",
+            table["embedding"].cast(pyarrow.list_(pyarrow.float16())),
+        ),
+        r"expected float16 vectors of one length in .*; got list<",
+    ),
+}
+
+
+@pytest.mark.parametrize("change, message", REWRITTEN.values(), ids=REWRITTEN)
+def test_a_part_that_another_program_has_rewritten_is_refused(change, message, model, folder, tmp_path):
+    out = tmp_path / "out"
+    embed(begun(model, folder, out))
+    path = out / "part-00001-of-00003.parquet"
+    pyarrow.parquet.write_table(change(pyarrow.parquet.read_table(path)), path)
+    for read in (parts.read_embeddings, lambda out: embed(begun(model, folder, out))):
+        with pytest.raises(ValueError, match=f"part-00001-of-00003.parquet' is damaged: .*{message}"):
             read(out)
 
 
