@@ -661,7 +661,8 @@ def test_the_command_line_does_with_an_export_what_it_does_with_the_model(kind, 
     exported = exported_file(kind, option, tmp_path)
     commands = [["predict", files / "image.png", *options] for options in PREDICT_OPTIONS]
     commands.append(["evaluate", "--dataset", "digits_scenes" if model_of(kind).task else "digits"])
-    is_same = option != "web" and (option != "tflite" or kind not in OPEN_SIZE)
+    # A LiteRT file holds the classes of pixels, which are resized to the masks in another way than logits.
+    is_same = option != "web" and (option != "tflite" or kind not in {*OPEN_SIZE, "segmenter"})
     bound = is_same and (0.1 if kind == "quantized" else 1e-3)  # Activations of exports are not quantized.
     for arguments in commands:
         assert_same_command(files / f"{kind}.keras", exported, tmp_path, arguments, bound)
