@@ -51,6 +51,17 @@ def check_calibration(precision, calibration):
         )
 
 
+def cosines(live, outputs):
+    """The cosine between the live model's and an export's output of each image; 0 where one has no length.
+
+    >>> cosines(np.array([[3.0, 0.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]])).round(6).tolist()
+    [0.8, 0.0]
+    """
+    live, outputs = (np.reshape(rows, (len(rows), -1)) for rows in (live, outputs))
+    lengths = np.linalg.norm(live, axis=1) * np.linalg.norm(outputs, axis=1)
+    return np.sum(live * outputs, axis=1) / np.maximum(lengths, 1e-12)
+
+
 def check_finite(outputs, runtime):
     """Raise ValueError unless all outputs of a converted model, arrays by name, are finite.
 

@@ -254,7 +254,7 @@ def convert(serve, spec, model, precision, integer_io=None, samples=None, in_flo
     try:
         content = converter.convert()
         if precision in CALIBRATED and is_mixed:
-            names = float_operations.last_operations(content, in_float)
+            names = float_operations.last_operations(content, in_float) if in_float else []
             names += float_operations.all_but_products(content) if precision == "int8" else []
             content = float_operations.quantized(content, names)
         return content

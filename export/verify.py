@@ -116,7 +116,7 @@ def live_reference(model, description, samples=None, count=512, margin=MARGIN):
         description: The `Description` of its exports.
         samples: A split of a `Dataset`, or None.
         count: The maximum number of its images; of class maps as many as their task says.
-        margin: As of `Reference`.
+        margin: As for `Reference`.
 
     Returns:
         Reference.

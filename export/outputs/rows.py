@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_vit.export import tolerance
+from keras_vit.export.checks import cosines
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
@@ -171,10 +172,7 @@ class RowOutputs:
         """
         if self.description.output != "representation":
             return {}
-        live, outputs = (np.reshape(rows, (len(rows), -1)) for rows in (live, outputs))
-        lengths = np.linalg.norm(live, axis=-1) * np.linalg.norm(outputs, axis=-1)
-        cosines = np.sum(live * outputs, axis=-1) / np.maximum(lengths, np.finfo("float32").tiny)
-        return {"cosine": float(np.mean(cosines))}
+        return {"cosine": float(np.mean(cosines(live, outputs)))}
 
     def problem(self, bounds, row, images, live):
         """What is wrong with the outputs of an export, by its `Tolerance`.

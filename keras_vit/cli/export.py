@@ -8,6 +8,7 @@ from keras_vit import names
 from keras_vit.cli import options
 from keras_vit.cli.options import non_negative_int, positive_int
 from keras_vit.cli.report import report, text_table
+from keras_vit.export.tolerance import MARGIN
 from keras_vit.messages import spelled
 
 DEFAULT = ("saved_model", "tflite")  # unless --formats is given
@@ -27,8 +28,8 @@ def add_arguments(add):
         help="split to verify on (default: test); int8 and full_int8 are calibrated on train",
     )
     add("--images", type=positive_int, default=512, help="maximum number of images of it (default: 512)")
-    margin = "logits by which the live model decides what 8 bits have to keep (default: 0.5)"
-    add("--margin", type=float, default=0.5, help=margin)
+    margin = f"logits by which the live model decides what 8 bits have to keep (default: {MARGIN})"
+    add("--margin", type=float, default=MARGIN, help=margin)
     options.on_bad_image(add)
     options.task(add)
     options.labels(add)

@@ -10,6 +10,7 @@ import shutil
 import numpy as np
 
 from keras_vit.embeddings.encoder import filled
+from keras_vit.export.checks import cosines
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.formats import FORMATS, SAVED_MODEL, ExportJob
@@ -101,8 +102,7 @@ class ExportedEncoder:
         (name, *_) = self.shapes
         here = self(inputs)[name]
         there = self.live(normalize_as_exports_do(self.live, inputs))[name]
-        lengths = np.linalg.norm(here, axis=1) * np.linalg.norm(there, axis=1)
-        return np.sum(here * there, axis=1) / np.maximum(lengths, 1e-12)
+        return cosines(there, here)
 
     @functools.cached_property
     def _exported(self):

@@ -123,9 +123,14 @@ def metadata_of(path):
     Raises:
         ValueError: if the file is damaged, or no part.
     """
+    return _footer(path)[1]
+
+
+def _footer(path):
+    """(what Parquet stores at the end of a part, the metadata of the part in it)."""
     try:
-        metadata = pyarrow.parquet.read_schema(path).metadata or {}
-        return json.loads(metadata[METADATA])
+        stored = pyarrow.parquet.read_metadata(path)
+        return stored, json.loads((stored.metadata or {})[METADATA])
     except (OSError, KeyError, ValueError, pyarrow.ArrowException) as error:
         raise ValueError(
             f"{os.fspath(path)!r} is no part of embeddings, or is damaged: {one_line(error)}"
@@ -141,12 +146,11 @@ def is_written(folder, plan, part):
     path = pathlib.Path(folder).expanduser() / plan.name(part)
     if not path.exists():
         return False
-    metadata = metadata_of(path)
+    stored, metadata = _footer(path)
     if metadata.get("plan") != plan.digest:
         raise ValueError(f"{os.fspath(path)!r} is of another plan; remove it")
     if metadata.get("part") != part:
         raise ValueError(f"{os.fspath(path)!r} holds part {metadata.get('part')}; remove it")
-    stored = pyarrow.parquet.read_metadata(path)
     rows = sum(stop - first for _, first, stop in plan.ranges(part))
     if stored.num_rows != rows:
         raise ValueError(

@@ -63,10 +63,8 @@ def write_run_report(config, workdir, record, load=None):
     result = summary(record)
     sentences = [f"{result[0].upper()}{result[1:]}.", f"{title_of(config.dataset)}: {record['data']}."]
     files = {workdir.figures / name: png for name, png in report.figures.items()}
-    for path, content in {
-        **files,
-        workdir.path / REPORT: report.page(run_title(workdir), *sentences),
-    }.items():
+    page = {workdir.path / REPORT: report.page(run_title(workdir), *sentences)}
+    for path, content in {**files, **page}.items():
         path.parent.mkdir(exist_ok=True)
         atomic_write(path, content)
     return [str(path) for path in files]

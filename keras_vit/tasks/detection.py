@@ -144,11 +144,7 @@ def object_rows(model, paths, inputs, found, iou, drawn, write):
             scored = scoring.distinct(scored, iou)
         if write:
             write(path, image, scored if drawn is None else scoring.distinct(scored, drawn))
-        objects = zip(
-            scored.classes.tolist(),
-            scored.scores.tolist(),
-            scored.boxes.tolist(),
-        )
+        objects = zip(scored.classes.tolist(), scored.scores.tolist(), scored.boxes.tolist())
         yield {
             "width": image.shape[1],
             "height": image.shape[0],

@@ -40,7 +40,7 @@ def fit_head(
         labels: Of the model's task: class numbers (samples,), or rows of numbers (samples, classes).
         batch_size: Images per batch.
         loss: "softmax" or "sigmoid", with which single labels are trained.
-        class_weights: As of a `Recipe`.
+        class_weights: As for a `Recipe`.
 
     Raises:
         ValueError: for a model without a head of classes or numbers, or with two, or for other labels.
@@ -107,7 +107,7 @@ def solution(features, labels, num_outputs, task, loss="softmax", class_weights=
         features: float32 (samples, width).
         labels: (samples,), or (samples, num_outputs) for several labels or numbers.
         num_outputs: The size of the layer.
-        task, loss, class_weights: As of a `Recipe`.
+        task, loss, class_weights: As for a `Recipe`.
 
     Returns:
         (kernel float32 (width, num_outputs), bias float32 (num_outputs,)).
