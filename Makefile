@@ -5,6 +5,8 @@ BIN := .venv/bin
 PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
 # All tests run in four parts, since one process of all of them would need 12 GB; PART=2/4 runs the second.
 PART ?= 1/4 2/4 3/4 4/4
+BACKENDS ?= tensorflow jax
+FULL := $(BIN)/python $(PYTEST) --hypothesis-profile=full
 # On JAX the fast tests are the golden files, a run, and a sample of the contract of layers and models; test-full
 # adds layers, models, steps, loading and saving.
 JAX_TESTS := tests/contract/test_contract.py tests/layers/test_xla_form.py tests/training/test_jax_run.py \
@@ -19,7 +21,7 @@ JAX_TESTS_FULL := tests/contract/test_contract.py tests/training/test_jax_run.py
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, plot, export and reload it"
 	@echo "make test         ruff, the fast tests on TensorFlow with coverage, and a sample of them on JAX"
-	@echo "make test-full    all tests, also the slow ones and comparisons with other packages; PART=2/4 runs a quarter"
+	@echo "make test-full    all tests, also the slow ones and comparisons with other packages; PART=2/4 runs a quarter, BACKENDS=jax one backend"
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
 	@echo "make wheels       build the distributions in dist/ and check them"
 	@echo "make docs         fill the options into docs/cli.md, draw the packages, and build the manual into site/"
@@ -66,8 +68,8 @@ test: lint
 
 test-full: .venv/peers lint
 	failed=0; for part in $(PART); do \
-		$(BIN)/python $(PYTEST) --hypothesis-profile=full --part=$$part || failed=1; \
-		KERAS_BACKEND=jax $(BIN)/python $(PYTEST) --hypothesis-profile=full --part=$$part $(JAX_TESTS_FULL) || failed=1; \
+		$(if $(filter tensorflow,$(BACKENDS)),$(FULL) --part=$$part || failed=1;) \
+		$(if $(filter jax,$(BACKENDS)),KERAS_BACKEND=jax $(FULL) --part=$$part $(JAX_TESTS_FULL) || failed=1;) \
 	done; exit $$failed
 
 # Peers that are not installed are skipped; `make .venv/peers` installs them.

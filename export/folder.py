@@ -126,30 +126,18 @@ def export_folder(
     """
     start = time.perf_counter()
     path = pathlib.Path(path).expanduser()
-    chosen, of_towers, towers = choose_formats(formats, precisions), [], None
+    chosen, tower_exports, towers = choose_formats(formats, precisions), [], None
     if isinstance(model, ImageTextModel):
-        of_towers = tower_formats(formats, precisions)
+        tower_exports = tower_formats(formats, precisions)
         towers, model = model, model.vision_transformer()
-    check_exportable(model)
-    is_plain = model.dtype_policy.name == "float32" and "dense_layers" not in model.get_config()
-    is_same = is_plain and backbone(model) is model and not representation
-    # Exports compute in float32, with plain kernels.
-    live = model if is_same else float32_copy(model, representation)
+    live = _float32_model(model, representation)
     task = task_of_model(live, task, dataset.task if dataset else "single_label").name
     description = describe(live, task).with_size(image_size)
-    if dataset and description.labels:
-        check_classes(live, dataset)
-    if dataset and dataset.task != task:
-        raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
+    if dataset:
+        _check_dataset(dataset, live, description, task)
     number(0).check("margin", margin)
-    if integer_io is not None and "tflite_full_int8" not in [format.name for format in chosen]:
-        raise ValueError(
-            f"integer_io is an option of LiteRT's full_int8 only; got {', '.join(f.name for f in chosen)}"
-        )
-    of_page = {"single_file": single_file, "drawing": drawing, "attention": attention}
-    ignored = [name for name, value in of_page.items() if value]
-    if ignored and "web" not in formats:
-        raise ValueError(f"{', '.join(ignored)} need the format 'web'; got {', '.join(formats)}")
+    page_options = {"single_file": single_file, "drawing": drawing, "attention": attention}
+    _check_options(formats, chosen, integer_io, page_options)
     is_calibrated = any(format.is_calibrated for format in chosen)
     job = ExportJob(
         model,
@@ -165,7 +153,7 @@ def export_folder(
         version=version,
         facts=facts or Facts(),
         precisions=precisions and tuple(precisions),
-        **of_page,
+        **page_options,
         towers=towers,
     )
     for format in chosen:
@@ -181,26 +169,14 @@ def export_folder(
             measured = Measurement(live_row["score"], *on, get_task(task).primary_metric_title, size)
             known = dataclasses.replace(known, accuracy=(*known.accuracy, measured))
         job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job), facts=known)
-        rows, failed = {}, {}
-        compared = {"": reference, **(references(towers, reference) if of_towers else {})}
-        written = [*in_order(chosen), *of_towers]
-        for format in Progress(written, "exporting", unit="format"):
-            target = format.target(folder, job)
-            try:
-                row = _export(format, job, target, compared[format.part])
-            except ValueError as error:
-                failed[format.name] = f"the {format.name} export is discarded: {error}"
-                if format is SAVED_MODEL:  # All others are made of it.
-                    raise ValueError(failed[format.name]) from None
-                _remove(target, format)
-            else:
-                rows[format.name] = {"path": str(path / target.relative_to(folder)), **row}
+        compared = {"": reference, **(references(towers, reference) if tower_exports else {})}
+        rows, failed = _export_all([*in_order(chosen), *tower_exports], job, folder, compared)
         if SAVED_MODEL not in chosen:
             shutil.rmtree(job.saved_model.parent)
             del rows[SAVED_MODEL.name]
         if not rows:
             raise ValueError("; ".join(failed.values()))
-        for name, content in text_files(towers).items() if of_towers else ():
+        for name, content in text_files(towers).items() if tower_exports else ():
             (folder / "text" / name).write_bytes(content)
         installed = {d.name: d.version for d in distributions() if d.name in VERSIONS_OF}
         report = {
@@ -209,13 +185,60 @@ def export_folder(
             "judged": get_task(task).primary_metric,
             "margin": margin,
             "live": live_row,
-            "formats": rows,
+            "formats": {name: {"path": str(path / file), **row} for name, (file, row) in rows.items()},
             "failed": failed,
             "versions": {"keras_vit": description.version, **installed},
             "seconds": time.perf_counter() - start,
         }
         (folder / "verification.json").write_text(json.dumps(report, indent=2, allow_nan=False) + "\n")
     return report
+
+
+def _float32_model(model, representation):
+    """The model that exports compute, in float32 and with plain kernels; the model itself if it is one."""
+    check_exportable(model)
+    is_plain = model.dtype_policy.name == "float32" and "dense_layers" not in model.get_config()
+    is_same = is_plain and backbone(model) is model and not representation
+    return model if is_same else float32_copy(model, representation)
+
+
+def _check_dataset(dataset, model, description, task):
+    if description.labels:
+        check_classes(model, dataset)
+    if dataset.task != task:
+        raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
+
+
+def _check_options(formats, chosen, integer_io, of_page):
+    """Raise a ValueError for options of formats that are not written."""
+    names = [format.name for format in chosen]
+    if integer_io is not None and "tflite_full_int8" not in names:
+        raise ValueError(f"integer_io is an option of LiteRT's full_int8 only; got {', '.join(names)}")
+    ignored = [name for name, value in of_page.items() if value]
+    if ignored and "web" not in formats:
+        raise ValueError(f"{', '.join(ignored)} need the format 'web'; got {', '.join(formats)}")
+
+
+def _export_all(formats, job, folder, references):
+    """Write formats and compare them with the live model.
+
+    Returns:
+        dict from the names of formats to (path within the folder, row), and one to the reasons for those that
+        are not written.
+    """
+    rows, failed = {}, {}
+    for format in Progress(formats, "exporting", unit="format"):
+        target = format.target(folder, job)
+        try:
+            row = _export(format, job, target, references[format.part])
+        except ValueError as error:
+            failed[format.name] = f"the {format.name} export is discarded: {error}"
+            if format is SAVED_MODEL:  # All others are made of it.
+                raise ValueError(failed[format.name]) from None
+            _remove(target, format)
+        else:
+            rows[format.name] = target.relative_to(folder), row
+    return rows, failed
 
 
 def calibration_images(dataset, description):

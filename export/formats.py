@@ -12,7 +12,6 @@ Of several precisions, the first two also take `precision`. A module is imported
 """
 
 import dataclasses
-import importlib
 import os
 import pathlib
 import re
@@ -21,6 +20,7 @@ from typing import Any
 
 from keras_vit.export.checks import CALIBRATED
 from keras_vit.export.tolerance import Tolerance
+from keras_vit.lazy import LazyModule
 from keras_vit.rules import one_of
 
 ARCHIVES = (".tar.gz", ".tgz")
@@ -123,45 +123,55 @@ class Format:
 
 
 def _functions(module, opener, checks=True, write="write_job", **options):
-    """The fields of a `Format` that are functions of a module, which is imported when one is called."""
+    """The fields of a `Format` that are functions of a `LazyModule`, which is imported when one is called."""
 
     def imported(name, **options):
-        def call(*args):
-            return getattr(importlib.import_module(f"keras_vit.export.{module}"), name)(*args, **options)
-
-        return call
+        return lambda *args: getattr(module, name)(*args, **options)
 
     check = {"check": imported("check_job", **options)} if checks else {}
     return {"write": imported(write, **options), "open": imported(opener), **check}
+
+
+_TFLITE = LazyModule("keras_vit.export.tflite")
+_ONNX = LazyModule("keras_vit.export.onnx")
+_OPENVINO = LazyModule("keras_vit.export.openvino")
+_SAVED_MODEL = LazyModule("keras_vit.export.saved_model")
+_HUB = LazyModule("keras_vit.export.hub")
+_WEB = LazyModule("keras_vit.export.web")
+_TOWERS = LazyModule("keras_vit.export.towers")
 
 
 def _litert(precision, tolerance, is_default=True):
     delegates = {"XNNPACK (CPU)": "run", _GPU: "not run; every operation is one that it computes"}
     about = {"suffixes": (".tflite",), "precision": precision, "delegates": delegates}
     about |= {"is_default": is_default}
-    functions = _functions("tflite", "open_tflite", precision=precision)
+    functions = _functions(_TFLITE, "open_tflite", precision=precision)
     return Format("tflite", "model_{precision}.tflite", tolerance, **functions, **about)
 
 
 def _onnx(precision, tolerance):
     about = {"suffixes": (".onnx",), "precision": precision, "is_default": precision == "float32"}
-    functions = _functions("onnx", "open_onnx", precision=precision)
+    functions = _functions(_ONNX, "open_onnx", precision=precision)
     return Format("onnx", "model_{precision}.onnx", tolerance, **functions, **about)
 
 
 def _openvino(precision, tolerance):
     about = {"suffixes": (".xml",), "beside": ".bin", "precision": precision}
     about |= {"is_default": precision == "float32"}
-    functions = _functions("openvino", "open_openvino", precision=precision)
+    functions = _functions(_OPENVINO, "open_openvino", precision=precision)
     return Format("openvino", "openvino/model_{precision}.xml", tolerance, **functions, **about)
 
 
 _EXACT = Tolerance("max_logit_difference", 1e-5, level="exact")
 _HALF = Tolerance("max_logit_difference", 5e-3, level="half")
 _AGREEING = Tolerance("agreement", 0.99)
-_SAVING = _functions("saved_model", "open_saved_model", checks=False)
-_HUB = _functions("hub", "open_archive")
-SAVED_MODEL = Format("saved_model", "saved_model/{version}", _EXACT, **_SAVING, needs_keras=True)
+SAVED_MODEL = Format(
+    "saved_model",
+    "saved_model/{version}",
+    _EXACT,
+    **_functions(_SAVED_MODEL, "open_saved_model", checks=False),
+    needs_keras=True,
+)
 FORMATS = (
     SAVED_MODEL,
     _litert("float32", _EXACT),
@@ -176,12 +186,20 @@ FORMATS = (
     _openvino("float32", _EXACT),
     _openvino("bfloat16", _AGREEING),
     _openvino("int8", _AGREEING),
-    Format("hub", "hub/{name}.tar.gz", _EXACT, **_HUB, suffixes=ARCHIVES, needs_keras=True, repackages=True),
+    Format(
+        "hub",
+        "hub/{name}.tar.gz",
+        _EXACT,
+        **_functions(_HUB, "open_archive"),
+        suffixes=ARCHIVES,
+        needs_keras=True,
+        repackages=True,
+    ),
     Format(
         "web",
         "web",
         _AGREEING,  # that of its smallest precision
-        **_functions("web", "open_web"),
+        **_functions(_WEB, "open_web"),
         page="index.html",
         holds=("dynamic_int8", "float16", "float32"),
         repackages=True,
@@ -194,14 +212,14 @@ FORMATS = (
 
 
 def _towers(part, opener):
-    functions = _functions("towers", opener, checks=False, write="write_towers", part=part)
+    functions = _functions(_TOWERS, opener, checks=False, write="write_towers", part=part)
     return dataclasses.replace(SAVED_MODEL, path=f"{part}/{SAVED_MODEL.path}", **functions, part=part)
 
 
 def _text_litert(precision, tolerance):
     row = _litert(precision, tolerance)
     gpu = "not run; it has no GATHER, which reads the embeddings of tokens"
-    functions = _functions("towers", "open_text", checks=False, write="write_text", precision=precision)
+    functions = _functions(_TOWERS, "open_text", checks=False, write="write_text", precision=precision)
     about = {"path": f"text/{row.path}", "part": "text", "delegates": {**row.delegates, _GPU: gpu}}
     return dataclasses.replace(row, **functions, **about)
 
@@ -285,8 +303,8 @@ def choose_formats(formats, precisions=None):
     chosen = _chosen(FORMATS, formats, precisions)
     for option in dict.fromkeys(formats):
         if option not in {format.option for format in chosen}:
-            own = ", ".join(precisions_of(option))
-            raise ValueError(f"the precisions of {option} are {own}; got {', '.join(precisions)}")
+            available = ", ".join(precisions_of(option))
+            raise ValueError(f"the precisions of {option} are {available}; got {', '.join(precisions)}")
     # A SavedModel and a Hub archive, which have no precision, compute in the model's own type.
     written = {name for format in chosen for name in (format.precision or "float32", *format.holds)}
     if missing := [name for name in precisions or () if name not in written]:

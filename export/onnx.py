@@ -230,11 +230,13 @@ def _in_float(graph, outputs):
     """
     constants = {tensor.name for tensor in graph.initializer}
     products = [node for node in graph.node if node.op_type in PRODUCTS]
-    of_images = {"images"}
+    image_tensors = {"images"}
     for node in graph.node:
-        if node.op_type != "Shape" and not of_images.isdisjoint(node.input):
-            of_images.update(node.output)
-    in_8_bits = [node.name for node in products if node.input[0] in of_images and node.input[1] in constants]
+        if node.op_type != "Shape" and not image_tensors.isdisjoint(node.input):
+            image_tensors.update(node.output)
+    in_8_bits = [
+        node.name for node in products if node.input[0] in image_tensors and node.input[1] in constants
+    ]
     made_by = {name: node for node in graph.node for name in node.output}
     ends = []
     for output in outputs:

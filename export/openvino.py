@@ -167,12 +167,12 @@ def few_shapes(compiled, count=2):
         >>> [model_for(size) for size in (16, 3, 1, 7, 3)], shapes
         ([16, 3, None, None, 3], [16, 3, None])
     """
-    compiled, own = functools.cache(compiled), set()
+    compiled, compiled_shapes = functools.cache(compiled), set()
 
     def model_for(shape):
-        if len(own) < count:
-            own.add(shape)
-        return compiled(shape if shape in own else None)
+        if len(compiled_shapes) < count:
+            compiled_shapes.add(shape)
+        return compiled(shape if shape in compiled_shapes else None)
 
     return model_for
 
@@ -260,16 +260,16 @@ def _all_but_products(model):
     These multiply what depends on the images by a constant kernel; the first one stays in float. Positions of
     images of any size are products, too, but depend on the shape alone.
     """
-    of_images, constants, products, names = set(), set(), [], set()
+    image_tensors, constants, products, names = set(), set(), [], set()
     for node in model.get_ordered_ops():
         name, operation = node.get_friendly_name(), node.get_type_name()
         inputs = [value.get_source_output().get_node().get_friendly_name() for value in node.inputs()]
         names.add(name)
-        if operation == "Parameter" or (operation != "ShapeOf" and not of_images.isdisjoint(inputs)):
-            of_images.add(name)
+        if operation == "Parameter" or (operation != "ShapeOf" and not image_tensors.isdisjoint(inputs)):
+            image_tensors.add(name)
         elif constants.issuperset(inputs):
             constants.add(name)
-        if _is_product(node) and inputs[0] in of_images and inputs[1] in constants:
+        if _is_product(node) and inputs[0] in image_tensors and inputs[1] in constants:
             products.append(name)
     return names - {*products[1:]}
 

@@ -148,10 +148,10 @@ class SavedModelLayer(keras.layers.Layer):
         return keras.tree.map_structure(lambda x: _cast(x, self.compute_dtype), outputs)
 
     def get_config(self) -> dict[str, Any]:
-        own = {"handle": self.handle, "signature": self.signature, "output": self.output_name}
+        options = {"handle": self.handle, "signature": self.signature, "output": self.output_name}
         # Setting `trainable` of a whole model also sets it on layers that have nothing to train.
         trainable = bool(self.trainable_variables) if self.built else self.trainable
-        return {**super().get_config(), **own, "trainable": trainable}
+        return {**super().get_config(), **options, "trainable": trainable}
 
     @classmethod
     def from_config(

@@ -111,5 +111,5 @@ def differ(value, bound, on_average=False):
     >>> differ(0.02, 1e-5)
     'its outputs differ from the live model by 2.0e-02 of the largest; the bound is 1e-05'
     """
-    of = f"of the largest{' on average' if on_average else ''}"
-    return f"its outputs differ from the live model by {value:.1e} {of}; the bound is {bound:.0e}"
+    relation = f"of the largest{' on average' if on_average else ''}"
+    return f"its outputs differ from the live model by {value:.1e} {relation}; the bound is {bound:.0e}"

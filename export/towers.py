@@ -90,15 +90,15 @@ def export_image_text(
         return {"embedding": model.text_encoder(ids, training=False)}
 
     def zero_shot(images, ids):
-        vectors, texts = of_images(images)["embedding"], of_text(ids)["embedding"]
+        vectors, texts = image_function(images)["embedding"], text_function(ids)["embedding"]
         logits = tf.matmul(vectors, texts, transpose_b=True) * tf.exp(factors.scale.value)
         logits = logits if factors.bias is None else logits + factors.bias.value
         return {"logits": logits, "probabilities": activation(logits)}
 
-    of_images = tf.function(encode_images, input_signature=[images], autograph=False)
-    of_text = tf.function(encode_text, input_signature=[ids], autograph=False)
+    image_function = tf.function(encode_images, input_signature=[images], autograph=False)
+    text_function = tf.function(encode_text, input_signature=[ids], autograph=False)
     both = tf.function(zero_shot, input_signature=[images, ids], autograph=False)
-    functions = dict(zip(SIGNATURES, (of_images, of_text, both)))
+    functions = dict(zip(SIGNATURES, (image_function, text_function, both)))
     served = {name: functions[name] for name in SIGNATURES if name in signatures}
     part = model.text_encoder if tuple(signatures) == TEXT else model
     with atomic_path(path, overwrite=False) as temporary:
@@ -224,10 +224,10 @@ def references(model, reference):
         vectors = model.image_encoder.predict_on_batch(normalize_as_exports_do(model, images))
         return model.similarity(np.asarray(vectors), ids)
 
-    of, images = reference.description, reference.images
+    description, images = reference.description, reference.images
     return {
-        "text": Reference(of, ids, None, model.encode_text(ids), model.encode_text),
-        "image_text": Reference(of, images, None, logits(images), logits),
+        "text": Reference(description, ids, None, model.encode_text(ids), model.encode_text),
+        "image_text": Reference(description, images, None, logits(images), logits),
     }
 
 

@@ -41,7 +41,8 @@ def test_pythons_are_those_that_setup_py_allows():
     matrices = []
     for path in WORKFLOWS:
         jobs = yaml.safe_load(path.read_text())["jobs"].values()
-        matrices += [job["strategy"]["matrix"]["python"] for job in jobs if "strategy" in job]
+        strategies = [job["strategy"]["matrix"] for job in jobs if "strategy" in job]
+        matrices += [matrix["python"] for matrix in strategies if "python" in matrix]
     assert matrices and all(matrix == allowed for matrix in matrices)
 
 
@@ -49,7 +50,17 @@ def test_workflows_call_targets_of_the_makefile():
     makefile = (ROOT / "Makefile").read_text()
     targets = {*re.findall(r"^([\w-]+):", makefile, re.MULTILINE)}
     called = {*re.findall(r"make ([\w-]+)", "\n".join(path.read_text() for path in WORKFLOWS))}
-    assert {"test", "quickstart", "docs", "wheels"} <= called <= targets
+    assert {"test", "test-full", "quickstart", "docs", "wheels"} <= called <= targets
+
+
+def test_each_night_runs_all_tests():
+    (text,) = (path.read_text() for path in WORKFLOWS if "schedule" in path.read_text())
+    workflow = yaml.safe_load(text)
+    parts = re.search(r"^PART \?= (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
+    assert workflow["jobs"]["tensorflow"]["strategy"]["matrix"]["part"] == parts
+    commands = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
+    backends = [match[1] for command in commands if (match := re.search(r"BACKENDS=(\w+)", command))]
+    assert sorted(backends) == ["jax", "tensorflow"]
 
 
 def test_pre_commit_runs_the_ruff_of_make_test():

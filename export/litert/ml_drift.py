@@ -44,8 +44,8 @@ def refusals(content):
             continue
         variable = [shapes[index] for index in (*inputs, *operation.outputs) if not constant[index]]
         kernel = shapes[inputs[1]] if name == "CONV_2D" else None
-        own = _reasons(name, operation.builtinOptions, variable, kernel, constant[inputs[0]], batch)
-        reasons |= dict.fromkeys(own)
+        reasons_here = _reasons(name, operation.builtinOptions, variable, kernel, constant[inputs[0]], batch)
+        reasons |= dict.fromkeys(reasons_here)
     return [*reasons]
 
 
@@ -61,10 +61,11 @@ def _reasons(name, options, shapes, kernel, first_is_constant, batch):
             yield f"its tensors have fixed shapes, {got}"
         elif shape[0] != batch:
             yield f"its tensors begin with the batch of {batch}, {got}"
-    if name == "BATCH_MATMUL" and first_is_constant:
-        yield "it multiplies constants from the right only"
-    if name == "BATCH_MATMUL" and len({len(shape) for shape in shapes}) > 1:
-        yield "it multiplies tensors with as many axes as each other"
+    if name == "BATCH_MATMUL":
+        if first_is_constant:
+            yield "it multiplies constants from the right only"
+        if len({*map(len, shapes)}) > 1:
+            yield "it multiplies tensors with as many axes as each other"
     if name == "ARG_MAX" and shapes[0][-1] % 4:
         yield f"its argmax is of channels in fours, not of {shapes[0][-1]}"
     if name == "CONV_2D" and kernel[1:3] == [1, 1] and max(options.strideH, options.strideW) > 1:

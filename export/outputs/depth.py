@@ -116,14 +116,14 @@ class DepthOutputs(MapOutputs):
     @property
     def words(self):
         d = self.description
-        of = {
+        meanings = {
             "metric": f"depth along the optical axis, up to {d.max_depth:g} in the unit of its training data",
             "relative": "depth along the optical axis, up to a factor",
             "disparity": "inverse depth, up to a factor and an addend",
             "values": f"{d.num_classes} values",
         }
         return (
-            f"`{self.name}`: {of[d.quantity]}, for each pixel (batch, height, width, {d.num_classes}). "
+            f"`{self.name}`: {meanings[d.quantity]}, for each pixel (batch, height, width, {d.num_classes}). "
             "The signature `serving_uint8` returns it at the size of the images; `serving_bytes` makes of "
             "encoded images `map_bytes`, PNG files of their sizes with 16 bits, whose numbers times `scales` "
             "plus `offsets` are the values."

@@ -50,13 +50,10 @@ def run(args):
     names = model.class_names or dataset.class_names or None
     predictions = evaluation.predict(model, samples, args.batch_size, task)
     scores = task.scores(predictions) | (evaluation.real_accuracy(predictions, real) if real else {})
-    classes = task.per_class(predictions, names) if args.per_class else None
-
     value, text = _result(args, dataset, scores)
-    if classes:
+    if args.per_class and (classes := task.per_class(predictions, names)):
         value["classes"] = classes
-        cells = [[cell_text(cell) for cell in row.values()] for row in classes]
-        text += f"\n\n{text_table(cells, [*classes[0]])}"
+        text += f"\n\n{_class_table(classes)}"
     if args.confusion:
         value["confusion"] = args.confusion
     try:
@@ -66,6 +63,11 @@ def run(args):
             matrix = task.confusion(predictions)
             rows = task.confusion_names(names or [str(i) for i in range(model.num_classes)])
             _draw(args.confusion, matrix, rows, redact_urls(f"{args.dataset}, {args.split}"))
+
+
+def _class_table(classes):
+    """The scores of classes as text."""
+    return text_table([[*map(cell_text, row.values())] for row in classes], [*classes[0]])
 
 
 def _retrieval(args):

@@ -23,7 +23,7 @@ def add_arguments(add):
     add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the model's)")
     options.patch_size(add)
     add("--block", type=int, help="block of the heads: 0, 1, …, -1 (default: the last, or the probe)")
-    words = "patches whose similar patches are drawn, from 0,0 (default: three on the diagonal)"
+    patch = "patches whose similar patches are drawn, from 0,0 (default: three on the diagonal)"
     add(
         "--patch",
         nargs="+",
@@ -31,7 +31,7 @@ def add_arguments(add):
         default=[],
         type=options.patch,
         metavar="ROW,COLUMN",
-        help=words,
+        help=patch,
     )
     add("--output", required=True, metavar="DIR", help="folder to write")
     options.json(add)
@@ -60,18 +60,55 @@ def run(args):
 
 def _inspect(args, paths):
     """Return the values of result.json, the contents of the files by name, and (path, prediction) as text."""
-    from keras_vit.cli.image_batches import predicted
     from keras_vit.cli.images import names_of
-    from keras_vit.cli.source import finished_run, open_dataset, open_live, open_model, task_of
-    from keras_vit.data.datasets import folder_of, title_of
-    from keras_vit.export.exported_model import ExportedModel
-    from keras_vit.models.backbones import backbone
-    from keras_vit.preprocessing import Preprocessing
+    from keras_vit.cli.source import finished_run
     from keras_vit.reports import run_report
-    from keras_vit.reports.evaluation_summary import add_evaluation, sample_images
-    from keras_vit.reports.model_views import Subject, add_views, seen_gray, whole_inputs
+    from keras_vit.reports.model_views import whole_inputs
     from keras_vit.reports.page import Report
     from keras_vit.reports.run_report import MAX_INSPECTED
+
+    model, task, encoder = _opened(args)
+    has_scores = model.is_classifier or task.label.moves
+    if has_scores:
+        task.check_model(model)
+    elif paths and args.dataset:
+        raise ValueError("the model has no head to evaluate; give --image or --dataset, not both")
+    elif encoder:
+        encoder = _of_any_size(args, encoder)
+    value, report, predictions = {"model": args.model}, Report(), []
+    names, source = names_of(paths), f"{len(paths)} given"
+    inputs, resized = [], "Images are shown as the model receives them."
+    if encoder:
+        inputs, resized = whole_inputs(encoder, paths[:MAX_INSPECTED])
+    elif paths:
+        inputs = [model.preprocessing([path])[0] for path in paths[:MAX_INSPECTED]]
+    if paths and has_scores:
+        predictions = _add_predictions(report, value, model, task, paths, inputs, names)
+    names = names[:MAX_INSPECTED]
+    if args.dataset:
+        images, labeled, source_of_set = _add_dataset(args, report, value, model, task, encoder, not paths)
+        if not paths:
+            names, source = labeled, source_of_set
+            inputs, resized = whole_inputs(encoder, images) if encoder else (images, resized)
+
+    finished = finished_run(args.model)
+    missing = _add_views(args, report, value, encoder, inputs, names, finished)
+    if finished:
+        run_report.add_curves(report, finished)
+        run_report.add_run(report, finished.config, finished.result)
+    if encoder:
+        run_report.add_configuration(report, encoder)
+    value |= {"inspected": names, "left_out": missing, "figures": [*report.figures]}
+    introduction = f"The figures are of {len(names)} of {source} images. {resized}"
+    text = report.page(f"Inside {run_report.name_of(args.model)}", introduction)
+    return value, {**report.figures, run_report.REPORT: text.encode()}, predictions
+
+
+def _opened(args):
+    """Return the model, its task and its encoder; None for that of an exported file."""
+    from keras_vit.cli.source import open_live, open_model, task_of
+    from keras_vit.export.exported_model import ExportedModel
+    from keras_vit.models.backbones import backbone
     from keras_vit.tasks import get_task
 
     trust = {"trust": args.trust, "sha256": args.sha256}
@@ -86,70 +123,64 @@ def _inspect(args, paths):
     encoder = None if isinstance(model, ExportedModel) else backbone(model)
     if encoder:
         encoder.check_one_size("inspection")
-    has_scores = model.is_classifier or task.label.moves
-    if has_scores:
-        task.check_model(model)
     blocks = encoder.num_layers or 0 if encoder else 0
     if args.block is not None and args.block not in range(-blocks, blocks):
         raise ValueError(f"--block {args.block} is out of range: the model has {blocks} blocks")
-    if paths and args.dataset and not has_scores:
-        raise ValueError("the model has no head to evaluate; give --image or --dataset, not both")
-    value, report, predictions = {"model": args.model}, Report(), []
-    names, source = names_of(paths), f"{len(paths)} given"
-    inputs, resized = [], "Images are shown as the model receives them."
-    if encoder and not has_scores:
-        encoder = _of_any_size(args, encoder, trust)
-    if encoder:
-        inputs, resized = whole_inputs(encoder, paths[:MAX_INSPECTED])
-    elif paths:
-        inputs = [model.preprocessing([path])[0] for path in paths[:MAX_INSPECTED]]
-    if paths and has_scores:
-        value["images"] = [*predicted(task, model, paths, TOP)]
-        report.add("Predictions", _prediction_table(task, model, names, value["images"]))
-        task.draw_predictions(report, model, inputs, names[:MAX_INSPECTED])
-        predictions = [(found["image"], _words(task, model, found, 1)) for found in value["images"]]
-    names = names[:MAX_INSPECTED]
-    if args.dataset:
-        dataset = open_dataset(args, model, task.name)
-        samples, split = dataset.split(args.split), f"{title_of(args.dataset)}, {args.split}"
-        class_names = model.class_names or dataset.class_names
-        if has_scores:
-            value |= {"dataset": args.dataset, "split": args.split}
-            class_names = class_names if len(class_names) == model.num_classes else None
-            data = samples, task.name, split, class_names, args.batch_size, folder_of(args.dataset)
-            value |= add_evaluation(report, model, *data)[0]
-        if not paths:
-            # A backbone resizes the images itself, from pixels in [0, 1] at their own sizes.
-            channels = model.preprocessing.channels
-            unchanged = Preprocessing(None, mean=(0,) * channels, std=(1,) * channels)
-            preprocessing = unchanged if encoder else model.preprocessing
-            given = samples, task.name, class_names, MAX_INSPECTED
-            inputs, names = sample_images(preprocessing, *given)
-            if encoder:
-                inputs, resized = whole_inputs(encoder, inputs)
-            source = f"{len(samples)} of {split}"
+    return model, task, encoder
 
-    arrays, missing, finished = {}, {}, finished_run(args.model)
-    if encoder:
-        patches = tuple(args.patch)
-        gray = bool(finished) and seen_gray(finished.config, encoder, inputs)
-        arrays, missing = add_views(report, Subject(encoder, inputs, names, args.block, patches, gray))
-    if finished:
-        run_report.add_curves(report, finished)
-        run_report.add_run(report, finished.config, finished.result)
-    if encoder:
-        run_report.add_configuration(report, encoder)
+
+def _add_predictions(report, value, model, task, paths, inputs, names):
+    """Add the predictions for images; (path, prediction) as text."""
+    from keras_vit.cli.image_batches import predicted
+
+    value["images"] = [*predicted(task, model, paths, TOP)]
+    report.add("Predictions", _prediction_table(task, model, names, value["images"]))
+    task.draw_predictions(report, model, inputs, names[: len(inputs)])
+    return [(row["image"], _words(task, model, row, 1)) for row in value["images"]]
+
+
+def _add_dataset(args, report, value, model, task, encoder, samples_images):
+    """Add the evaluation on a data set; the images of some samples, their titles, and the number of all."""
+    from keras_vit.cli.source import open_dataset
+    from keras_vit.data.datasets import folder_of, title_of
+    from keras_vit.preprocessing import Preprocessing
+    from keras_vit.reports.evaluation_summary import add_evaluation, sample_images
+    from keras_vit.reports.run_report import MAX_INSPECTED
+
+    dataset = open_dataset(args, model, task.name)
+    samples, split = dataset.split(args.split), f"{title_of(args.dataset)}, {args.split}"
+    class_names = model.class_names or dataset.class_names
+    if model.is_classifier or task.label.moves:
+        value |= {"dataset": args.dataset, "split": args.split}
+        class_names = class_names if len(class_names) == model.num_classes else None
+        data = samples, task.name, split, class_names, args.batch_size, folder_of(args.dataset)
+        value |= add_evaluation(report, model, *data)[0]
+    images, titles = [], []
+    if samples_images:
+        # A backbone resizes the images itself, from pixels in [0, 1] at their own sizes.
+        channels = model.preprocessing.channels
+        unchanged = Preprocessing(None, mean=(0,) * channels, std=(1,) * channels)
+        preprocessing = unchanged if encoder else model.preprocessing
+        images, titles = sample_images(preprocessing, samples, task.name, class_names, MAX_INSPECTED)
+    return images, titles, f"{len(samples)} of {split}"
+
+
+def _add_views(args, report, value, encoder, inputs, names, finished):
+    """Add the figures of the encoder; the reasons for those that are left out by their titles."""
+    from keras_vit.reports.model_views import Subject, add_views, seen_gray
+
+    if not encoder:
+        return {}
+    gray = bool(finished) and seen_gray(finished.config, encoder, inputs)
+    arrays, missing = add_views(report, Subject(encoder, inputs, names, args.block, tuple(args.patch), gray))
     if "distances" in arrays:
         value["mean_attention_distance"] = arrays["distances"].tolist()
     if "filters" in arrays:
         value["explained_variance"] = arrays["filters"][1].tolist()
-    value |= {"inspected": names, "left_out": missing, "figures": [*report.figures]}
-    words = f"The figures are of {len(names)} of {source} images. {resized}"
-    text = report.page(f"Inside {run_report.name_of(args.model)}", words)
-    return value, {**report.figures, run_report.REPORT: text.encode()}, predictions
+    return missing
 
 
-def _of_any_size(args, model, trust):
+def _of_any_size(args, model):
     """Return a model without a head for images of any size, or as it is if it has to have one."""
     from keras_vit.cli.source import open_live
     from keras_vit.models.backbones import backbone
@@ -158,7 +189,9 @@ def _of_any_size(args, model, trust):
     if args.image_size or is_dynamic(model.image_size):
         return model
     try:
-        return backbone(open_live(args.model, DYNAMIC_SIZE, **trust, patch_size=args.patch_size))
+        return backbone(
+            open_live(args.model, DYNAMIC_SIZE, args.trust, args.sha256, patch_size=args.patch_size)
+        )
     except ValueError:  # of relative positions, for example, or pixels
         return model
 

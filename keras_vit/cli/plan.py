@@ -113,22 +113,11 @@ def as_text(found):
     Args:
         found: What `keras_vit.training.plan.plan` returns, with `tried`.
     """
-    s, memory = found["settings"], found["memory"]
-    height, width = s["image_size"]
-    images = s["batch_size"] // s["mesh"]["batch"]
-    mesh = "×".join(str(size) for size in s["mesh"].values())
-    trained = f"{s['num_classes']} classes" if s["objective"] == "classify" else s["objective"]
-    what = [
-        f"{s['model'] or 'the model of the recipe'}, {height}×{width} px, {trained}",
-        f"batch {s['batch_size']} on {found['chips']} chips ({s['strategy']} {mesh}, {images} images each)",
-        f"{s['dtype']}, {s['optimizer']}, remat {'on' if s['remat'] else 'off'}",
-        f"{s['accumulation_steps']} micro-batch{'es' if s['accumulation_steps'] > 1 else ''}",
-    ]
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    blocks = s["extrapolated_from_blocks"]
+    memory, versions = found["memory"], ", ".join(f"{name} {x}" for name, x in found["versions"].items())
+    blocks = found["settings"]["extrapolated_from_blocks"]
     how = f"extrapolated from {' and '.join(map(str, blocks))} blocks" if blocks else "whole program"
     lines = [
-        "; ".join(what),
+        _settings(found["settings"], found["chips"]),
         f"the compiler's estimate ({how}; {versions}); nothing was run",
         text_table([(name, round(size / MIB)) for name, size in memory.items()], ("memory of a chip", "MiB")),
         found["refusal"] or ("it fits" if found["fits"] else "it does not fit"),
@@ -151,10 +140,25 @@ def as_text(found):
             for name, row in [*found["operations"].items()][:LONGEST]
         ]
         lines.append(text_table(rows, (f"longest of {total:,} estimated cycles", "count", "%")))
-    lines += [_trial(each) for each in found["tried"]]
+    lines += map(_trial, found["tried"])
     if found["tried"] and not found["tried"][-1]["fits"]:
         lines.append("no change that was compiled fits: use more chips or smaller batches")
     return "\n\n".join(lines)
+
+
+def _settings(s, chips):
+    """The settings of a plan in a line."""
+    height, width = s["image_size"]
+    images = s["batch_size"] // s["mesh"]["batch"]
+    mesh = "×".join(map(str, s["mesh"].values()))
+    trained = f"{s['num_classes']} classes" if s["objective"] == "classify" else s["objective"]
+    parts = [
+        f"{s['model'] or 'the model of the recipe'}, {height}×{width} px, {trained}",
+        f"batch {s['batch_size']} on {chips} chips ({s['strategy']} {mesh}, {images} images each)",
+        f"{s['dtype']}, {s['optimizer']}, remat {'on' if s['remat'] else 'off'}",
+        f"{s['accumulation_steps']} micro-batch{'es' if s['accumulation_steps'] > 1 else ''}",
+    ]
+    return "; ".join(parts)
 
 
 def _trial(tried):

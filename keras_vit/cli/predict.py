@@ -33,8 +33,8 @@ def add_arguments(add):
     add("--format", default="table", help=f"what to print: {formats} (default: table)")
     add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     suffixes = options.either([f".{suffix}" for suffix in FILES])
-    of_files = f"also write a file, {suffixes} (detection); the same command continues it"
-    add("--output", metavar="FILE", help=of_files)
+    output = f"also write a file, {suffixes} (detection); the same command continues it"
+    add("--output", metavar="FILE", help=output)
     options.on_bad_image(add, options.ON_BAD_FILE)
     maps = "models of pixels: folder to write, of classes with masks as palette PNGs and overlays"
     add("--masks", "--maps", dest="maps", metavar="DIR", help=maps)
@@ -62,22 +62,41 @@ def needs_keras(args):
     """False for an exported file with a runtime of its own."""
     from keras_vit.export.formats import format_of, suffix_of
 
-    others = args.labels, args.prompts, args.maps, args.boxes, args.instances
-    if any(others) or not (suffix_of(args.model) or os.path.isdir(args.model)):
+    keras_options = args.labels, args.prompts, args.maps, args.boxes, args.instances
+    if any(keras_options) or not (suffix_of(args.model) or os.path.isdir(args.model)):
         return True
     return format_of(args.model).needs_keras
 
 
 def run(args):
-    from keras_vit.cli.image_batches import predicted
     from keras_vit.cli.images import images_of, png_files
-    from keras_vit.cli.labels import with_labels
-    from keras_vit.cli.source import open_model, task_of, with_class_names
-    from keras_vit.tasks import get_task
-    from keras_vit.tasks.instance_segmentation import INSTANCES
-    from keras_vit.tasks.task import names_or_indices
 
-    suffix = args.output and suffix_of(args.output)
+    _check_options(args)
+    paths = [path for argument in args.images for path in images_of(argument, urls=True)]
+    files = png_files(paths) if args.maps or args.boxes else {}
+    model, task = _opened(args)
+    things = {"things": task.things(model, args.things)} if args.things else {}
+    if needs_keras(args) and len(paths) <= FEW and not args.windows:
+        _run_eagerly(model)
+    limits = {name: x for name in ("threshold", "iou") if (x := getattr(args, name)) is not None}
+    folders = _chosen_folders(args, task, limits)
+    if args.windows and model.preprocessing.image_size is None:
+        print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
+    with contextlib.ExitStack() as at_end:
+        maps = {**({"windows": True} if args.windows else {}), **limits}
+        for folder in folders:
+            path = at_end.enter_context(atomic_path(getattr(args, folder.option), overwrite=False))
+            maps["write"] = folder.writer(path, model, files, args)
+        journal = args.output and at_end.enter_context(_journal(args, paths, model))
+        skipped = _print_rows(args, task, model, paths, journal, {**maps, **things})
+        if journal:
+            _write_file(args, task, model, journal)
+    if skipped:
+        print(f"left out, since they cannot be read: {listed(skipped)}", file=sys.stderr)
+
+
+def _check_options(args):
+    """Raise a ValueError for options that contradict each other or cannot be written."""
     one_of(FORMATS).check("--format", args.format)
     one_of(options.ON_BAD_FILE).check("--on_bad_image", args.on_bad_image)
     if args.things and not args.instances:
@@ -85,70 +104,82 @@ def run(args):
     if args.instances and (args.maps or args.windows):
         raise ValueError("--maps and --windows are of pixels; --boxes draws what --instances finds")
     if args.output is not None:
-        if suffix not in FILES:
+        if suffix_of(args.output) not in FILES:
             known = options.either([f".{name}" for name in FILES])
             raise ValueError(f"expected --output to end in {known}; got {args.output!r}")
         check_writable(args.output)
-    paths = [path for argument in args.images for path in images_of(argument, urls=True)]
-    files = png_files(paths) if args.maps or args.boxes else {}
+
+
+def _opened(args):
+    """Return the model and its task."""
+    from keras_vit.cli.labels import with_labels
+    from keras_vit.cli.source import open_model, task_of, with_class_names
+    from keras_vit.tasks import get_task
+    from keras_vit.tasks.instance_segmentation import INSTANCES
+
     model = open_model(args.model, args.trust, args.sha256, kind="stored")
     model = with_labels(model, args.labels, args.prompts, "--labels")
     if args.class_names:
         model = with_class_names(model, args.class_names)
     task = INSTANCES if args.instances else get_task(task_of(args.model, model))
     task.check_model(model)
-    things = args.things and task.things(model, args.things)
-    if needs_keras(args) and len(paths) <= FEW and not args.windows:
-        import keras
+    return model, task
 
-        if isinstance(model, keras.Model) and keras.backend.backend() == "tensorflow":
-            model.run_eagerly = True
+
+def _run_eagerly(model):
+    """Compute a Keras model without a graph on TensorFlow."""
+    import keras
+
+    if isinstance(model, keras.Model) and keras.backend.backend() == "tensorflow":
+        model.run_eagerly = True
+
+
+def _chosen_folders(args, task, limits):
+    """Return the folders to write, after checking that the task has what the options ask for."""
     folders = folders_of("detection" if args.instances else task.name)
+    has_task = f"this one's task is {task.name!r}"
     if (args.maps or args.windows) and "maps" not in folders:
+        raise ValueError(f"--maps and --windows need a model with outputs for each pixel; {has_task}")
+    needs_boxes = args.boxes or limits or (args.output and suffix_of(args.output) == COCO)
+    if needs_boxes and "boxes" not in folders:
         raise ValueError(
-            f"--maps and --windows need a model with outputs for each pixel; this one's task is {task.name!r}"
-        )
-    limits = {name: getattr(args, name) for name in ("threshold", "iou") if getattr(args, name) is not None}
-    if (args.boxes or limits or suffix == COCO) and "boxes" not in folders:
-        raise ValueError(
-            f"--boxes, --threshold, --iou and a file of .{COCO} need a model that detects objects; this "
-            f"one's task is {task.name!r}"
+            f"--boxes, --threshold, --iou and a file of .{COCO} need a model that detects objects; {has_task}"
         )
     chosen = [folder for option, folder in folders.items() if getattr(args, option)]
     for folder in FOLDERS:
         names = [f"--{name}" for name in folder.options if getattr(args, name)]
         if names and folder not in chosen:
-            other = f" and a model of the task {folder.task!r}; this one's task is {task.name!r}"
-            raise ValueError(f"{', '.join(names)} need --{folder.option}{other * (folder.task != task.name)}")
+            model = f" and a model of the task {folder.task!r}; {has_task}" * (folder.task != task.name)
+            raise ValueError(f"{', '.join(names)} need --{folder.option}{model}")
     for folder in chosen:
         folder.check(args)
-    if args.windows and model.preprocessing.image_size is None:
-        print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
-    names = task.value_names(model)
+    return chosen
+
+
+def _print_rows(args, task, model, paths, journal, maps):
+    """Print the predictions; the paths that are left out."""
+    from keras_vit.cli.image_batches import predicted
+
+    first, skip, skipped = journal.count if journal else 0, args.on_bad_image == "skip", []
     progress = args.format == "table" or not sys.stdout.isatty()
-    with contextlib.ExitStack() as at_end:
-        maps = {**({"windows": True} if args.windows else {}), **limits}
-        for folder in chosen:
-            path = at_end.enter_context(atomic_path(getattr(args, folder.option), overwrite=False))
-            maps["write"] = folder.writer(path, model, files, args)
-        if args.things:
-            maps["things"] = things
-        journal = args.output and at_end.enter_context(_journal(args, paths, model))
-        first, skip = journal.count if journal else 0, args.on_bad_image == "skip"
-        rows = predicted(task, model, paths, args.top or task.top, first, progress, skip, **maps)
-        skipped = []
-        readable = _readable(journal.recorded(rows) if journal else rows, skipped, skip)
-        for text in FORMATS[args.format](readable, names):
-            print_now(text, end="")
-        if len(skipped) == len(paths):
-            raise ValueError(f"none of these images can be read: {listed(skipped)}")
-        if journal:
-            if suffix == COCO:
-                names = names_or_indices(model.class_names, model.num_classes)
-            write_rows(args.output, suffix, _readable(journal.rows(), [], skip), names)
-            journal.path.unlink()
-    if skipped:
-        print(f"left out, since they cannot be read: {listed(skipped)}", file=sys.stderr)
+    rows = predicted(task, model, paths, args.top or task.top, first, progress, skip, **maps)
+    readable = _readable(journal.recorded(rows) if journal else rows, skipped, skip)
+    for text in FORMATS[args.format](readable, task.value_names(model)):
+        print_now(text, end="")
+    if len(skipped) == len(paths):
+        raise ValueError(f"none of these images can be read: {listed(skipped)}")
+    return skipped
+
+
+def _write_file(args, task, model, journal):
+    """Write --output from the journal."""
+    from keras_vit.tasks.task import names_or_indices
+
+    suffix, names = suffix_of(args.output), task.value_names(model)
+    if suffix == COCO:
+        names = names_or_indices(model.class_names, model.num_classes)
+    write_rows(args.output, suffix, _readable(journal.rows(), [], args.on_bad_image == "skip"), names)
+    journal.path.unlink()
 
 
 def _readable(rows, skipped, skip):

@@ -142,13 +142,7 @@ def differences(before, now):
         changed.append("the teachers' weights")
     if before["mask_values"] != now["mask_values"]:
         changed.append("how the labels' values are read")
-    changes, contents = {}, {(size, time) for _, _, size, time in files.values()}
-    for file in sorted(files.keys() | files_now.keys()):
-        change = _change(files.get(file), files_now.get(file), contents)
-        if change:
-            changes.setdefault(change, []).append(file)
-    for change, files in sorted(changes.items()):
-        changed.append(f"{len(files)} file{'s' * (len(files) > 1)} {change}, first: {files[0]}")
+    changed += _changed_files(files, files_now)
     if not changed and [*files] != [*files_now]:
         changed.append("the order of the files")
     return changed
@@ -158,6 +152,16 @@ def _rows(files):
     """(split, label, size, time) by file."""
     columns = [column.to_pylist() for column in files.columns]
     return dict(zip(columns[0], zip(*columns[1:])))
+
+
+def _changed_files(files, files_now):
+    """A line for each kind of change of files."""
+    changes, contents = {}, {(size, time) for _, _, size, time in files.values()}
+    for file in sorted(files.keys() | files_now.keys()):
+        if change := _change(files.get(file), files_now.get(file), contents):
+            changes.setdefault(change, []).append(file)
+    for change, names in sorted(changes.items()):
+        yield f"{len(names)} file{'s' * (len(names) > 1)} {change}, first: {names[0]}"
 
 
 def _change(before, now, contents):

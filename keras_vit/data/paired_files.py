@@ -44,27 +44,23 @@ def read_pairs(root, files, folder, suffixes, noun):
         f"{IMAGES}/train and {folder}/train or as train/{IMAGES} and train/{folder}"
     )
     files = {os.fspath(root / file): file for file in files}
-    splits, images, maps = {}, {}, {}
-    for subfolder, found in ((IMAGES, images), (folder, maps)):
-        paths = [path for path, file in files.items() if _is_in(file, subfolder)]
-        splits[subfolder] = folder_splits(root, paths)
-        for path, (split, stated_by) in splits[subfolder].items():
-            if subfolder == folder or files[path].suffix.lower() in IMAGE_SUFFIXES:
-                key = split or "train", _name_of(files[path], subfolder, stated_by)
-                found.setdefault(key, []).append(files[path])
+    images, splits = _by_name(root, files, IMAGES, IMAGE_SUFFIXES)
+    maps, _ = _by_name(root, files, folder)
     if not images:
         raise ValueError(f"no images and {noun}s in {os.fspath(root)!r}; expected {layout}")
     pairs, missing = [], []
-    for (split, name), found in sorted(images.items(), key=lambda item: (item[0][0], str(item[0][1]))):
-        maps_of_image = [file for file in maps.get((split, name), ()) if file.suffix.lower() in suffixes]
-        for several, one, each in ((found, "image", noun), (maps_of_image, noun, "image")):
-            if len(several) > 1:
-                raise ValueError(f"expected one {one} for each {each}; got {', '.join(map(str, several))}")
-        if maps_of_image:
-            pairs.append((split, os.fspath(root / found[0]), os.fspath(root / maps_of_image[0])))
-            maps[split, name].remove(maps_of_image[0])
+    for (split, name), files_of_name in sorted(
+        images.items(), key=lambda item: (item[0][0], str(item[0][1]))
+    ):
+        image = _only(files_of_name, "image", noun)
+        map_file = _only(
+            [file for file in maps.get((split, name), ()) if file.suffix.lower() in suffixes], noun, "image"
+        )
+        if map_file:
+            pairs.append((split, os.fspath(root / image), os.fspath(root / map_file)))
+            maps[split, name].remove(map_file)
         else:
-            missing.append(str(found[0]))
+            missing.append(str(image))
     if missing:
         unpaired = [str(file) for left in maps.values() for file in left]
         unpaired = unpaired or sorted(
@@ -78,9 +74,26 @@ def read_pairs(root, files, folder, suffixes, noun):
     if "train" not in stated_by:
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {', '.join(stated_by)}")
     for split, path, _ in pairs:
-        if splits[IMAGES][path][0]:
-            stated_by[split].append(splits[IMAGES][path][1])
+        if splits[path][0]:
+            stated_by[split].append(splits[path][1])
     return pairs, stated_by
+
+
+def _by_name(root, files, folder, suffixes=None):
+    """The files of a folder by (split, name), and the split of each path and what states it."""
+    splits, by_name = folder_splits(root, [path for path, file in files.items() if _is_in(file, folder)]), {}
+    for path, (split, stated_by) in splits.items():
+        if suffixes is None or files[path].suffix.lower() in suffixes:
+            key = split or "train", _name_of(files[path], folder, stated_by)
+            by_name.setdefault(key, []).append(files[path])
+    return by_name, splits
+
+
+def _only(files, noun, partner):
+    """The only file of a list, or None of an empty one."""
+    if len(files) > 1:
+        raise ValueError(f"expected one {noun} for each {partner}; got {', '.join(map(str, files))}")
+    return files[0] if files else None
 
 
 def _is_in(file, folder):

@@ -158,6 +158,13 @@ def _in_words(sides):
     return "left, top, right, bottom " + ", ".join(f"{side:g}" for side in sides)
 
 
+def _as_columns(value):
+    """A list of structs as a struct of lists; any other value as it is."""
+    if not (isinstance(value, list) and value and all(isinstance(row, dict) for row in value)):
+        return value
+    return {key: [row.get(key) for row in value] for key in value[0]}
+
+
 def objects_of(value, where):
     """The `StoredObject`s of a struct of lists, or a list of structs, with `bbox` and one of `CATEGORIES`.
 
@@ -171,9 +178,7 @@ def objects_of(value, where):
         >>> found.sides, found.name
         ((1.0, 2.0, 4.0, 6.0), 5)
     """
-    if isinstance(value, list):
-        is_struct = all(isinstance(row, dict) for row in value)
-        value = {key: [row.get(key) for row in value] for key in value[0]} if is_struct and value else value
+    value = _as_columns(value)
     if value in (None, []):
         return []
     keys = value.keys() if isinstance(value, dict) else ()

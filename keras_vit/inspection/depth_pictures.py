@@ -54,13 +54,13 @@ def depth_colors(
     """
     values = np.asarray(values, "float64")
     if low is None or high is None:
-        own = depth_range(values)
-        low, high = own[0] if low is None else low, own[1] if high is None else high
+        measured = depth_range(values)
+        low, high = measured[0] if low is None else low, measured[1] if high is None else high
     known = np.isfinite(values)
-    place = (np.where(known, values, low) - low) / max(high - low, np.finfo("float32").tiny)
-    place = np.clip(1 - place if near_is_high else place, 0, 1) * (len(COLORS) - 1)
+    fractions = (np.where(known, values, low) - low) / max(high - low, np.finfo("float32").tiny)
+    fractions = np.clip(1 - fractions if near_is_high else fractions, 0, 1) * (len(COLORS) - 1)
     steps = np.arange(len(COLORS))
-    colors = np.stack([np.interp(place, steps, channel) for channel in zip(*COLORS)], axis=-1)
+    colors = np.stack([np.interp(fractions, steps, channel) for channel in zip(*COLORS)], axis=-1)
     return np.where(known[..., np.newaxis], np.round(colors), UNKNOWN).astype("uint8")
 
 

@@ -48,10 +48,10 @@ def detection_figure(
     figure, grid = image_grid(title, images[0], len(images), rows=1 if truth is None else 2, words=2)
     for number, (panels, image, caption) in enumerate(zip(grid, images, captions)):
         height, width = np.shape(image)[:2]
-        one = found[number]
-        names = [f"{class_names[c]} {score:.0%}" for c, score in zip(one.classes, one.scores)]
+        detections = found[number]
+        names = [f"{class_names[c]} {score:.0%}" for c, score in zip(detections.classes, detections.scores)]
         show(panels[0], image)
-        _draw(panels[0], one.boxes, names, FOUND)
+        _draw(panels[0], detections.boxes, names, FOUND)
         panels[0].set_title(wrapped(caption, 20, lines=2), fontsize=9)
         if truth is not None:
             rows = np.asarray(truth[number])

@@ -52,11 +52,11 @@ def check_shapes(**arrays):
 def wrapped(text, width, lines=1):
     """Wrap a name to lines of `width` characters and truncate it; replace what cannot be drawn."""
     fonts = [get_font(findfont(FontProperties(family=[family]))) for family in _font_families()]
-    words = one_line(text)
-    words = "".join(c if any(font.get_char_index(ord(c)) for font in fonts) else "□" for c in words)
-    if any(unicodedata.east_asian_width(c) in "WF" for c in words):
+    line = one_line(text)
+    line = "".join(c if any(font.get_char_index(ord(c)) for font in fonts) else "□" for c in line)
+    if any(unicodedata.east_asian_width(c) in "WF" for c in line):
         width //= 2
-    rows = textwrap.wrap(words, width)
+    rows = textwrap.wrap(line, width)
     if len(rows) > lines:
         rows[lines - 1 :] = [rows[lines - 1][: width - 1] + "…"]
     return "\n".join(rows).replace("$", r"\$")  # not a formula

@@ -46,36 +46,12 @@ def feature_pca(
     Source: Oquab et al. 2023 (DINOv2), section 7.5 and figure 1.
     """
     single = isinstance(features, np.ndarray) and features.ndim == 3
-    grids = [np.asarray(grid) for grid in ([features] if single else features)]
-    if not grids or {grid.ndim for grid in grids} != {3} or len({grid.shape[-1] for grid in grids}) > 1:
-        raise ValueError(
-            "expected arrays (rows, columns, channels) with the same channels; got shapes "
-            f"{[grid.shape for grid in grids]}"
-        )
-    channels = grids[0].shape[-1]
-    if integer(at_least=1).check("count", count) > channels:
-        raise ValueError(f"expected at most {channels} components, the channels; got {count}")
-    if masks is None:
-        masks = [np.ones(grid.shape[:2], bool) for grid in grids]
-    else:
-        masks = [np.asarray(mask) for mask in ([masks] if single else masks)]
-    if [(mask.shape, mask.dtype) for mask in masks] != [(grid.shape[:2], bool) for grid in grids]:
-        raise ValueError(
-            f"expected bool masks of shapes {[grid.shape[:2] for grid in grids]}; got "
-            f"{[(mask.shape, mask.dtype.name) for mask in masks]}"
-        )
-    positions = sum(map(np.count_nonzero, masks))
-    if not positions:
-        raise ValueError("expected masks with at least one position; got none")
-    mean = sum(grid[mask].sum(0, "float64") for grid, mask in zip(grids, masks)) / positions
-    # Of large images only a row of positions is in float64 at a time.
-    pairs = (pair for grid, mask in zip(grids, masks) for pair in zip(grid, mask))
-    rows = (row[inside] - mean for row, inside in pairs)
-    _, vectors = np.linalg.eigh(sum(row.T @ row for row in rows))
-    components = vectors[:, ::-1][:, :count]
-    # The sign of a component is arbitrary; this makes it the same on every machine.
-    largest = np.abs(components).argmax(axis=0)
-    components = components * np.sign(components[largest, np.arange(count)])
+    if single:
+        features, masks = [features], None if masks is None else [masks]
+    grids = [np.asarray(grid) for grid in features]
+    _check_grids(grids, count)
+    masks = _masks_of(grids, masks)
+    mean, components = _principal_components(grids, masks, count)
     projected = [np.stack([(row - mean) @ components for row in grid]) for grid in grids]
     values = np.concatenate([grid[mask] for grid, mask in zip(projected, masks)])
     low, high = np.percentile(values, (_CUT, 100 - _CUT), axis=0)
@@ -84,6 +60,46 @@ def feature_pca(
     for picture, mask in zip(pictures, masks):
         picture[~mask] = 1
     return pictures[0] if single else pictures
+
+
+def _check_grids(grids, count):
+    if not grids or {grid.ndim for grid in grids} != {3} or len({grid.shape[-1] for grid in grids}) > 1:
+        raise ValueError(
+            "expected arrays (rows, columns, channels) with the same channels; got shapes "
+            f"{[grid.shape for grid in grids]}"
+        )
+    channels = grids[0].shape[-1]
+    if integer(at_least=1).check("count", count) > channels:
+        raise ValueError(f"expected at most {channels} components, the channels; got {count}")
+
+
+def _masks_of(grids, masks):
+    """The masks of arrays after a check; of all positions for None."""
+    if masks is None:
+        return [np.ones(grid.shape[:2], bool) for grid in grids]
+    masks = [np.asarray(mask) for mask in masks]
+    if [(mask.shape, mask.dtype) for mask in masks] != [(grid.shape[:2], bool) for grid in grids]:
+        raise ValueError(
+            f"expected bool masks of shapes {[grid.shape[:2] for grid in grids]}; got "
+            f"{[(mask.shape, mask.dtype.name) for mask in masks]}"
+        )
+    if not any(map(np.any, masks)):
+        raise ValueError("expected masks with at least one position; got none")
+    return masks
+
+
+def _principal_components(grids, masks, count):
+    """The mean (channels,) of all positions in masks, and their components (channels, count)."""
+    positions = sum(map(np.count_nonzero, masks))
+    mean = sum(grid[mask].sum(0, "float64") for grid, mask in zip(grids, masks)) / positions
+    # Of large images only a row of positions is in float64 at a time.
+    pairs = (pair for grid, mask in zip(grids, masks) for pair in zip(grid, mask))
+    rows = (row[inside] - mean for row, inside in pairs)
+    _, vectors = np.linalg.eigh(sum(row.T @ row for row in rows))
+    components = vectors[:, ::-1][:, :count]
+    # The sign of a component is arbitrary; this makes it the same on every machine.
+    largest = np.abs(components).argmax(axis=0)
+    return mean, components * np.sign(components[largest, np.arange(count)])
 
 
 def foreground(features: np.ndarray) -> np.ndarray:

@@ -450,8 +450,8 @@ def confusion_figure(matrix: np.ndarray, class_names: Sequence[str], title: str)
         is_large = matrix.max() >= 1e5  # as counts of pixels, for which a cell has no space
         for (row, column), count in np.ndenumerate(matrix):
             color = "black" if fractions[row, column] > 0.5 else "white"
-            words = f"{100 * fractions[row, column]:.1f}" if is_large else str(count)
-            axes.text(column, row, words, ha="center", va="center", color=color, fontsize=8)
+            label = f"{100 * fractions[row, column]:.1f}" if is_large else str(count)
+            axes.text(column, row, label, ha="center", va="center", color=color, fontsize=8)
     return set_fonts(axes.figure)
 
 

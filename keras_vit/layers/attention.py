@@ -244,15 +244,15 @@ class MultiHeadSelfAttention(CompositeLayer):
         self, tokens: Tensor, query: Tensor | None = None, positions: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Query, key and value, each (batch, queries or tokens, heads, head size)."""
-        of_tokens = query is None
-        query, key = self.query(tokens if of_tokens else query), self.key(tokens)
+        is_self_attention = query is None
+        query, key = self.query(tokens if is_self_attention else query), self.key(tokens)
         value = self.value(tokens)
         if self.qk_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if self.rotation is not None:
             interleaved = self.rotation == "interleaved"
             key = rotate(key, positions, interleaved)
-            query = rotate(query, positions, interleaved) if of_tokens else query
+            query = rotate(query, positions, interleaved) if is_self_attention else query
         if key.shape[2] != query.shape[2]:
             groups = query.shape[2] // key.shape[2]
             key, value = _repeat_heads(key, groups), _repeat_heads(value, groups)

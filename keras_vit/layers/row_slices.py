@@ -80,9 +80,9 @@ def in_slices(function, by_row, shared, size):
             _, arrays, sums = tf.while_loop(
                 lambda number, *_: number < slices, add, (0, arrays, sums), **options
             )
-            of_rows = [joined(array.stack(), axis) for array, axis in zip(arrays, axes)]
-            of_tensors = (of_rows, sums[: len(shared)])
-            return (of_tensors, sums[len(shared) :]) if variables else of_tensors
+            row_gradients = [joined(array.stack(), axis) for array, axis in zip(arrays, axes)]
+            gradients = (row_gradients, sums[: len(shared)])
+            return (gradients, sums[len(shared) :]) if variables else gradients
 
         return tf.cond(slices <= 1, at_once, one_by_one), gradient
 

@@ -225,18 +225,10 @@ def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1), adj
     Yields:
         (first row, first column, outputs (rows, columns, channels)); they cover the padded image.
     """
-    window = optional_pair(window, "window")
     _OVERLAP.check("overlap", overlap)
     patch = patch_pixels(inner_transformer(model))
     sides = [max(-(-side // p) * p, p) for side, p in zip(pixels.shape, patch)]
-    if is_dynamic(model.image_size):
-        window = [min(given, side) for given, side in zip(window or sides, sides)]
-    elif window is None:
-        window = model.image_size
-    else:
-        raise ValueError(f"the windows of this model have its size {model.image_size}; got window={window}")
-    if any(side % p for side, p in zip(window, patch)):
-        raise ValueError(f"expected a window divisible by {patch}; got {tuple(window)}")
+    window = _window_of(model, optional_pair(window, "window"), sides, patch)
     sides = [max(side, least) for side, least in zip(sides, window)]
     steps = [max(round(side * (1 - overlap) / p), 1) * p for side, p in zip(window, patch)]
     tops, lefts = (
@@ -277,6 +269,19 @@ def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1), adj
             above.seek(0)
             above.truncate()
             above, beneath, shared = beneath, above, height - (end - row)
+
+
+def _window_of(model, window, sides, patch):
+    """The (height, width) of the windows of an image, whose sides are multiples of the patch."""
+    if is_dynamic(model.image_size):
+        window = [*map(min, window or sides, sides)]
+    elif window is None:
+        window = model.image_size
+    else:
+        raise ValueError(f"the windows of this model have its size {model.image_size}; got window={window}")
+    if any(side % p for side, p in zip(window, patch)):
+        raise ValueError(f"expected a window divisible by {patch}; got {tuple(window)}")
+    return window
 
 
 def _temporary():

@@ -85,13 +85,13 @@ def whole_inputs(model, images):
     preprocessing, patch = model.preprocessing, patch_pixels(model)
     if not is_dynamic(model.image_size):
         shape = "{} × {} pixels".format(*model.image_size)
-        words = f"Images are resized to the model's {shape}, whatever their aspect ratio."
+        note = f"Images are resized to the model's {shape}, whatever their aspect ratio."
         if preprocessing.resize == "pad":
-            words = f"Images are padded to the aspect ratio of the model's {shape}, and resized."
+            note = f"Images are padded to the aspect ratio of the model's {shape}, and resized."
         elif preprocessing.resize == "crop":
             preprocessing = dataclasses.replace(preprocessing, resize="squash")
-            words = f"{words[:-1]}, and not cropped."
-        return [preprocessing([image])[0] for image in images], words
+            note = f"{note[:-1]}, and not cropped."
+        return [preprocessing([image])[0] for image in images], note
     inputs = []
     for image in images:
         pixels = as_pixels(image, preprocessing.channels)
@@ -147,14 +147,14 @@ def _components(subject):
         grids = patch_features(subject.model, images)
         count = min(3, grids.shape[-1])
         missing = [(0, 0), (0, 0), (0, 3 - count)]
-        of_all = [np.pad(inspection.feature_pca(grid, count), missing) for grid in grids]
+        pictures_of_all = [np.pad(inspection.feature_pca(grid, count), missing) for grid in grids]
         masks = [inspection.foreground(grid) for grid in grids]
         inside = [
             np.pad(inspection.feature_pca(grid, count, mask), missing, constant_values=1)
             for grid, mask in zip(grids, masks)
         ]
-        pictures += zip(of_all, masks, inside)
-        figure = figures.pca_figure(pixels, of_all, inside, names, title)
+        pictures += zip(pictures_of_all, masks, inside)
+        figure = figures.pca_figure(pixels, pictures_of_all, inside, names, title)
         drawn.append((figure, f"{title} of the patches: {', '.join(names)}"))
     return pictures, drawn
 
@@ -162,11 +162,11 @@ def _components(subject):
 def _rollout(subject):
     title, maps, drawn, notes = "Attention rollout", [], [], []
     for images, pixels, names in subject.groups():
-        found = inspection.attention_rollout(subject.model, images)
+        rollouts = inspection.attention_rollout(subject.model, images)
         norms = inspection.patch_norms(subject.model, images)
-        maps.append(found)
-        notes += [_artifact_words(*image) for image in zip(names, norms, found[:, np.newaxis])]
-        figure = figures.attention_overlay(pixels, found, names, title, norms > ARTIFACT_NORM)
+        maps.append(rollouts)
+        notes += [_artifact_words(*image) for image in zip(names, norms, rollouts[:, np.newaxis])]
+        figure = figures.attention_overlay(pixels, rollouts, names, title, norms > ARTIFACT_NORM)
         drawn.append((figure, f"{title}: {', '.join(names)}"))
     return maps, drawn, *notes
 

@@ -22,8 +22,8 @@ def batch_indices(count, batch_size, seed=0, steps=0, first_step=None, worker=0,
     """
     slots = worker_slots(batch_size, worker, workers)
     if first_step is not None:
-        own = positions(first_step, steps, batch_size, slots)
-        indices = own.map(not_converted(lambda position: shuffled(position, count, seed)))
+        places = positions(first_step, steps, batch_size, slots)
+        indices = places.map(not_converted(lambda position: shuffled(position, count, seed)))
         return indices.batch(len(slots), drop_remainder=True)
 
     @not_converted

@@ -16,6 +16,7 @@ from keras_vit.models.backbones import inner_transformer
 from keras_vit.tasks import task_of_model
 from keras_vit.tasks.task import Task
 from keras_vit.training.named_recipes import default_recipe, find_recipe
+from keras_vit.training.probing import has_head
 from keras_vit.training.recipes import Recipe
 
 
@@ -62,7 +63,7 @@ def compile_model(
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
     steps_per_execution = overrides.pop("steps_per_execution", 1)
     recipe = recipe.with_changes(**_with_total_steps(overrides, epochs, steps_per_epoch))
-    if recipe.probe_first and getattr(model, "is_classifier", False) and not _has_head_values(model):
+    if recipe.probe_first and has_head(model) and not _has_head_values(model):
         warnings.warn(
             "the recipe's probe_first expects a fitted head, but the model's is zero: call "
             "keras_vit.training.fit_head(model, images, labels) before `fit`",

@@ -126,11 +126,11 @@ def find_chips(topology):
     Raises:
         ImportError: if libtpu is not installed; ValueError for an unknown topology.
     """
-    kind = topology.partition(":")[0]
+    chip = topology.partition(":")[0]
     expected = (
         f"expected a topology such as v5e:4x4 or v5p:4x4x4, of {', '.join(PEAK_FLOPS)}; got {topology!r}"
     )
-    if kind not in PEAK_FLOPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", topology.partition(":")[2]):
+    if chip not in PEAK_FLOPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", topology.partition(":")[2]):
         raise ValueError(expected)
     optional_package("libtpu", "keras-vit plan", ('".[tpu]"',))
     import jax
@@ -235,12 +235,12 @@ class _Step:
             shape, dtype = task.label_shape(model, recipe)
             return images, self._shaped((size, *shape), dtype, parts)
         if task.augment is None:
-            one = tf.zeros((1, *images.shape[1:]))
+            example = tf.zeros((1, *images.shape[1:]))
         else:
             views = keras.tree.map_structure(lambda x: tf.zeros((1, *x.shape[1:])), model.input)
-            one = views, tf.zeros((1,), tf.int32)
-        one = tf.data.Dataset.from_tensors(one)
-        (batch,) = task.batches(one, model, None, seed=0, first_step=0, worker=0, workers=1)
+            example = views, tf.zeros((1,), tf.int32)
+        example = tf.data.Dataset.from_tensors(example)
+        (batch,) = task.batches(example, model, None, seed=0, first_step=0, worker=0, workers=1)
         return keras.tree.map_structure(
             lambda part: self._shaped((size, *part.shape[1:]), part.dtype.name, parts), batch
         )
@@ -388,19 +388,19 @@ def smaller(planned):
     s, memory = planned["settings"], planned["memory"]
     strategy = s["strategy"] + ("={batch}x{model}".format(**s["mesh"]) if "model" in s["mesh"] else "")
     state = memory["weights"] + memory["optimizer"]
-    words, changes = [], {}
+    names, changes = [], {}
 
     def changed():
-        return ", ".join(words), dict(changes), strategy
+        return ", ".join(names), dict(changes), strategy
 
     divide = strategy == "data_parallel" and 4 * state > memory["available"]
     if not s["remat"]:
-        words.append("remat")
+        names.append("remat")
         changes["remat"] = True
         if not divide or state < memory["available"]:
             yield changed()
     if divide:
-        words.append("fsdp")
+        names.append("fsdp")
         strategy = "fsdp"
         yield changed()
     images = s["batch_size"] // s["mesh"]["batch"]
@@ -408,4 +408,4 @@ def smaller(planned):
         steps = factor * s["accumulation_steps"]
         if steps <= images:
             count = f"{steps} micro-batches"
-            yield ", ".join([*words, count]), {**changes, "accumulation_steps": steps}, strategy
+            yield ", ".join([*names, count]), {**changes, "accumulation_steps": steps}, strategy

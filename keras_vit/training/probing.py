@@ -64,9 +64,14 @@ def fit_head(
     _assign(model, solution(features, labels, model.num_classes, task, loss, class_weights))
 
 
+def has_head(model):
+    """Whether a model is a VisionTransformer with a head."""
+    return getattr(model, "is_classifier", False)
+
+
 def check_has_one_head(model):
     """Raise ValueError unless a model has one head that reads its representation."""
-    if not getattr(model, "is_classifier", False) or model.distillation:
+    if not has_head(model) or model.distillation:
         raise ValueError(f"a probe needs a VisionTransformer with one head; got a {type(model).__name__}")
 
 

@@ -96,24 +96,19 @@ def train(
         )
     recipe, task = config.recipe, config.task
     workdir = Workdir(path, config.as_json())
-    missing = None if workdir.model.is_file() else workdir.model
-    # Without a checkpoint, the whole model of a finished run could only be trained again.
-    if missing is None and task.keeps_whole and any(workdir.checkpoints.glob("step-*")):
-        missing = None if workdir.pretrainer.is_file() else workdir.pretrainer
+    missing = _missing_model(workdir, task)
     if workdir.result and missing is None:
         return workdir, workdir.result
     checkpoints = Checkpoints(workdir.checkpoints, f"val_{task.validation_metric}", task.higher_is_better)
     if deterministic:
         make_deterministic()
     devices = make_devices(strategy)
-    chief = devices.is_chief
     if verbose == "auto":
         verbose = 1 if sys.stdout.isatty() else 2
-    verbose = verbose if chief else 0
+    verbose = verbose if devices.is_chief else 0
     report = functools.partial(print, flush=True) if verbose else lambda line: None
     if workdir.result:
         report(f"{str(missing)!r} is missing and is rebuilt from the last checkpoint")
-    replicas = devices.num_replicas_in_sync
     devices.check_batch_size(recipe.batch_size)
     phases = Phases()
     dataset = dataset() if callable(dataset) else dataset or load_data(config, data_dir)
@@ -123,6 +118,45 @@ def train(
         samples = subset(samples, recipe.train_samples, recipe.seed)
     if dataset.parts:
         samples.shares(recipe.batch_size)  # It refuses a batch that is too small.
+    model = _compiled_model(config, dataset, samples, devices)
+    phases.end("model")
+    splits = dataset.splits.values()
+    data = fingerprint(dataset, model.text_preprocessing) | task.identity()
+    # Invalid input has been refused by now, so that it creates no folder.
+    with workdir.locked() if devices.is_chief else contextlib.nullcontext():
+        if devices.is_chief:
+            workdir.make()
+            workdir.record_data(data)
+        with note_sigterm() as sigterm, devices.raise_on_lost_worker(sigterm), damage_named(splits):
+            devices.smallest(0)  # The first worker has recorded the data that the others compare with.
+            workdir.check_data(data)
+            random = "some augmentation layers have random state: a resumed run sees other images"
+            for line in filter(None, (dataset.summary(), note, None if recipe.is_exact else random)):
+                report(line)
+            phases.end("checking the data")
+            progress = functools.partial(Progress, bar=verbose == 1, phases=phases) if verbose else None
+            with devices.training_scope():
+                _fit(
+                    config, model, dataset, samples, workdir, checkpoints, devices, progress, report, sigterm
+                )
+        if devices.is_stopping(sigterm):
+            stop("all steps are done")
+        record = _finish(config, model, dataset, workdir, checkpoints, devices)
+    return workdir, record
+
+
+def _missing_model(workdir, task):
+    """The file that a finished run lacks, or None."""
+    if not workdir.model.is_file():
+        return workdir.model
+    # Without a checkpoint, the whole model of a finished run could only be trained again.
+    is_whole = not task.keeps_whole or workdir.pretrainer.is_file()
+    return None if is_whole or not any(workdir.checkpoints.glob("step-*")) else workdir.pretrainer
+
+
+def _compiled_model(config, dataset, samples, devices):
+    """The compiled model of a run, with the variables of its optimizer."""
+    recipe, task = config.recipe, config.task
     keras.utils.set_random_seed(recipe.seed)
     with devices.scope():
         model = build_model(config, dataset)
@@ -134,56 +168,38 @@ def train(
         compile_by(model, recipe, task, weighted_metrics=True)
         model.is_segment = True  # Each call of `fit` is only a segment of the run.
         model.optimizer.build(model.trainable_variables)
-    phases.end("model")
-    splits = dataset.splits.values()
-    data = fingerprint(dataset, model.text_preprocessing) | task.identity()
-    # Invalid input has been refused by now, so that it creates no folder.
-    with workdir.locked() if chief else contextlib.nullcontext():
-        if chief:
-            workdir.make()
-            workdir.record_data(data)
-        with note_sigterm() as sigterm, devices.raise_on_lost_worker(sigterm), damage_named(splits):
-            devices.smallest(0)  # The first worker has recorded the data that the others compare with.
-            workdir.check_data(data)
-            random = "some augmentation layers have random state: a resumed run sees other images"
-            for line in (dataset.summary(), note, None if recipe.is_exact else random):
-                if line:
-                    report(line)
-            phases.end("checking the data")
-            progress = functools.partial(Progress, bar=verbose == 1, phases=phases) if verbose else None
-            with devices.training_scope():
-                _fit(
-                    config, model, dataset, samples, workdir, checkpoints, devices, progress, report, sigterm
-                )
-        if devices.is_stopping(sigterm):
-            stop("all steps are done")
+    return model
 
-        # If there are averaged weights, `fit` has left them in the model.
-        finished = finished_model(model)
-        pretrainer = whole_model(model) if task.keeps_whole else None
-        weights = (pretrainer or finished).weights
-        check_finite({weight.path: weight.numpy() for weight in weights}, recipe.total_steps)
-        with damage_named(splits):
-            scores = task.test(model, finished, dataset, recipe)
-        scores = {f"test_{name}": score for name, score in scores.items()}
-        check_finite(scores, recipe.total_steps)
-        record = {
-            **scores,
-            "train_seconds": sum(row["seconds"] for row in workdir.metrics()),
-            "steps": recipe.total_steps,
-            "best_step": checkpoints.best_step(),
-            "parameters": finished.count_params(),
-            "replicas": replicas,
-            "data": dataset.summary(),
-            "bad_images": list(dataset.bad_images),
-            "versions": _versions(),
-        }
-        if chief:
-            if pretrainer is not None:
-                save_model(pretrainer, workdir.pretrainer)
-            save_model(finished, workdir.model)
-            workdir.write_result(record)
-    return workdir, record
+
+def _finish(config, model, dataset, workdir, checkpoints, devices):
+    """Evaluate a trained model and write it; the run's record."""
+    recipe, task = config.recipe, config.task
+    # If there are averaged weights, `fit` has left them in the model.
+    finished = finished_model(model)
+    pretrainer = whole_model(model) if task.keeps_whole else None
+    weights = (pretrainer or finished).weights
+    check_finite({weight.path: weight.numpy() for weight in weights}, recipe.total_steps)
+    with damage_named(dataset.splits.values()):
+        scores = task.test(model, finished, dataset, recipe)
+    scores = {f"test_{name}": score for name, score in scores.items()}
+    check_finite(scores, recipe.total_steps)
+    record = {
+        **scores,
+        "train_seconds": sum(row["seconds"] for row in workdir.metrics()),
+        "steps": recipe.total_steps,
+        "best_step": checkpoints.best_step(),
+        "parameters": finished.count_params(),
+        "replicas": devices.num_replicas_in_sync,
+        "data": dataset.summary(),
+        "bad_images": list(dataset.bad_images),
+        "versions": _versions(),
+    }
+    if devices.is_chief:
+        if pretrainer is not None:
+            save_model(pretrainer, workdir.pretrainer)
+        save_model(finished, workdir.model)
+        workdir.write_result(record)
+    return record
 
 
 def _versions():
@@ -235,12 +251,9 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
         callbacks = [] if validate is None else [validate]
         if progress:
             callbacks.append(progress(total, done, batch_size))
-        if devices.is_chief:
-            callbacks.append(CheckpointCallback(workdir, checkpoints, done, batch_size, total, stopping))
-        elif keras.backend.backend() == "jax":
-            callbacks.append(JoinCheckpoints(checkpoints, stopping))
-        else:
-            callbacks.append(LeaveAfterFirstWorker(sigterm))
+        callbacks.append(
+            _checkpoints_callback(workdir, checkpoints, done, recipe, stopping, devices, sigterm)
+        )
         if recipe.ema is not None:
             callbacks.append(EvaluateAverage())
         held_out = None
@@ -261,6 +274,16 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
     if step_of(model) < total:  # The run was interrupted after its last step.
         checkpoints.restore(model, total)
         model.optimizer.finalize_variable_values(model.trainable_weights)
+
+
+def _checkpoints_callback(workdir, checkpoints, done, recipe, stopping, devices, sigterm):
+    """The callback by which the first worker writes checkpoints and the others follow it."""
+    if devices.is_chief:
+        total, batch_size = recipe.total_steps, recipe.batch_size
+        return CheckpointCallback(workdir, checkpoints, done, batch_size, total, stopping)
+    if keras.backend.backend() == "jax":
+        return JoinCheckpoints(checkpoints, stopping)
+    return LeaveAfterFirstWorker(sigterm)
 
 
 def next_segment(done, every, total):

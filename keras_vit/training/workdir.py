@@ -87,9 +87,9 @@ class Workdir:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            other = holder.read_text() if holder.exists() else "another process"
+            process = holder.read_text() if holder.exists() else "another process"
             raise ValueError(
-                f"{other} trains in {os.fspath(self.path)!r}; wait for its end, or choose another --workdir"
+                f"{process} trains in {os.fspath(self.path)!r}; wait for its end, or choose another --workdir"
             ) from None
         except OSError as error:  # Some file systems have no locks.
             print(f"{os.fspath(self.path)!r} cannot be locked ({error}); do not start another run in it")

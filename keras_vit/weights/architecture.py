@@ -50,28 +50,13 @@ def infer_arguments(arrays, metadata=None, split_heads=True):
     shapes = {name: tuple(array.shape) for name, array in arrays.items()}
     block = "encoder_block_0"
     shape = functools.partial(shape_of, arrays)
-    palette = None
-    if "patch_embedding/table" in shapes:
-        palette, hidden_size = shape("patch_embedding/table", 2)
-        patch_size, channels = (1, 1), shape("patch_embedding/palette", 2, (palette, 3))[1]
-    else:
-        *patch_size, channels, hidden_size = shape("patch_embedding/kernel", 4)
     arguments = {
-        "patch_size": tuple(patch_size),
-        "hidden_size": hidden_size,
+        **_patches(shapes, shape),
         "num_classes": shape("head/kernel", 2, (None, None))[1],
         "representation_size": shape("pre_logits/kernel", 2, (None, None))[1],
-        "in_channels": channels,
-        "palette": palette,
         "causal": "start_token/token" in shapes,
     }
-    if "conv_root/kernel" in shapes:
-        *_, arguments["in_channels"], arguments["resnet_width"] = shape("conv_root/kernel", 4)
-        arguments["resnet"] = tuple(
-            _count(shapes, rf"block{stage}_unit(\d+)(_conv1/kernel)")
-            for stage in range(1, 1 + _count(shapes, r"block(\d+)_unit1(_conv1/kernel)"))
-        )
-
+    hidden_size = arguments["hidden_size"]
     class_token, pooled_norm = "class_token/token" in shapes, "pooled_norm/gamma" in shapes
     arguments["pooling"] = _pooling(shapes, class_token, pooled_norm, hidden_size, metadata)
     if not any(name.startswith("encoder_block_") for name in shapes):
@@ -172,17 +157,31 @@ def _relative_grid(offsets, class_token, metadata):
     return ((side + 1) // 2,) * 2
 
 
+def _patches(shapes, shape):
+    """The options of what is before the tokens."""
+    if "patch_embedding/table" in shapes:
+        palette, hidden_size = shape("patch_embedding/table", 2)
+        patch_size, channels = (1, 1), shape("patch_embedding/palette", 2, (palette, 3))[1]
+    else:
+        palette, (*patch_size, channels, hidden_size) = None, shape("patch_embedding/kernel", 4)
+    options = {"patch_size": tuple(patch_size), "hidden_size": hidden_size, "palette": palette}
+    if "conv_root/kernel" not in shapes:
+        return {**options, "in_channels": channels}
+    *_, options["in_channels"], options["resnet_width"] = shape("conv_root/kernel", 4)
+    stages = range(1, 1 + _count(shapes, r"block(\d+)_unit1(_conv1/kernel)"))
+    units = (_count(shapes, rf"block{stage}_unit(\d+)(_conv1/kernel)") for stage in stages)
+    return {**options, "resnet": tuple(units)}
+
+
 def _positions(count, metadata):
     """The options of the positions, whose table has `count` rows, or None without a table."""
     if count is None:
-        if metadata.get("rotary") and "position_embedding" not in metadata:
-            return {"position_embedding": "none"}
-        if "position_embedding" not in metadata:
+        if "position_embedding" not in metadata and not metadata.get("rotary"):
             raise ValueError(
                 "expected a position table in the file; got none: give position_embedding='none' or "
                 "'sincos2d' if the model has these"
             )
-        return {"position_embedding": metadata["position_embedding"]}
+        return {"position_embedding": metadata.get("position_embedding", "none")}
     prefix = sum(number for _, number, _ in prefix_tokens(metadata))
     ways = [metadata["prefix_positions"]] if "prefix_positions" in metadata else [True, False]
     ways = [way for way in ways if way or prefix] or [True]  # the same without prefix tokens

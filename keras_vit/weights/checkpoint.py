@@ -125,6 +125,49 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         24
     """
     one_of(KINDS).check("kind", kind)
+    path, subtree, row, digest = _fetched(source, sha256, trust)
+    if path.suffix == ".keras":
+        return _of_keras(path, variant)
+    arrays = load_arrays(path, subtree)
+    with named(path):
+        layout, arrays = _with_layout(arrays)
+        skipped = {*layout.skipped_keys(arrays)}
+        names = {"position_interpolation": layout.position_interpolation, "pretraining": layout.pretraining}
+        implied = {name: read(arrays) for name, read in names.items()}
+    if kind == "stored" and text_form(layout).has_text_tower(skipped):
+        kind = "image_text"
+    text_arrays = [key for key in skipped if not key.endswith(_BUFFERS)] if kind in _EXPECTED else ()
+    text_arrays = float_arrays({key: arrays[key] for key in text_arrays}, path)
+    arrays = float_arrays({key: array for key, array in arrays.items() if key not in skipped}, path)
+    folder = path.parent if digest is None else None  # No digest covers its configuration.
+    with named(path):
+        mapped = layout.read(arrays)
+        mapped = mapped._replace(options={**implied, **mapped.options})
+        configured = layout.configured_arrays(folder) if folder else {}
+        mapped.arrays.update(configured)
+        mapped.keys.update(zip(configured, configured))
+        metadata, configuration = _metadata(path, layout, variant, row, digest)
+        arguments = _infer(layout, mapped, metadata, given)
+        check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), stored_size(path))
+        if not layout.split_heads and arguments["num_layers"]:
+            split_heads(mapped, arguments)
+        arrays, keys, unknown, left_out, _ = mapped
+        left_out = [*left_out, *sorted(skipped)]
+        resizes_at_call = "position_grid" in metadata
+        stored = StoredModel(
+            path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, resizes_at_call
+        )
+        if kind == "image_text":
+            stored.model_options = read_towers(stored, text_arrays, folder)
+        elif around := read_head(stored, folder):
+            stored.around = around
+        elif kind == "pretrainer" and "prediction/kernel" not in arrays:  # which an ImageGPT has
+            stored.model_options = read_decoder(stored, text_arrays, folder)
+    return stored
+
+
+def _fetched(source, sha256, trust):
+    """(local path, subtree of a `.npz` file, row of the catalogue, digest); None for what there is not."""
     resolved = resolve(source)
     address, subtree = _split_subtree(resolved)
     row = find(address)
@@ -140,68 +183,28 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         raise ValueError(f"{source!r} is no local path and in no row of the catalogue; {error}") from None
     if digest and is_index(path):
         raise ValueError(f"{path}: sha256 would not cover the files that the index lists; give a single file")
-    if path.suffix == ".keras":
-        return _of_keras(path, variant)
-    arrays = load_arrays(path, subtree)
-    with named(path):
-        arrays = without_wrappers(arrays)
-        check_family(arrays)
-        layout = detect_layout(arrays)
-        skipped = {*layout.skipped_keys(arrays)} if layout else ()
-        interpolation = layout.position_interpolation(arrays) if layout else None
-        learned_from = layout.pretraining(arrays) if layout else None
-    if kind == "stored" and layout and text_form(layout).has_text_tower(skipped):
-        kind = "image_text"
-    text_arrays = [key for key in skipped if not key.endswith(_BUFFERS)] if kind in _EXPECTED else ()
-    text_arrays = float_arrays({key: arrays[key] for key in text_arrays}, path)
-    arrays = float_arrays({key: array for key, array in arrays.items() if key not in skipped}, path)
-    with named(path):
-        if layout is None:
-            some = listed(sorted(arrays)) or "no arrays"
-            raise ValueError(
-                f"in no known layout ({', '.join(LAYOUTS)}); it holds {len(arrays)} arrays: {some}"
-            )
-        mapped = layout.read(arrays)
-        implied = {"position_interpolation": interpolation, "pretraining": learned_from}
-        mapped = mapped._replace(options={**implied, **mapped.options})
-        if digest is None:
-            configured = layout.configured_arrays(path.parent)
-            mapped.arrays.update(configured)
-            mapped.keys.update({name: name for name in configured})
-        # Rows of the catalogue have metadata of their own: files that no digest covers are not needed.
-        described, configuration = (
-            ({}, None) if row and digest else read_metadata(path, layout, verified=digest is not None)
-        )
-        metadata = _merge_metadata(
-            _of_variant(variant),
-            (f"the catalogue's {row.name}", _metadata_of_row(row)) if row else (None, {}),
-            (configuration, described),
-        )
-        try:
-            arguments = _infer(layout, mapped, metadata, given)
-        except ValueError as error:  # perhaps because it is another kind of model
-            unknown = f" (unknown keys: {listed(mapped.unknown)})" if mapped.unknown else ""
-            raise ValueError(f"{error}{unknown}") from None
-        if "pretraining" not in metadata:  # Files of this package have it, also None.
-            arguments["pretraining"] = pretraining.of_arguments(arguments)
-        check_unpacked_size(4 * min_parameters({**DEFAULTS, **arguments}), stored_size(path))
-        if not layout.split_heads and arguments["num_layers"]:
-            split_heads(mapped, arguments)
-    arrays, keys, unknown, left_out, _ = mapped
-    left_out = [*left_out, *sorted(skipped)]
-    folder = path.parent if digest is None else None  # No digest covers its configuration.
-    resizes_at_call = "position_grid" in metadata
-    stored = StoredModel(
-        path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, resizes_at_call
-    )
-    with named(path):
-        if kind == "image_text":
-            stored.model_options = read_towers(stored, text_arrays, folder)
-        elif around := read_head(stored, folder):
-            stored.around = around
-        elif kind == "pretrainer" and "prediction/kernel" not in arrays:  # which an ImageGPT has
-            stored.model_options = read_decoder(stored, text_arrays, folder)
-    return stored
+    return path, subtree, row, digest
+
+
+def _with_layout(arrays):
+    """The layout of a file's arrays, and these without names of wrappers around the model."""
+    arrays = without_wrappers(arrays)
+    check_family(arrays)
+    layout = detect_layout(arrays)
+    if layout is None:
+        some = listed(sorted(arrays)) or "no arrays"
+        raise ValueError(f"in no known layout ({', '.join(LAYOUTS)}); it holds {len(arrays)} arrays: {some}")
+    return layout, arrays
+
+
+def _metadata(path, layout, variant, row, digest):
+    """What the variant, the catalogue and files beside the arrays say, and the name of the last source."""
+    described, configuration = {}, None
+    # Rows of the catalogue have metadata of their own: files that no digest covers are not needed.
+    if not (row and digest):
+        described, configuration = read_metadata(path, layout, verified=digest is not None)
+    catalogue = (f"the catalogue's {row.name}", _metadata_of_row(row)) if row else (None, {})
+    return _merge_metadata(_of_variant(variant), catalogue, (configuration, described)), configuration
 
 
 @contextlib.contextmanager
@@ -390,7 +393,11 @@ def _infer(layout, mapped, metadata, given):
     values = {name: value for name, (value, _) in metadata.items()}
     layout.leave_out(mapped, values)
     implied = {**mapped.options, **layout.implied(mapped.keys, {**values, **given})}
-    inferred = infer_arguments(mapped.arrays, {**implied, **values, **given}, layout.split_heads)
+    try:
+        inferred = infer_arguments(mapped.arrays, {**implied, **values, **given}, layout.split_heads)
+    except ValueError as error:  # perhaps because it is another kind of model
+        unknown = f" (unknown keys: {listed(mapped.unknown)})" if mapped.unknown else ""
+        raise ValueError(f"{error}{unknown}") from None
     for name, (value, source) in metadata.items():
         if name in inferred and name not in _MAY_DIFFER and value != inferred[name]:
             raise ValueError(f"{source} says {name}={value!r}, the arrays hold {inferred[name]!r}")
@@ -403,4 +410,6 @@ def _infer(layout, mapped, metadata, given):
         stride = stem_stride(arguments.get("resnet"))
         sides = zip(inferred["position_grid"], arguments["patch_size"])
         arguments["image_size"] = tuple(cells * patch * stride for cells, patch in sides)
+    if "pretraining" not in metadata:  # Files of this package have it, also None.
+        arguments["pretraining"] = pretraining.of_arguments(arguments)
     return arguments

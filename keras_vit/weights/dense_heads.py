@@ -138,9 +138,8 @@ def reset_head(checkpoint, model, class_names, head):
     paths = [weight.path for weight in weights if "float" in weight.dtype]
     text = {path for path in paths if path in arrays and path.startswith(_TEXT)}
     new = [path for path in paths if path.startswith("query_mask")]
-    file_kind, stored = stored_kind(checkpoint), None
-    if file_kind == model.kind:
-        stored = type(model)(model.encoder, **checkpoint.around[1])
+    file_kind = stored_kind(checkpoint)
+    stored = type(model)(model.encoder, **checkpoint.around[1]) if file_kind == model.kind else None
     if head == "reset" or stored is None or _head(stored) != _head(model):
         differs, new = "head", [path for path in paths if path not in text]
     elif _has_classes_of(checkpoint, stored, model, class_names):
@@ -153,7 +152,8 @@ def reset_head(checkpoint, model, class_names, head):
         )
     if differs == "head" and file_kind:
         drop_head(arrays, text)
-    for name in [name for name in arrays if name in new or name.startswith("query_mask")]:
+    masks = (name for name in arrays if name.startswith("query_mask"))
+    for name in {*masks, *(arrays.keys() & {*new})}:
         del arrays[name]
     return new
 

@@ -77,13 +77,7 @@ def save_weights(
     if unknown := options.keys() - layout.write_options:
         known = ", ".join(layout.write_options) or "none"
         raise ValueError(f"the layout {name!r} has the options {known}; got {', '.join(sorted(unknown))}")
-    form, reasons = layout.forms.get(parts.form), [parts.missing]
-    if form:
-        arrays, config = form.adapted(model, *parts.split())
-        reasons = layout.unsupported(config) or layout.unsupported_arrays(arrays, config)
-        reasons = reasons or form.unsupported(model, config) or _unsupported_positions(layout, config)
-    if reasons:
-        raise ValueError(f"the layout {name!r} cannot express this model: {'; '.join(reasons)}")
+    form, arrays, config = _expressed(model, parts, name)
     file, *sidecars = files_to_write(path, name, overwrite)
     further = {file.with_name(of): x for of, x in parts.files().items()} if layout.in_folder else {}
     if not overwrite and (existing := [path for path in further if path.exists()]):
@@ -120,6 +114,19 @@ def save_weights(
         if new_folder and not any(file.parent.iterdir()):
             file.parent.rmdir()
     return file
+
+
+def _expressed(model, parts, name):
+    """The layout's form of the model, and the arrays and options that it holds."""
+    layout = LAYOUTS[name]
+    form, reasons = layout.forms.get(parts.form), [parts.missing]
+    if form:
+        arrays, config = form.adapted(model, *parts.split())
+        reasons = layout.unsupported(config) or layout.unsupported_arrays(arrays, config)
+        reasons = reasons or form.unsupported(model, config) or _unsupported_positions(layout, config)
+    if reasons:
+        raise ValueError(f"the layout {name!r} cannot express this model: {'; '.join(reasons)}")
+    return form, arrays, config
 
 
 def _unsupported_positions(layout, config):

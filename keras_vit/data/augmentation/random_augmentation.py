@@ -59,55 +59,6 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         raise ValueError(f"randaugment needs 3 channels; the model reads {preprocessing.channels}")
     changes = _changes(augmentation)
 
-    def moved(values, seeds, preprocessing, outside=None):
-        """An image, or a map that moves with it, whose pixels are `outside` where the image ends."""
-        crop_seed, shift_seed, flip_seed = seeds
-        if augmentation.crop_area:
-            values = resize(values, preprocessing.image_size, preprocessing)
-        elif augmentation.scale_jitter:
-            values = random_scale(values, crop_seed, preprocessing, augmentation.scale_jitter, outside)
-        else:
-            values = resized_map(values, preprocessing, outside)
-        if augmentation.shift:
-            values = random_shift(values, shift_seed, augmentation.shift, outside)
-        return tf.image.stateless_random_flip_left_right(values, flip_seed) if augmentation.flip else values
-
-    def boxes_moved(boxes, size, window, seeds):
-        """The boxes of an image of a size (height, width), moved as the image is."""
-        crop_seed, shift_seed, flip_seed = seeds
-        if window:
-            top_left, extent = tf.split(tf.cast(window(size), tf.float32), 2)
-            boxes = moved_boxes(boxes, tf.cast(size, tf.float32) / extent, -top_left / extent)
-        elif augmentation.scale_jitter:
-            numbers = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
-            extent, kept, corner, before = (tf.cast(each, tf.float32) for each in numbers)
-            factor, sides = kept / extent, tf.constant(preprocessing.image_size, tf.float32)
-            scale = tf.cast(size, tf.float32) * factor / sides
-            boxes = moved_boxes(boxes, scale, (before - corner * factor) / sides)
-        else:
-            boxes = moved_boxes(boxes, *placement(size, preprocessing))
-        boxes = visible(boxes)  # A shift does not bring back what was cut off.
-        if augmentation.shift:
-            boxes = moved_boxes(boxes, tf.ones(2), shift_fractions(shift_seed, augmentation.shift))
-            boxes = visible(boxes)
-        if augmentation.flip:
-            # The image that shows whether one with this seed is mirrored.
-            row = tf.image.stateless_random_flip_left_right(tf.constant([[[0.0], [1.0]]]), flip_seed)
-            boxes = mirrored(boxes, row[0, 0, 0] > 0)
-        return padded(tf.boolean_mask(boxes, boxes[:, 5] == 0))  # Nobody knows what is in a crowd.
-
-    def zoom(size, window, crop_seed):
-        """How much larger than in evaluation an image of a size is shown: the geometric mean of both axes."""
-        if window:
-            shown = tf.cast(window(size)[2:] / size, tf.float32)
-        elif augmentation.scale_jitter:
-            extent, kept, *_ = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
-            shown = tf.cast(extent / size, tf.float32) * preprocessing.image_size / tf.cast(kept, tf.float32)
-        else:
-            return tf.constant(1.0)
-        scale, _ = placement(size, preprocessing)
-        return tf.sqrt(1 / tf.reduce_prod(shown * tf.cast(scale, tf.float32)))
-
     def augment(encoded, seed, label=None):
         seeds = tf.unstack(tf.random.split(seed, 3 + len(changes)))
         place_seeds, change_seeds = seeds[:3], seeds[3:]
@@ -119,7 +70,7 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
             image = decode(encoded, exif)
             size = tf.shape(image)[:2]
             image = cut(image, window) if window else image
-        pixels = moved(with_channels(image, preprocessing.channels), place_seeds, preprocessing)
+        pixels = _move(with_channels(image, preprocessing.channels), place_seeds, augmentation, preprocessing)
         if augmentation.photometric:
             photo_seed = tf.random.fold_in(tf.cast(tf.stack(seed), tf.int64), PHOTOMETRIC)
             pixels = random_photometric(pixels, photo_seed, augmentation.photometric)
@@ -130,13 +81,66 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         if label is None:
             return pixels
         if needs_size:
-            return pixels, boxes_moved(label, size, window, place_seeds)
-        enlarged = zoom(tf.shape(label)[:2], window, place_seeds[0])
+            return pixels, _move_boxes(label, size, window, place_seeds, augmentation, preprocessing)
+        enlarged = _zoom(tf.shape(label)[:2], window, place_seeds[0], augmentation, preprocessing)
         label = cut(label, window) if window else label
-        label = in_batches(moved(label, place_seeds, nearest(preprocessing), kind.outside), kind)
+        label = _move(label, place_seeds, augmentation, nearest(preprocessing), kind.outside)
+        label = in_batches(label, kind)
         return pixels, kind.zoomed(label, enlarged)
 
     return augment
+
+
+def _move(values, seeds, augmentation, preprocessing, outside=None):
+    """An image, or a map that moves with it, whose pixels are `outside` where the image ends."""
+    crop_seed, shift_seed, flip_seed = seeds
+    if augmentation.crop_area:
+        values = resize(values, preprocessing.image_size, preprocessing)
+    elif augmentation.scale_jitter:
+        values = random_scale(values, crop_seed, preprocessing, augmentation.scale_jitter, outside)
+    else:
+        values = resized_map(values, preprocessing, outside)
+    if augmentation.shift:
+        values = random_shift(values, shift_seed, augmentation.shift, outside)
+    return tf.image.stateless_random_flip_left_right(values, flip_seed) if augmentation.flip else values
+
+
+def _move_boxes(boxes, size, window, seeds, augmentation, preprocessing):
+    """The boxes of an image of a size (height, width), moved as the image is."""
+    crop_seed, shift_seed, flip_seed = seeds
+    if window:
+        top_left, extent = tf.split(tf.cast(window(size), tf.float32), 2)
+        boxes = moved_boxes(boxes, tf.cast(size, tf.float32) / extent, -top_left / extent)
+    elif augmentation.scale_jitter:
+        numbers = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
+        extent, kept, corner, before = (tf.cast(number, tf.float32) for number in numbers)
+        factor, sides = kept / extent, tf.constant(preprocessing.image_size, tf.float32)
+        scale = tf.cast(size, tf.float32) * factor / sides
+        boxes = moved_boxes(boxes, scale, (before - corner * factor) / sides)
+    else:
+        boxes = moved_boxes(boxes, *placement(size, preprocessing))
+    boxes = visible(boxes)  # A shift does not bring back what was cut off.
+    if augmentation.shift:
+        boxes = moved_boxes(boxes, tf.ones(2), shift_fractions(shift_seed, augmentation.shift))
+        boxes = visible(boxes)
+    if augmentation.flip:
+        # The image that shows whether one with this seed is mirrored.
+        row = tf.image.stateless_random_flip_left_right(tf.constant([[[0.0], [1.0]]]), flip_seed)
+        boxes = mirrored(boxes, row[0, 0, 0] > 0)
+    return padded(tf.boolean_mask(boxes, boxes[:, 5] == 0))  # Nobody knows what is in a crowd.
+
+
+def _zoom(size, window, crop_seed, augmentation, preprocessing):
+    """How much larger than in evaluation an image of a size is shown: the geometric mean of both axes."""
+    if window:
+        shown = tf.cast(window(size)[2:] / size, tf.float32)
+    elif augmentation.scale_jitter:
+        extent, kept, *_ = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
+        shown = tf.cast(extent / size, tf.float32) * preprocessing.image_size / tf.cast(kept, tf.float32)
+    else:
+        return tf.constant(1.0)
+    scale, _ = placement(size, preprocessing)
+    return tf.sqrt(1 / tf.reduce_prod(shown * tf.cast(scale, tf.float32)))
 
 
 def _in_all(functions, encoded, seed, label=None):

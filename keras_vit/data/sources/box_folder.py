@@ -83,13 +83,8 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     if not any(image.objects for image in labeled):
         raise ValueError(f"no boxes in {os.fspath(root)!r}; expected {LAYOUT}")
     paths = [*dict.fromkeys(image.path for image in labeled)]
-    turns = dict(zip(paths, file_orientations(paths)))
-    stored = dict(zip(paths, mapped(_size, paths, "reading sizes")))
-    sizes = {
-        path: stored[path][::-1] if turn >= TRANSPOSED else stored[path]
-        for path, turn in turns.items()
-        if turn and stored[path]
-    }
+    turns = file_orientations(paths)
+    sizes = _sizes(paths, turns)
     bad = [path for path in paths if path not in sizes]
     refuse_unreadable(bad, on_bad_image)
     _refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
@@ -115,10 +110,16 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
         )
     if "train" not in splits:
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {listed(sorted(splits))}")
-    is_turned = any(turn and turn > 1 for turn in turns.values())
+    is_turned = any(turn and turn > 1 for turn in turns)
     samples = {split: Samples(*map(tuple, columns), exif=is_turned) for split, columns in splits.items()}
     fields = {"class_names": names, **split_fields(samples, stated_by, seed), "bad_images": tuple(bad)}
     return used | {*paths}, fields
+
+
+def _sizes(paths, turns):
+    """The size of each image that can be read, as its orientation shows it."""
+    stored = zip(paths, turns, mapped(_size, paths, "reading sizes"))
+    return {path: size[::-1] if turn >= TRANSPOSED else size for path, turn, size in stored if turn and size}
 
 
 def has_boxes(root, files):

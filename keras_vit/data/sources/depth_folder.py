@@ -84,19 +84,11 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
     rows = [*zip(pairs, orientations, maps)]
     readable = [row for row in rows if row[1] and not row[2].reason]
     refuse_other_sizes([(pair[1], turn, pair[2], read.size) for pair, turn, read in readable], "depth map")
-    bad = {image: image for (_, image, _), turn, _ in rows if not turn}
-    bad |= {path: f"{path} ({read.reason})" for (_, _, path), _, read in rows if read.reason}
+    bad = _unreadable(rows)
     refuse_unreadable([*bad.values()], on_bad_image, "image(s) or depth map(s)")
     if not readable:
         raise ValueError(f"no image in {os.fspath(root)!r} can be read with its depth map")
-    ends = [read.ends for *_, read in readable]
-    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
-    if low < high:  # of one value there is no range
-        reader = dataclasses.replace(
-            reader,
-            min=low if reader.min is None else reader.min,
-            max=high if reader.max is None else reader.max,
-        )
+    reader = _with_range(reader, [read.ends for *_, read in readable])
     splits = {}
     for split in dict.fromkeys(split for split, *_ in pairs):
         pairs_of_split = [(pair, turn) for pair, turn, _ in readable if pair[0] == split]
@@ -104,6 +96,21 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
         splits[split] = DepthSamples(images, depths, reader, exif=any(turn > 1 for _, turn in pairs_of_split))
     fields = {"class_names": reader.names, **split_fields(splits, stated_by, seed), "bad_images": tuple(bad)}
     return {os.fspath(root / SETTINGS), *(path for pair in pairs for path in pair[1:])}, fields
+
+
+def _unreadable(rows):
+    """The images and maps that cannot be read, with the reason as text."""
+    bad = {image: image for (_, image, _), turn, _ in rows if not turn}
+    return bad | {path: f"{path} ({read.reason})" for (_, _, path), _, read in rows if read.reason}
+
+
+def _with_range(reader, ends):
+    """The reader with the range of all measurements where `depth.json` has none."""
+    low, high = (choose(numbers) for choose, numbers in zip((min, max), zip(*ends)))
+    if low == high:  # of one value there is no range
+        return reader
+    low = low if reader.min is None else reader.min
+    return dataclasses.replace(reader, min=low, max=high if reader.max is None else reader.max)
 
 
 def _folder(root, paths):

@@ -117,13 +117,7 @@ def _listed_splits(configs, names, config):
 
     if not configs:
         return {}
-    by_name = {of["config_name"]: of for of in configs}
-    default = [name for name, of in by_name.items() if of.get("default") or name == "default"]
-    if config is None and (default or len(by_name) == 1):
-        config = (default or [*by_name])[0]
-    if config not in by_name:
-        raise ValueError(f"expected one of the configurations {listed(by_name, 20)}; got {config or 'none'}")
-    files = by_name[config]["data_files"]
+    files = _files_of(configs, config)
     if isinstance(files, str) or (isinstance(files, list) and isinstance(files[0], str)):
         files = [{"split": None, "path": files}]
     elif isinstance(files, dict):
@@ -135,6 +129,17 @@ def _listed_splits(configs, names, config):
             if split or entry["split"] is None:
                 splits[name] = split or split_of(f"./{name}", ".")
     return splits
+
+
+def _files_of(configs, config):
+    """The `data_files` of a configuration, or for None of the default one."""
+    by_name = {row["config_name"]: row for row in configs}
+    default = [name for name, row in by_name.items() if row.get("default") or name == "default"]
+    if config is None and (default or len(by_name) == 1):
+        config = (default or [*by_name])[0]
+    if config not in by_name:
+        raise ValueError(f"expected one of the configurations {listed(by_name, 20)}; got {config or 'none'}")
+    return by_name[config]["data_files"]
 
 
 def _found_splits(names, config):

@@ -128,15 +128,7 @@ def read_classes(root):
     keys = [line[1] if len(line) == 2 else None for line in lines]
     values = [number if key is None else _parse_key(key) for number, key in enumerate(keys)]
     kinds = {key and key.startswith("#") for key in keys}  # None: no key; False: a value; True: a color
-    if (
-        len(lines) > IGNORE + 1
-        or not 0 < len(names) <= IGNORE
-        or any(len(line) > 2 or not line[0] for line in lines)
-        or any(len({*one}) < len(one) for one in (names, values))
-        or None in values
-        or len(kinds) > 1
-        or (None in kinds and len(lines) > IGNORE)
-    ):
+    if not _is_table(lines, names, values, kinds):
         raise ValueError(
             f"{os.fspath(path)}: expected up to {IGNORE} lines NAME, NAME<tab>0 to {IGNORE}, or "
             f"NAME<tab>#ff0000, with {NO_CLASS!r} for ignored pixels, and no name twice; got "
@@ -148,6 +140,19 @@ def read_classes(root):
     for value, (name, *_) in zip(values, lines):
         table[value] = IGNORE if name == NO_CLASS else names.index(name)
     return _Classes(tuple(names), tuple(table), frozenset(values) | {IGNORE}, colors)
+
+
+def _is_table(lines, names, values, kinds):
+    """Whether the cells of the lines of `classes.txt` name classes, each once."""
+    return (
+        len(lines) <= IGNORE + (None not in kinds)
+        and 0 < len(names) <= IGNORE
+        and all(len(line) <= 2 and line[0] for line in lines)
+        and len({*names}) == len(names)
+        and len({*values}) == len(values)
+        and None not in values
+        and len(kinds) == 1
+    )
 
 
 def read_named_classes(root, noun):

@@ -62,15 +62,10 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     shards, storage = split_shards(argument, ".parquet"), storage_of(task, texts, labels)
     paths, chosen = tuple(shards), _chosen(fields)
     by_file = any(map(is_remote, paths))  # A file is then a chunk, not a row group: it is fetched once.
-    columns, chunks, rows, digests, unlabeled = None, [], {}, [], []
-    key = ["parquet", storage.purpose, chosen]
-    contents = read_shards(paths, key, lambda path: _read(path, storage, chosen))
-    for path, ((own_columns, groups), digest) in zip(paths, contents):
+    chunks, rows, digests, unlabeled = [], {}, [], []
+    for path, columns_of_file, groups, digest in _contents(paths, storage, chosen):
+        columns = columns_of_file
         digests.append(digest)
-        stored_columns = Columns(*own_columns)
-        columns = columns or stored_columns
-        if stored_columns != columns:
-            raise ValueError(f"{path!r} has {stored_columns}; {paths[0]!r} has {columns}")
         part = rows.setdefault(shards[path], ([], []))
         for group, values in enumerate(groups):
             if group == 0 or not by_file:
@@ -101,11 +96,9 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     fields_of_dataset = {"unlabeled": tuple(unlabeled), **split_fields(splits, names_by_split(shards), seed)}
     splits = fields_of_dataset.pop("splits")
     if texts:
-        captions = {
-            tuple(row): text
-            for row_numbers, values in rows.values()
-            for row, text in zip(row_numbers.tolist(), values)
-        }
+        captions = {}
+        for row_numbers, values in rows.values():
+            captions |= zip(map(tuple, row_numbers.tolist()), values)
         splits, fields_of_dataset["texts"] = with_captions(
             splits, lambda of: map(tuple, of.rows.tolist()), captions
         )
@@ -115,6 +108,18 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
         "version": version_of(paths, digests),
         **fields_of_dataset,
     }
+
+
+def _contents(paths, storage, chosen):
+    """Yield (path, `Columns`, row groups, digest) of each file, whose columns are equal."""
+    key, first = ["parquet", storage.purpose, chosen], None
+    contents = read_shards(paths, key, lambda path: _read(path, storage, chosen))
+    for path, ((names, groups), digest) in zip(paths, contents):
+        columns = Columns(*names)
+        first = first or columns
+        if columns != first:
+            raise ValueError(f"{path!r} has {columns}; {paths[0]!r} has {first}")
+        yield path, columns, groups, digest
 
 
 @dataclasses.dataclass(frozen=True)

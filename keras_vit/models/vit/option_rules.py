@@ -13,25 +13,35 @@ def contradictions(config):
     Yields:
         One message for each rule that is broken.
     """
-    c = config
+    for rules in (_blocks, _pooling, _positions, _patch_dropout):
+        yield from rules(config)
+
+
+def _blocks(c):
     if c.num_layers is None and (c.mlp_dim, c.num_heads) != (None, None):
         yield (
             "num_layers=None builds no Transformer, so mlp_dim and num_heads must be None; got "
             f"{c.mlp_dim} and {c.num_heads}"
-        )
-    if c.num_layers is None and (c.pooling not in ("gap", None) or prefix_tokens(vars(c))):
-        yield (
-            "without a Transformer pooling must be 'gap' or None, and there can be no class, distillation or "
-            f"register tokens; got pooling={c.pooling!r}"
         )
     if c.num_layers is not None and None in (c.mlp_dim, c.num_heads):
         yield (
             f"mlp_dim and num_heads must be positive ints with num_layers={c.num_layers}; got {c.mlp_dim} "
             f"and {c.num_heads}"
         )
-    has_sincos = c.num_layers is not None and c.position_embedding == "sincos2d"
-    if has_sincos and (c.hidden_size % 4 or c.hidden_size < 8):
-        yield f"sincos2d needs a hidden_size that is a multiple of 4, at least 8; got {c.hidden_size}"
+    if isinstance(c.num_kv_heads, tuple) and len(c.num_kv_heads) != c.num_layers:
+        yield f"num_kv_heads must have num_layers={c.num_layers} items; got {c.num_kv_heads}"
+    if c.num_kv_heads and c.rotary and c.rotary["kind"] == "mixed":
+        yield f"mixed rotary positions differ between heads, which num_kv_heads groups; got {c.num_kv_heads}"
+    if c.resnet is not None and c.resnet_width % GROUPS:
+        yield f"resnet_width must be a multiple of {GROUPS}, the groups of its norms; got {c.resnet_width}"
+
+
+def _pooling(c):
+    if c.num_layers is None and (c.pooling not in ("gap", None) or prefix_tokens(vars(c))):
+        yield (
+            "without a Transformer pooling must be 'gap' or None, and there can be no class, distillation or "
+            f"register tokens; got pooling={c.pooling!r}"
+        )
     if c.pooling in ("token", "token_gap") and not c.class_token:
         yield f"pooling={c.pooling!r} reads the class token; got class_token=False"
     has_other_head = c.representation_size is not None or c.norm_after_pooling
@@ -40,6 +50,14 @@ def contradictions(config):
             "distillation needs pooling='token', no representation_size and no norm_after_pooling; got "
             f"{c.pooling!r}, {c.representation_size} and {c.norm_after_pooling}"
         )
+    if c.norm_after_pooling and not c.final_norm:
+        yield "norm_after_pooling=True moves the last norm; got final_norm=False"
+
+
+def _positions(c):
+    has_sincos = c.num_layers is not None and c.position_embedding == "sincos2d"
+    if has_sincos and (c.hidden_size % 4 or c.hidden_size < 8):
+        yield f"sincos2d needs a hidden_size that is a multiple of 4, at least 8; got {c.hidden_size}"
     if c.num_layers is None and (c.rotary or c.relative_positions):
         yield "without a Transformer there can be no rotary or relative positions; got num_layers=None"
     if c.rotary and c.relative_positions:
@@ -59,6 +77,9 @@ def contradictions(config):
             "relative positions have no rows for distillation or register tokens; got num_registers="
             f"{c.num_registers} and distillation={c.distillation}"
         )
+
+
+def _patch_dropout(c):
     if c.patch_dropout_rate and (c.num_layers is None or c.pooling is None):
         yield (
             "patch dropout needs a Transformer and a pooling of its tokens; got patch_dropout_rate="
@@ -69,11 +90,3 @@ def contradictions(config):
             "patch dropout excludes relative positions and packed patches; got patch_dropout_rate="
             f"{c.patch_dropout_rate}"
         )
-    if c.norm_after_pooling and not c.final_norm:
-        yield "norm_after_pooling=True moves the last norm; got final_norm=False"
-    if isinstance(c.num_kv_heads, tuple) and len(c.num_kv_heads) != c.num_layers:
-        yield f"num_kv_heads must have num_layers={c.num_layers} items; got {c.num_kv_heads}"
-    if c.num_kv_heads and c.rotary and c.rotary["kind"] == "mixed":
-        yield f"mixed rotary positions differ between heads, which num_kv_heads groups; got {c.num_kv_heads}"
-    if c.resnet is not None and c.resnet_width % GROUPS:
-        yield f"resnet_width must be a multiple of {GROUPS}, the groups of its norms; got {c.resnet_width}"

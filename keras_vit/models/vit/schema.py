@@ -314,15 +314,7 @@ class ViTConfig:
         for name, field in options_of(self).items():
             if (normalize := field.metadata["normalize"]) and getattr(self, name) is not None:
                 self._set(name, normalize(getattr(self, name)))
-        if self.class_token is None:
-            self._set("class_token", self.pooling in ("token", "token_gap"))
-        # Options without effect have one value, which a file that does not hold them implies.
-        if self.pooling != "map" or not prefix_tokens(vars(self)):
-            self._set("pool_prefix", True)
-        if not self.qkv_bias:
-            self._set("key_bias", True)
-        if self.layer_scale is None:
-            self._set("scale_mlp", True)
+        self._set_without_effect()
         for message in self.contradictions():
             raise ValueError(message)
         if self.num_layers is not None:
@@ -339,6 +331,17 @@ class ViTConfig:
             grid = grid_shape((224, 224), self.patch_size, self.resnet)
             self._set("position_grid", tuple(max(side, 1) for side in grid))
         self._set("preprocessing", _resolved_preprocessing(self))
+
+    def _set_without_effect(self):
+        """Give options without effect one value, which a file that does not hold them implies."""
+        if self.class_token is None:
+            self._set("class_token", self.pooling in ("token", "token_gap"))
+        if self.pooling != "map" or not prefix_tokens(vars(self)):
+            self._set("pool_prefix", True)
+        if not self.qkv_bias:
+            self._set("key_bias", True)
+        if self.layer_scale is None:
+            self._set("scale_mlp", True)
 
     def _set(self, name, value):
         object.__setattr__(self, name, value)

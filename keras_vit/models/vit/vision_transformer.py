@@ -89,18 +89,9 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
     ) -> None:
         identity = {key: kwargs.pop(key) for key in ("name", "trainable") if key in kwargs}
         refuse_unknown(kwargs, type(self))
-        names = [*options_of(self.schema)]
-        if missing := [name for name in names[len(args) :] if name not in {**DEFAULTS, **kwargs}]:
-            raise TypeError(
-                f"missing {', '.join(missing)}, which VisionTransformer.from_variant sets by a name such as "
-                f"'B/16'; got {', '.join([*names[: len(args)], *kwargs]) or 'no options'}"
-            )
+        _refuse_missing([*options_of(self.schema)], args, kwargs)
         c = self.schema(*args, **kwargs)
-        dtype = keras.dtype_policies.get(dtype)
-        if dtype.quantization_mode:
-            raise ValueError(
-                f"dtype must be a float policy; got {dtype.name!r}: quantize() quantizes a model"
-            )
+        dtype = _float_policy(dtype)
         # Each call draws the seeds of its initializers, so that one more would change all weights after it.
         prefix = prefix_tokens(vars(c))
         num_prefix = sum(count for _, count, _ in prefix)
@@ -136,9 +127,10 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
             positions_of_blocks = block_positions(c, grid, dtype)
             if c.patch_dropout_rate:
                 drop = PatchDropout(c.patch_dropout_rate, num_prefix, dtype=dtype, name="patch_dropout")
-                x, positions_of_blocks = (
-                    drop(x, positions_of_blocks) if c.rotary else (drop(x), positions_of_blocks)
-                )
+                if c.rotary:
+                    x, positions_of_blocks = drop(x, positions_of_blocks)
+                else:
+                    x = drop(x)
             for i, positions in enumerate(positions_of_blocks):
                 block, block_input = self._encoder_block(c, i, dtype), x
                 x = block(x, positions, bias=bias)
@@ -268,6 +260,23 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
 
     def _config(self):
         return {name: getattr(self, name) for name in options_of(self.schema)}
+
+
+def _refuse_missing(names, args, kwargs):
+    """Raise a TypeError for options without a default that are not given."""
+    if missing := [name for name in names[len(args) :] if name not in {**DEFAULTS, **kwargs}]:
+        raise TypeError(
+            f"missing {', '.join(missing)}, which VisionTransformer.from_variant sets by a name such as "
+            f"'B/16'; got {', '.join([*names[: len(args)], *kwargs]) or 'no options'}"
+        )
+
+
+def _float_policy(dtype):
+    """The policy of a dtype, a name or a policy."""
+    dtype = keras.dtype_policies.get(dtype)
+    if dtype.quantization_mode:
+        raise ValueError(f"dtype must be a float policy; got {dtype.name!r}: quantize() quantizes a model")
+    return dtype
 
 
 def _border_note(border):

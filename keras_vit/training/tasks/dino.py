@@ -74,10 +74,10 @@ class DinoTask(Pretraining):
         heads = {f"head {n}": np.broadcast_to(maps[:, n], colors.shape) for n in range(maps.shape[1])}
         has_token = model.encoder.pooling in ("token", "token_gap")
         subject = "The attention of the class token" if has_token else "The mean attention of all patches"
-        words = f"{subject} to the patches in each head of the last block, relative to its maximum."
+        text = f"{subject} to the patches in each head of the last block, relative to its maximum."
         if has_token:
-            words += " Without labels, it tends to follow the objects."
-        return [Pictures("Attention", words, {"image": colors, **heads})]
+            text += " Without labels, it tends to follow the objects."
+        return [Pictures("Attention", text, {"image": colors, **heads})]
 
 
 def _knn(encoder, dataset, split):

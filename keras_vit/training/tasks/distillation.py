@@ -93,14 +93,17 @@ def options_of(config):
     Raises:
         ValueError: for an unknown or a wrong option, or without teachers.
     """
-    given, known = config.recipe.distillation or {}, [f.name for f in dataclasses.fields(DistillationOptions)]
-    if unknown := given.keys() - {*known}:
+    options, known = (
+        config.recipe.distillation or {},
+        [f.name for f in dataclasses.fields(DistillationOptions)],
+    )
+    if unknown := options.keys() - {*known}:
         raise ValueError(
             f"expected {', '.join(known)} in the recipe's distillation; got {listed(sorted(unknown))}"
         )
     if not config.teachers:
         raise ValueError("distillation needs teachers: expected --teacher with a checkpoint or a run")
-    return DistillationOptions(**given)
+    return DistillationOptions(**options)
 
 
 class _Taught:
@@ -165,9 +168,9 @@ class LogitDistillation(_Taught, WrappedTask):
         self.needs_labels, self.has_labels = needs_labels, needs_labels
         known = DISTANCES.get(recipe.task, {})
         if options.method not in known:
-            words = " or ".join(map(repr, known)) or f"a task among {', '.join(DISTANCES)}"
+            expected = " or ".join(map(repr, known)) or f"a task among {', '.join(DISTANCES)}"
             raise ValueError(
-                f"expected distillation by {words}; got method {options.method!r} of task {recipe.task!r}"
+                f"expected distillation by {expected}; got method {options.method!r} of task {recipe.task!r}"
             )
         if options.label_weight and (not needs_labels or recipe.task in WITHOUT_LABEL_WEIGHT):
             subject = f"task {recipe.task!r}" if needs_labels else "a run without labels"
@@ -213,11 +216,11 @@ class LogitDistillation(_Taught, WrappedTask):
         self.has_labels = self.needs_labels or [*map(str, dataset.class_names)] == [*map(str, names)]
         for source, teacher in zip(config.teachers, self.teachers):
             self.inner.check_model(teacher)
-            others = names_or_indices(teacher.class_names, teacher.num_classes)
-            if teacher.num_classes != len(names) or (teacher.class_names and [*others] != [*names]):
+            teacher_names = names_or_indices(teacher.class_names, teacher.num_classes)
+            if teacher.num_classes != len(names) or (teacher.class_names and [*teacher_names] != [*names]):
                 raise ValueError(
                     f"expected a teacher of the student's {len(names)} classes ({listed(names)}); "
-                    f"{source} has {len(others)} ({listed(others)})"
+                    f"{source} has {len(teacher_names)} ({listed(teacher_names)})"
                 )
         if getattr(student, "distillation", False) and not self.options_of_teachers.label_weight:
             raise ValueError(
@@ -297,8 +300,8 @@ class LogitDistillation(_Taught, WrappedTask):
                     predictions = self._predictions(teacher, samples, finished.preprocessing, batch_size)
                 else:
                     predictions = self.inner.checked_predictions(teacher, samples, batch_size)
-                of_teacher = self.inner.scores(predictions)
-                scores[prefix + self.inner.primary_metric] = of_teacher[self.inner.primary_metric]
+                teacher_scores = self.inner.scores(predictions)
+                scores[prefix + self.inner.primary_metric] = teacher_scores[self.inner.primary_metric]
         differences = self.differences(finished, teachers, samples, batch_size)
         return scores | {name: float(values.mean()) for name, values in differences.items()}
 
@@ -315,16 +318,17 @@ class LogitDistillation(_Taught, WrappedTask):
         if not functions:
             return {}
         streams = [
-            _batches_of_rows(one.rows(samples), batch_size)
-            if isinstance(one, StoredOutputs)
-            else computed(one.predict_on_batch, samples, one.preprocessing, batch_size)
-            for one in (student, *teachers)
+            _batches_of_rows(model.rows(samples), batch_size)
+            if isinstance(model, StoredOutputs)
+            else computed(model.predict_on_batch, samples, model.preprocessing, batch_size)
+            for model in (student, *teachers)
         ]
-        for outputs in zip(*streams):
-            own, *others = (output for output, _ in outputs)
-            others = [np.asarray(resized_maps(other, own.shape[1:3])) for other in others]
+        for batch in zip(*streams):
+            outputs, *targets = (output for output, _ in batch)
+            targets = [np.asarray(resized_maps(target, outputs.shape[1:3])) for target in targets]
             for name, function in functions.items():
-                rows[name].append(np.mean([np.asarray(function(other, own)) for other in others], axis=0))
+                values = [np.asarray(function(target, outputs)) for target in targets]
+                rows[name].append(np.mean(values, axis=0))
         return {name: np.concatenate(values) for name, values in rows.items()}
 
     def _predictions(self, teacher, samples, preprocessing, batch_size):

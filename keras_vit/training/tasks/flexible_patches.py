@@ -40,7 +40,7 @@ class FlexiblePatchesTask(WrappedTask):
     def batches(self, batches, model, source, **place):
         from keras_vit.data.augmentation.drawn_patches import drawn_patch_batches  # needs TensorFlow
 
-        own = model.trained().patch_size[:1]
-        sizes = source.recipe.patch_sizes if source.split == "train" else own
+        model_sizes = model.trained().patch_size[:1]
+        sizes = source.recipe.patch_sizes if source.split == "train" else model_sizes
         batches = self.inner.batches(batches, model, source, **place)
         return drawn_patch_batches(batches, sizes, seed=place["seed"], first_step=place["first_step"])

@@ -53,9 +53,9 @@ class PixelTask(Pretraining):
             **{f"Completion {n}": model.complete(pixels, rows, seed=n) / np.float32(255) for n in (1, 2, 3)},
             "The image": pixels,
         }
-        words = "The lower half of test images is sampled pixel by pixel, three times."
+        text = "The lower half of test images is sampled pixel by pixel, three times."
         sampled = {"Samples": model.sample(len(images)) / np.float32(255)}
         return [
-            Pictures("Completions", words, drawn),
+            Pictures("Completions", text, drawn),
             Pictures("Samples", "New images, sampled pixel by pixel from the first one.", sampled),
         ]

@@ -19,8 +19,8 @@ class Pairs(Task):
     recipe_fields = ("image_text", "tokenizer", "class_weights")
 
     def check_recipe(self, recipe):
-        others = (recipe.task != "single_label", recipe.class_weights is not None, recipe.mixes)
-        if any(others) or recipe.label_smoothing or recipe.accumulation_steps > 1:
+        refused = (recipe.task != "single_label", recipe.class_weights is not None, recipe.mixes)
+        if any(refused) or recipe.label_smoothing or recipe.accumulation_steps > 1:
             raise ValueError(
                 "image_text compares whole batches of pairs: expected no other task, label_smoothing, "
                 "class_weights, mixup, cutmix or accumulation_steps"

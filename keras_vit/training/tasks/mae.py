@@ -18,10 +18,10 @@ class ReconstructionTask(Pretraining):
         return data.random_order_batches(batches, model.num_patches, **place)
 
     def figures(self, model, images):
-        words = (
+        text = (
             f"Test images, their visible patches ({model.num_visible} of {model.num_patches}), and the "
             "images with the predicted pixels of the other patches."
         )
         if model.normalize_targets:
-            words += " Each predicted patch has the mean and the contrast of the true one."
-        return [Pictures("Reconstructions", words, model.reconstruct(images))]
+            text += " Each predicted patch has the mean and the contrast of the true one."
+        return [Pictures("Reconstructions", text, model.reconstruct(images))]

@@ -73,10 +73,10 @@ class HuggingFace(Layout):
         return model_type.interpolation if model_type.any_size else None
 
     def pretraining(self, keys):
-        kind, _ = type_of_keys(keys)
-        if kind.name == "vit" and any(re.fullmatch(kind.others, key) for key in keys):
+        model_type, _ = type_of_keys(keys)
+        if model_type.name == "vit" and any(re.fullmatch(model_type.others, key) for key in keys):
             return pretraining.of_type("vit_mae", has_classifier=False)
-        return pretraining.of_type(kind.name, any("classifier." in key for key in keys))
+        return pretraining.of_type(model_type.name, any("classifier." in key for key in keys))
 
     def skipped_keys(self, keys):
         model_type, _ = type_of_keys(keys)

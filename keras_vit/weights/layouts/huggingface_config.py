@@ -185,55 +185,73 @@ def _image_processor(stored, kind, options):
     processor = stored.get("image_processor_type") or stored.get("feature_extractor_type") or kind.processor
     begins = next((begin for begin in PROCESSORS if processor.lower().startswith(begin)), None)
     if begins == _NAFLEX:
-        if kind.processor.lower().startswith(_NAFLEX):
-            stored = {name: value for name, value in stored.items() if name != "size"}
-        else:
+        if not kind.processor.lower().startswith(_NAFLEX):
             raise ValueError(f"{PREPROCESSOR}: a {processor} makes images of varying sizes (NaFlex)")
+        stored = {name: value for name, value in stored.items() if name != "size"}
     if kind.segments:  # which cuts or pads images to the model's size
         stored = {name: value for name, value in stored.items() if name in _COLORS}
     values = {**PROCESSORS.get(begins, VIT_PROCESSOR), **stored}
+    _check_switches(values, begins)
+    patch_size = options.get("patch_size")
+    if begins == _NAFLEX and patch_size:
+        _check(
+            (values["patch_size"],) * 2 == patch_size, values, "patch_size", f"the model's {patch_size[0]}"
+        )
     image_size = None if kind.any_size else options.get("image_size")
-    patch_size, channels = options.get("patch_size"), options.get("in_channels", 3)
+    return {**_colors(values, options.get("in_channels", 3)), **_placement(values, image_size)}
 
-    def check(fact, name, expected):
-        if not fact:
-            raise ValueError(f"{PREPROCESSOR}: {name} must be {expected}; got {values[name]!r}")
 
+def _check(is_known, values, name, expected):
+    if not is_known:
+        raise ValueError(f"{PREPROCESSOR}: {name} must be {expected}; got {values[name]!r}")
+
+
+def _check_switches(values, begins):
+    """Refuse steps of an image processor that are not known; `begins` is the key of `PROCESSORS`."""
     for name, value in values.items():
         if name in _SWITCHES or (name == "do_pad" and begins == _PADDED):
-            check(value in (True, False, None), name, "true or false")  # null means false
+            _check(value in (True, False, None), values, name, "true or false")  # null means false
         elif name.startswith("do_") and name not in _WITHOUT_EFFECT:
-            check(not value, name, "false")
-    check(values["do_resize"], "do_resize", "true: images are resized to the model's size")
-    if begins == _NAFLEX and patch_size:
-        check((values["patch_size"],) * 2 == patch_size, "patch_size", f"the model's {patch_size[0]}")
-    check(values.get("crop_pct") is None, "crop_pct", "null: size and crop_size have the fraction")
+            _check(not value, values, name, "false")
+    _check(values["do_resize"], values, "do_resize", "true: images are resized to the model's size")
+    is_null = values.get("crop_pct") is None
+    _check(is_null, values, "crop_pct", "null: size and crop_size have the fraction")
+
+
+def _colors(values, channels):
+    """The kernel that resizes images, and their mean and standard deviation."""
     names = ", ".join(f"{number} ({name})" for number, name in INTERPOLATIONS.items())
-    check(values["resample"] in INTERPOLATIONS, "resample", f"one of {names}")
+    _check(values["resample"] in INTERPOLATIONS, values, "resample", f"one of {names}")
     factor = values["rescale_factor"] if values["do_rescale"] else 1.0
-    check(is_float32(factor) and factor > 0, "rescale_factor", "a positive number that float32 can represent")
+    is_factor = is_float32(factor) and factor > 0
+    _check(is_factor, values, "rescale_factor", "a positive number that float32 can represent")
     mean, std = 0.0, 1.0
     if values["do_normalize"]:
         mean, std = values["image_mean"], values["image_std"]
     mean, std = ((v,) * channels if number().accepts(v) else v for v in (mean, std))
     # `Preprocessing` normalizes pixels in [0, 1].
-    options = {
+    return {
         "mean": tuple(m / (255 * factor) for m in mean),
         "std": tuple(s / (255 * factor) for s in std),
         "interpolation": INTERPOLATIONS[values["resample"]],
     }
+
+
+def _placement(values, image_size):
+    """How an image is placed in the model's (height, width), or for None in that of the file."""
     size, models = _size(values["size"]), "height and width"
     if image_size is not None:
         models = f"{image_size[0]}×{image_size[1]}"
     if not values["do_center_crop"]:
         fits = len(size) == 2 and image_size in (None, size)
-        check(fits, "size", f"the model's {models} because there is no center crop")
-        return {**options, "resize": "pad"} if values.get("do_pad") else options
+        _check(fits, values, "size", f"the model's {models} because there is no center crop")
+        return {"resize": "pad"} if values.get("do_pad") else {}
     crop = _size(values["crop_size"])
     fits = len(crop) == 2 and image_size in (None, crop) and crop[0] == crop[1]
-    check(fits, "crop_size", f"the model's {models}, if that is a square")
-    check(len({*size}) == 1 and size[0] >= crop[0], "size", f"one edge of at least {crop[0]} to crop from")
-    return {**options, "resize": "crop", "crop_fraction": crop[0] / size[0]}
+    _check(fits, values, "crop_size", f"the model's {models}, if that is a square")
+    is_larger = len({*size}) == 1 and size[0] >= crop[0]
+    _check(is_larger, values, "size", f"one edge of at least {crop[0]} to crop from")
+    return {"resize": "crop", "crop_fraction": crop[0] / size[0]}
 
 
 def _size(size):

@@ -101,16 +101,7 @@ def options_of(config):
     """The options in the contents of a config.json, of which only `architecture` is needed."""
     name, arguments = _described(config)
     details = {**config.get("pretrained_cfg", {}), **config}
-    pooling = config.get("global_pool")
-    if pooling is None and _EVA.search(name):
-        poolings = [pooling for pattern, pooling in _EVA_POOLINGS if re.search(pattern, name)]
-        pooling = arguments.get("global_pool", poolings[0] if poolings else "avg")
-    prefix = arguments.get("pool_include_prefix") and pooling != "map"
-    if pooling not in (None, "", *_POOLINGS) or prefix:
-        raise ValueError(
-            f"{CONFIG} describes a pooling that VisionTransformer does not have: {pooling!r}"
-            f"{' with prefix tokens' * bool(prefix)}"
-        )
+    pooling = _pooling(name, arguments, config)
     options = {
         **_activation(name, arguments),
         "rotary": _rotary(arguments),
@@ -123,14 +114,8 @@ def options_of(config):
     }
     if arguments.get("rope_rescale_coords"):
         options["max_rotary_rescale"] = arguments["rope_rescale_coords"]
-    if "num_heads" in arguments:
-        options["num_heads"] = arguments["num_heads"]
-    elif name == "vit_base_patch16_gap_224":
-        options["num_heads"] = 16  # others of this size have 12
-    elif "num_features" in config:
-        sizes = [size for pattern, size in _HEAD_SIZES if re.search(pattern, name)]
-        if sizes:
-            options["num_heads"] = config["num_features"] // sizes[0]
+    if num_heads := _num_heads(name, arguments, config):
+        options["num_heads"] = num_heads
     if "num_classes" in config:
         options["num_classes"] = config["num_classes"] or None
     if pooling:
@@ -146,6 +131,31 @@ def options_of(config):
         descriptions = details.get("label_descriptions") or {}
         options["class_names"] = tuple(str(descriptions.get(name, name)) for name in names)
     return options
+
+
+def _pooling(name, arguments, config):
+    """timm's name of the pooling; None or "" if there is none."""
+    pooling = config.get("global_pool")
+    if pooling is None and _EVA.search(name):
+        poolings = [pooling for pattern, pooling in _EVA_POOLINGS if re.search(pattern, name)]
+        pooling = arguments.get("global_pool", poolings[0] if poolings else "avg")
+    prefix = arguments.get("pool_include_prefix") and pooling != "map"
+    if pooling not in (None, "", *_POOLINGS) or prefix:
+        raise ValueError(
+            f"{CONFIG} describes a pooling that VisionTransformer does not have: {pooling!r}"
+            f"{' with prefix tokens' * bool(prefix)}"
+        )
+    return pooling
+
+
+def _num_heads(name, arguments, config):
+    """The heads of the attention, or None if the file does not say them."""
+    if "num_heads" in arguments:
+        return arguments["num_heads"]
+    if name == "vit_base_patch16_gap_224":
+        return 16  # others of this size have 12
+    sizes = [size for pattern, size in _HEAD_SIZES if re.search(pattern, name)]
+    return config["num_features"] // sizes[0] if sizes and "num_features" in config else None
 
 
 def _position_interpolation(arguments):
