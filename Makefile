@@ -6,6 +6,8 @@ PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
 # All tests run in four parts, since one process of all of them would need 12 GB; PART=2/4 runs the second.
 PART ?= 1/4 2/4 3/4 4/4
 BACKENDS ?= tensorflow jax
+# A file whose fast tests take more CPU seconds fails.
+BUDGET := 40
 FULL := $(BIN)/python $(PYTEST) --hypothesis-profile=full
 # On JAX the fast tests are the golden files, a run, and a sample of the contract of layers and models; test-full
 # adds layers, models, steps, loading and saving.
@@ -68,7 +70,7 @@ test: lint
 
 test-full: .venv/peers lint
 	failed=0; for part in $(PART); do \
-		$(if $(filter tensorflow,$(BACKENDS)),$(FULL) --part=$$part || failed=1;) \
+		$(if $(filter tensorflow,$(BACKENDS)),$(FULL) --part=$$part --budget=$(BUDGET) || failed=1;) \
 		$(if $(filter jax,$(BACKENDS)),KERAS_BACKEND=jax $(FULL) --part=$$part $(JAX_TESTS_FULL) || failed=1;) \
 	done; exit $$failed
 

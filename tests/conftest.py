@@ -1,9 +1,11 @@
 """Set-up for all tests: quiet TensorFlow, a fixed seed, golden files, and skips by Keras backend."""
 
+import collections
 import gc
 import os
 import pathlib
 import shutil
+import time
 from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -52,6 +54,8 @@ LONGEST = (
 
 def pytest_addoption(parser):
     parser.addoption("--part", default="1/1", help="2/4: the second of four parts of the files")
+    budget = "CPU seconds of the fast tests of a file, above which it fails"
+    parser.addoption("--budget", type=float, default=float("inf"), help=budget)
 
 
 def pytest_configure(config):
@@ -151,6 +155,28 @@ def _run_eagerly():
 
 eager = pytest.fixture(_run_eagerly, scope="module", name="eager")  # from the first test that asks for it
 eager_once = pytest.fixture(_run_eagerly, name="eager_once")
+
+
+_SPENT = collections.Counter()  # CPU seconds of fast tests, with the fixtures that they made, by file
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    start = time.process_time()
+    result = yield
+    if not item.get_closest_marker("slow"):
+        _SPENT[item.path] += time.process_time() - start
+    return result
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _within_budget(request):
+    """Fail a file whose fast tests have become expensive, so that `make test` stays short."""
+    yield
+    spent, budget = _SPENT[request.path], request.config.getoption("budget")
+    assert spent <= budget, (
+        f"the fast tests of this file take {spent:.0f} s of CPU; expected at most {budget:g}"
+    )
 
 
 @pytest.fixture

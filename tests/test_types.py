@@ -125,9 +125,9 @@ def test_inputs_of_layers_are_tensors():
             assert {each.annotation for each in required} <= {"Tensor", Parameter.empty}, name
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_argument_and_result_of_the_reference_is_annotated(name):
-    for path, function in functions(name):
+def test_every_argument_and_result_of_the_reference_is_annotated():
+    assert len(NAMES) > 100
+    for path, function in (pair for name in NAMES for pair in functions(name)):
         function = inspect.unwrap(function)
         code = function.__code__
         count = code.co_argcount + code.co_kwonlyargcount

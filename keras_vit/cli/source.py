@@ -181,7 +181,7 @@ def seed_of(source, model):
     """
     if isinstance(model, ExportedModel):
         return model.description.seed
-    # Older files do not hold it.
+    # A model of images and texts does not hold it.
     return int(_recipe_of(source).get("seed", 0)) if model.split_seed is None else model.split_seed
 
 

@@ -63,6 +63,7 @@ def evaluated(json_of):
     return evaluate
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_a_greedy_soup_is_printed_with_each_decision_and_the_scores_that_evaluate_prints(
     files, keras_vit, evaluated, tmp_path

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from made.sampling import some
 from PIL import Image
 from reference.comparing import randomize
 from reference.small import SMALL, small
@@ -109,7 +110,7 @@ def others(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("message", REFUSED)
+@pytest.mark.parametrize("message", some(REFUSED, 3))
 def test_what_does_not_fit_is_refused_and_leaves_nothing(message, refused, model, rooms, others, monkeypatch):
     monkeypatch.chdir(others)
     refused(("predict", "--model", model, rooms / "images" / "0.png", *REFUSED[message]), message)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from made.scenes import few_scenes
+from made.undrawn import undrawn_figures
 from PIL import Image
 from reference.small import one_block
 
@@ -49,13 +50,14 @@ def scenes(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(keras_vit, scenes, tmp_path_factory):
+def run(keras_vit, scenes, tmp_path_factory, eager):
     """A run of a few steps on them, whose head then finds every class in every patch."""
     import keras
 
     workdir = tmp_path_factory.mktemp("runs") / "run"
     data = "--dataset", f"folder:{scenes}"
-    keras_vit("finetune", "--recipe", "digits_detect", *data, "--workdir", workdir, *LITTLE)
+    with undrawn_figures():
+        keras_vit("finetune", "--recipe", "digits_detect", *data, "--workdir", workdir, *LITTLE)
     model = keras.models.load_model(workdir / "model.keras")
     model.get_layer("head").bias.assign(np.linspace(0, 1, 10))
     model.save(workdir / "model.keras")

@@ -42,6 +42,7 @@ def test_functions_continue_what_the_command_began(model, images, keras_vit, tmp
     assert embed(embedder)["written"] == 2 and embedder.plan.model == str(model)
 
 
+@pytest.mark.slow
 def test_folders_of_photographs_need_no_classes(model, tmp_path, keras_vit, images):
     for number, path in enumerate(sorted(images.rglob("*.png"))[:3]):
         (tmp_path / "photos").mkdir(exist_ok=True)

@@ -62,6 +62,7 @@ def test_json_has_all_scores_of_the_split_and_of_each_class_and_the_confusion_is
     assert {*tmp_path.iterdir()} == {output, confusion}
 
 
+@pytest.mark.slow
 def test_a_model_is_evaluated_at_another_patch_size(evaluated, weights, images):
     found = json.loads(evaluated("--patch_size", 4, "--json").stdout)
     model = from_pretrained(weights, patch_size=4)
@@ -69,6 +70,7 @@ def test_a_model_is_evaluated_at_another_patch_size(evaluated, weights, images):
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_scores_are_printed_and_old_files_stay_where_new_ones_cannot_be_written(evaluated, tmp_path):
     files = [tmp_path / "found.json", tmp_path / "confused.png"]
     for file in files:
@@ -185,6 +187,7 @@ def test_seed_and_task_are_stored_in_the_file(name, images, tmp_path, capsys):
     assert capsys.readouterr().out.count("14 train") == 2
 
 
+@pytest.mark.slow
 def test_a_model_with_another_head_has_no_task_or_split(tmp_path):
     small(num_classes=2, task="multi_label", split_seed=1).save(tmp_path / "model.keras")
     kept = from_pretrained(tmp_path / "model.keras", image_size=32)

@@ -44,6 +44,7 @@ def test_settings_reach_the_run(run, weights):
     assert {name: config["recipe"][name] for name in settings} == settings
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_trained_again_and_only_a_missing_report_is_written(
     run, finetune, keras_vit, tmp_path
 ):

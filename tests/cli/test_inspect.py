@@ -125,6 +125,7 @@ def test_images_have_the_shortest_unique_names(paths, names):
     assert names_of(paths) == names
 
 
+@pytest.mark.slow
 def test_features_of_any_size_keep_the_aspect_ratio_and_crop_nothing(keras_vit, tmp_path):
     preprocessing = Preprocessing(16, resize="crop", crop_fraction=0.875)
     path = saved(tmp_path / "features.keras", num_classes=None, preprocessing=preprocessing)

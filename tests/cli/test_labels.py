@@ -65,6 +65,7 @@ def packed_towers(two_towers, tmp_path_factory):
     return path, model
 
 
+@pytest.mark.slow
 def test_images_of_any_aspect_ratio_are_classified_and_found(packed_towers, json_of, tmp_path, rng):
     path, model = packed_towers
     folder = tmp_path / "photos"
@@ -114,6 +115,7 @@ def test_prompts_of_classes_are_scored_on_a_data_set(two_towers, images, json_of
     assert found["samples"] == 4 and found["accuracy"] == right
 
 
+@pytest.mark.slow
 def test_words_find_pictures(two_towers, images, keras_vit, json_of, tmp_path):
     path, model = two_towers
     index = ("--index", tmp_path / "index")
@@ -213,6 +215,7 @@ def siglip(tmp_path_factory):
     return folder / "saved", model
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_its_tokenizer_next_to_it(siglip, images, json_of):
     path, model = siglip
     assert from_pretrained(path, kind="image_text").text_preprocessing == model.text_preprocessing
@@ -232,6 +235,7 @@ def test_the_text_tower_of_a_checkpoint_is_opened_for_a_search(siglip, weights):
     assert not hasattr(open_live(weights, kind="stored"), "encode_text")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_the_image_tower_is_inspected(two_towers, images, keras_vit, tmp_path):
     photo = images / "cat" / "00.png"

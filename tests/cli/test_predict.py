@@ -83,7 +83,13 @@ def many(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("option", [(), ("--format", "jsonl")], ids=["table", "jsonl"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        pytest.param((), id="table"),
+        pytest.param(("--format", "jsonl"), marks=pytest.mark.slow, id="jsonl"),
+    ],
+)
 def test_unreadable_images_are_left_out_or_end_the_command(option, keras_vit, refused, model, many, tmp_path):
     """Of many images, which TensorFlow reads, and of few."""
     paths = sorted(map(str, many.rglob("*.png")))
@@ -171,6 +177,7 @@ def interrupted(keras_vit, model, many, tmp_path, monkeypatch):
     return command, tmp_path / "found.csv.partial"
 
 
+@pytest.mark.slow
 def test_a_command_continues_after_a_report_was_written(keras_vit, interrupted, many, tmp_path):
     command, partial = interrupted
     (tmp_path / "run" / "report.html").write_text("")
@@ -231,6 +238,7 @@ def test_a_list_is_read_from_standard_input(keras_vit, refused, model, images, m
     refused(("predict", "--model", model, "-"), "expected one path per line")
 
 
+@pytest.mark.slow
 def test_patterns_and_home_folders_are_expanded(keras_vit, refused, model, images, monkeypatch):
     monkeypatch.setenv("HOME", str(images.parent))
     name, whole = images.name, keras_vit("predict", "--model", model, images, "--json").stdout

@@ -116,6 +116,7 @@ def embedded(tmp_path_factory, weights, keras_vit):
     return folder
 
 
+@pytest.mark.slow
 def test_an_index_of_embeddings_is_as_one_of_pictures(embedded, indexed, json_of):
     folder, index = embedded, embedded.parent / "index"
     command = ("search", "index", "--embeddings", folder.parent / "vectors", "--index", index)

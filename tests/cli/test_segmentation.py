@@ -10,6 +10,7 @@ import pytest
 from made.folders import write_masks
 from made.pages import read_page
 from made.refusals import assert_is, tables
+from made.sampling import some
 from PIL import Image
 from reference.comparing import randomize
 from reference.small import SMALL, small
@@ -88,6 +89,7 @@ def queries(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_objects_of_queries_are_listed_and_drawn(keras_vit, queries, streets, tmp_path):
     paths = sorted(map(str, (streets / "images").iterdir()))[:2]
     options = "--instances", "--threshold", "0", "--top", 3, "--boxes", tmp_path / "drawn", "--json"
@@ -238,7 +240,7 @@ def test_the_manual_lists_what_predict_refuses():
     assert [*MESSAGES] == [*REFUSED, "another data set"]
 
 
-@pytest.mark.parametrize("wrong", REFUSED)
+@pytest.mark.parametrize("wrong", some(REFUSED, 3))
 def test_bad_input_is_refused_with_the_message_of_the_manual_and_leaves_nothing(
     wrong, refused, model, inputs, monkeypatch
 ):

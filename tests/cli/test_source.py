@@ -49,6 +49,7 @@ def saved(tmp_path_factory):
     return export_saved_model(small(num_layers=1), tmp_path_factory.mktemp("export") / "1", warmup=())
 
 
+@pytest.mark.slow
 def test_a_model_is_opened_at_another_patch_size(saved, tmp_path):
     small(num_layers=1).save(tmp_path / "model.keras")
     assert open_model(tmp_path / "model.keras", patch_size=4).patch_size == (4, 4)

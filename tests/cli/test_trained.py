@@ -1,12 +1,16 @@
 """Commands with a trained DINOv2 ViT-S/14 on photographs."""
 
+import json
+
 import numpy as np
 import pytest
 from made import trained
+from made.workers import end_of, finish, output_of, start
 from PIL import Image
 
 from keras_vit import from_pretrained
 from keras_vit.embeddings import read_embeddings
+from keras_vit.training import RunConfig, find_recipe
 
 pytestmark = [
     pytest.mark.slow,
@@ -63,3 +67,41 @@ def test_a_changed_crop_finds_its_photograph_and_only_copies_are_duplicates(
     groups = json_of("search", "duplicates", "--index", tmp_path / "index")["groups"]
     names = [sorted(row["image"].rpartition("/")[2] for row in group) for group in groups]
     assert sorted(names) == [[f"{name}-copy.png", f"{name}.png"] for name in ("cat", "rocket")]
+
+
+def test_the_figures_of_photographs_are_drawn(model, keras_vit, tmp_path):
+    folder = written(tmp_path / "photographs", cat=Image.fromarray(trained.photograph("cat")))
+    keras_vit("inspect", "--model", model, "--image", folder, "--output", tmp_path / "out")
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["figures"] and (tmp_path / "out" / "report.html").is_file()
+    for name in result["figures"]:
+        with Image.open(tmp_path / "out" / name) as figure:
+            assert np.asarray(figure.convert("L")).std() > 5
+
+
+def test_a_student_comes_closer_to_the_features_of_the_teacher(model, crops, keras_vit, tmp_path):
+    student = {"patch_size": 14, "hidden_size": 48, "num_layers": 2, "mlp_dim": 96, "num_heads": 3}
+    keras_vit(
+        *("pretrain", "--objective", "distill", "--recipe", "distill_features", "--teacher", model),
+        *("--dataset", f"folder:{crops}", "--image_size", SIDE, "--total_steps", 8, "--batch_size", 8),
+        *("--set", f"model={student}", "--set", "warmup_steps=1", "--set", "base_lr=0.002"),
+        *("--set", "mixup=0", "--workdir", tmp_path / "run"),
+    )
+    lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    names, *rows = (line.split(",") for line in lines)
+    cosines = [float(row[names.index("patch_cosine")]) for row in rows]
+    assert cosines[-1] > cosines[0] + 0.1
+    assert from_pretrained(tmp_path / "run").num_classes is None
+
+
+def test_a_killed_run_from_trained_weights_ends_bit_for_bit(model, crops, tmp_path):
+    recipe = find_recipe("finetune").with_changes(
+        **{"total_steps": 4, "warmup_steps": 1, "checkpoint_every": 1, "eval_every": 2, "batch_size": 4},
+        base_lr=1e-3,
+    )
+    config = RunConfig(f"folder:{crops}", recipe, weights=str(model))
+    for path, moments in (("whole", [None]), ("killed", ["step 2", "values 3", None])):
+        for moment in moments:
+            status = finish([start(tmp_path, config, tmp_path / path, moment=moment)])
+            assert status == [-9 if moment else 0], output_of(tmp_path, moment=moment)
+    np.testing.assert_equal(end_of(tmp_path / "killed"), end_of(tmp_path / "whole"))

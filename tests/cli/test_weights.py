@@ -120,6 +120,7 @@ def test_push_uploads_a_run_with_its_metadata(keras_vit, refused, tmp_path, monk
         assert from_pretrained("me/insects").class_names[4] == "eel"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 def test_push_uploads_both_towers(keras_vit, tmp_path, monkeypatch):
     image = {**SMALL, "num_classes": None, "num_layers": 1, "pooling": "map", "prefix_positions": False}

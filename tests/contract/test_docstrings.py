@@ -34,9 +34,9 @@ EXAMPLES = {
 
 SLOW = re.compile(
     r"keras_vit\.(training|export|engine|inspection|reports|embeddings|cli\.(?!export)|losses"
-    r"|models\.(pretraining\.masked|distillation|pixels|segmentation\.(mask_loss|panoptic|instances\.instances)|image_text\.pair_loss|windows)"
-    r"|evaluation\.(few_shot|predicting|real_labels)|tasks\.segmentation_scores"
-    r"|data\.(augmentation\.masking|batches|files|remote_files|shard_writing))\."
+    r"|models\.(pretraining|distillation|pixels|segmentation|detection|depth|image_text|windows)"
+    r"|evaluation|tasks\.segmentation_scores|weights\.soups"
+    r"|data\.(augmentation\.masking|batches|color_palette|damage|files|remote_files|shard_writing))\."
 )
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * bool(SLOW.match(name))) for name in EXAMPLES]
 

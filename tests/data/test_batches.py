@@ -108,6 +108,7 @@ def test_workers_share_each_batch(digits):
     assert_same(joined, whole)
 
 
+@pytest.mark.slow
 def test_workers_mix_their_parts_independently(digits):
     options = {"augmentation": Augmentation(mixup=1.0), "num_classes": 10, "steps": 12, "workers": 2}
     streams = [

@@ -52,7 +52,7 @@ def test_the_global_batches_do_not_depend_on_the_number_of_workers(workers):
     assert sorted(record for part in parts for record in part) == stream(samples())
 
 
-@pytest.mark.parametrize("batch_size, lanes", [(12, 6), (7, 7), (8, 8)])
+@pytest.mark.parametrize("batch_size, lanes", some([(12, 6), (7, 7), (8, 8)], 3))
 def test_the_parts_of_all_lanes_have_each_record_once_in_an_epoch(batch_size, lanes):
     """Those of unequal lanes, of which the shorter ones begin the next epoch earlier."""
     everything = sorted(record for _, record in stream(samples(), steps=EPOCH, batch_size=1)[:EPOCH])
@@ -70,6 +70,7 @@ def test_the_order_is_that_of_earlier_runs():
     assert found[16:] == [4004, 2000, 2008, 2015, 6004, 6010, 6018, 5003]
 
 
+@pytest.mark.slow
 def test_any_slots_of_a_batch_are_read():
     whole = stream(samples())
     records = samples().training_records(0, 0, 12, 12, range(5, 11)).as_numpy_iterator()
@@ -77,6 +78,7 @@ def test_any_slots_of_a_batch_are_read():
     assert found == [record for record in whole if 5 <= record[0] % 12 < 11]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", some([7, 1, 4, 11], 4))
 def test_a_resumed_stream_is_the_rest_also_with_another_number_of_workers(step):
     whole = stream(samples())

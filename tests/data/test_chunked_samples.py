@@ -108,6 +108,7 @@ def test_a_missing_shard_is_named_before_anything_is_written(source, folder, tmp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_stops_with_the_name_of_a_shard_that_vanishes(source, folder, tmp_path):
     recipe = RECIPES["digits"].with_changes(total_steps=4, batch_size=8)
     with serving_files(folder) as server:

@@ -58,6 +58,7 @@ def test_an_image_of_too_many_pixels_is_named(write, tmp_path):
     assert found == place and re.search(r"more than \d+ pixels", reason)
 
 
+@pytest.mark.slow
 def test_records_are_all_decoded(tmp_path):
     prepare(tmp_path, {"train": [example(n) for n in range(20)]}, file_format="tfrecord")
     for samples in load_dataset("tfds:toy", data_dir=tmp_path).splits.values():

@@ -62,6 +62,7 @@ def whole():
     return stream(mixture())
 
 
+@pytest.mark.slow
 def test_each_batch_has_a_fixed_number_of_samples_of_each_source():
     for step in range(10):
         batch = whole()[step * 20 : (step + 1) * 20]

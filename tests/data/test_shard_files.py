@@ -2,6 +2,7 @@ import pathlib
 import time
 
 import pytest
+from made.sampling import some
 from made.servers import Server, file, serving
 
 from keras_vit.data.shard_files import shards_of, split_shards, version_of
@@ -32,7 +33,7 @@ def test_patterns_folders_and_lists_are_files(argument, expected, folder, monkey
     assert [*map(str, shards_of(argument, ".tar"))] == expected.split()
 
 
-@pytest.mark.parametrize("pattern", ["{a,a}/{0..999}{0..999}.tar", "{0..9}" * 6, "{0..99999}{x,y}"])
+@pytest.mark.parametrize("pattern", some(["{a,a}/{0..999}{0..999}.tar", "{0..9}" * 6, "{0..99999}{x,y}"], 3))
 def test_a_pattern_of_too_many_files_is_refused_at_once(pattern):
     start = time.process_time()
     with pytest.raises(ValueError, match="expected a pattern for up to 100,000 files; got"):

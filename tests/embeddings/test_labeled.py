@@ -28,6 +28,7 @@ def read(model, folder, out, task="single_label", **options):
     return read_labeled(out)
 
 
+@pytest.mark.slow
 def test_the_splits_are_those_of_the_data_set_and_so_are_all_accuracies(model, folder, tmp_path):
     images = load_dataset(f"folder:{folder}", on_bad_image="skip")
     found = read(model, folder, tmp_path / "out")

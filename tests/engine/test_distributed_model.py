@@ -210,6 +210,7 @@ def test_a_seed_determines_a_run(replicas, accumulation_steps):
     assert any(np.abs(first[name] - other[name]).max() > 1e-6 for name in first)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_and_a_loaded_model_use_the_random_numbers_of_an_uninterrupted_run(tmp_path):
     expected = arrays(random_run(1, epochs=2, accumulation_steps=2))
     model = random_run(1, epochs=1, accumulation_steps=2)
@@ -267,6 +268,7 @@ def test_steps_that_cannot_be_divided_are_refused():
         dense().compile("sgd", "mse", steps_per_execution=3)
 
 
+@pytest.mark.slow
 def test_outputs_of_any_structure_are_concatenated_from_micro_batches():
     inputs = keras.Input((4,))
     outputs = {"a": keras.layers.Dense(2, name="a")(inputs), "b": keras.layers.Dense(1, name="b")(inputs)}

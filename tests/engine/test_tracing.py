@@ -26,6 +26,7 @@ def test_the_warning_is_there_if_one_function_is_traced_too_often(warned):
     assert [text for text in warned if "5 out of the last 5 calls" in text]
 
 
+@pytest.mark.slow
 def test_several_models_classify_without_a_warning(warned):
     for _ in range(5):
         one_block().classify(np.zeros((1, 20, 20, 3), "uint8"))

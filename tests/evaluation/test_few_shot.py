@@ -66,6 +66,7 @@ def test_accuracies_are_those_of_the_parts_for_every_seed(dataset):
             assert accuracy == few_shot_accuracy(train[0][few], train[1][few], *test, 3, 2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shots, votes", some([(4, 5), (1, 3)], 2))
 def test_the_nearest_images_vote_or_all_where_there_are_fewer(shots, votes, dataset):
     model = small(num_layers=1)

@@ -93,6 +93,7 @@ def test_served_maps_have_the_sizes_of_the_images(model, loaded):
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_opened_export_estimates_like_the_live_model(model, saved, litert):
     images = photos((40, 31), SIZE)
     for path in (saved, litert):

@@ -91,6 +91,7 @@ def test_every_format_has_the_boxes_and_scores_of_the_live_model(model, exported
     assert_close(outputs["scores"], keras.ops.sigmoid(live[..., 4:]).numpy(), 1e-5)
 
 
+@pytest.mark.slow
 def test_litert_compares_patches_with_the_vectors_of_classes(tmp_path):
     model = detector(query_size=12)
     saved = export_saved_model(model, tmp_path / "1", warmup=())
@@ -129,6 +130,7 @@ def test_openvino_computes_boxes_in_few_bits(precision, bound, model, saved, tmp
     assert_close(opened.predict_on_batch(pixels(2)), run_live(model, pixels(2)), bound)
 
 
+@pytest.mark.slow
 def test_an_opened_export_is_evaluated_like_the_live_model(model, saved):
     scenes = few_scenes().split("test")
     expected = evaluate(model, scenes, task="detection")
@@ -136,6 +138,7 @@ def test_an_opened_export_is_evaluated_like_the_live_model(model, saved):
     assert found == {name: pytest.approx(score, abs=1e-4) for name, score in expected.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resize", some(["pad", "squash", "crop"], 3))
 def test_serving_decodes_images_to_boxes_in_their_pixels(resize, tmp_path, eager):
     model = detector(preprocessing={"resize": resize, "crop_fraction": 0.9})

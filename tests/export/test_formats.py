@@ -340,6 +340,7 @@ def test_a_file_is_of_the_format_of_its_suffix_and_a_folder_is_a_page_or_a_saved
         format_of("m.zip")
 
 
+@pytest.mark.slow
 def test_a_new_row_is_written_verified_opened_and_alone_kept(
     model, saved_model, copied, tmp_path, monkeypatch
 ):

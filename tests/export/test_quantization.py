@@ -97,6 +97,7 @@ def with_outlier():
     return model
 
 
+@pytest.mark.slow
 def test_int8_keeps_what_an_outlier_of_the_residual_sums_hides_in_full_int8(with_outlier, tmp_path):
     saved = export_saved_model(with_outlier, tmp_path / "1", warmup=())
     images, differences = pixels(24), {}

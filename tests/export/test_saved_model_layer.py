@@ -135,6 +135,7 @@ def moved(tmp_path, monkeypatch):
     return move
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", some(["vit.tar.gz", "export", "run/export", "URL"], 4))
 def test_a_keras_file_holds_the_saved_model_and_what_was_trained(kind, saved_model, moved):
     if kind.endswith("export"):

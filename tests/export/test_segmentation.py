@@ -60,6 +60,7 @@ def loaded(saved):
     return tf.saved_model.load(saved)
 
 
+@pytest.mark.slow
 def test_serving_gives_maps_scores_and_logits(model, loaded):
     images = pixels(3, (16, 24))
     found = {name: x.numpy() for name, x in loaded.signatures["serving_default"](images=images).items()}

@@ -66,6 +66,7 @@ def test_fit_trains_on_packed_images(images):
     assert history[-1] < history[0] - 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_images_are_classified_and_compared_with_texts(model, images, tmp_path):
     for number, image in enumerate(images):

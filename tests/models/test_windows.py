@@ -65,6 +65,7 @@ def test_whole_images_are_computed_together_and_their_classes_resized_one_by_one
         np.testing.assert_array_equal(found, expected.argmax(-1))
 
 
+@pytest.mark.slow
 def test_a_model_for_any_size_computes_windows_of_a_given_size():
     model, image = segmenter(any_size=True), photo(16, 32)
     (found,) = model.segment(image, window=(16, 16), overlap=0.0)
@@ -183,6 +184,7 @@ def test_wrong_options_are_refused(options, message):
         assert message in str(error.value)
 
 
+@pytest.mark.slow
 def test_an_int_is_the_side_of_a_square():
     model = segmenter(any_size=True)
     for compute, option in (

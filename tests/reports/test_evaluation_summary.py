@@ -236,6 +236,7 @@ def test_of_many_classes_the_worst_are_listed_and_no_matrix_is_drawn():
     assert len(accuracies) == 100 and accuracies == sorted(accuracies)
 
 
+@pytest.mark.slow
 def test_a_split_whose_pixels_are_all_ignored_has_no_examples_of_classes():
     files = (png_bytes(Image.new("L", (16, 16))),) * 3
     ignored = MaskSamples(files, files, values=(255,) * 256)

@@ -110,6 +110,7 @@ def test_every_task_has_its_sections(make, tmp_path):
         assert "accuracy 0.125" in page.text and "Test accuracy 0.1250 on 4 images" in page.text
 
 
+@pytest.mark.slow
 def test_an_objective_without_labels_adds_its_pictures_of_test_images(tmp_path, monkeypatch):
     dataset, model, options = masked(tmp_path)
     config, workdir, record = finished(tmp_path / "run", dataset, model, **options)
@@ -149,6 +150,7 @@ def test_a_run_from_scratch_on_images_of_equal_channels_has_seen_gray_alone(weig
     assert not seen_gray({"weights": weights}, small(), [])
 
 
+@pytest.mark.slow
 def test_a_run_whose_data_are_gone_keeps_its_scores(tmp_path, capsys):
     dataset, model, _ = single(tmp_path)
     config, workdir, record = finished(tmp_path / "run", dataset, model)

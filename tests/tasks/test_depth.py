@@ -65,6 +65,7 @@ def test_the_crop_of_a_data_set_is_what_is_scored(tmp_path):
     assert predictions.pixels.tolist() == [int(np.isfinite(label).sum()) for label in kept]
 
 
+@pytest.mark.slow
 def test_a_model_for_any_size_is_scored_at_the_images_own(samples):
     encoder = small(num_classes=None, pooling="gap", image_size=(None, None), position_grid=2)
     model = randomize(keras_vit.DepthEstimator(encoder, **DPT))

@@ -58,6 +58,7 @@ def test_a_detector_that_finds_all_has_the_highest_scores(scenes):
     )
 
 
+@pytest.mark.slow
 def test_scores_do_not_depend_on_the_batch_size(detector, scenes):
     one, all_at_once = (TASK.scores(TASK.predict(detector, scenes, size)) for size in (1, 12))
     for name, score in one.items():

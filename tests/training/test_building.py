@@ -2,6 +2,7 @@ import types
 
 import numpy as np
 import pytest
+from made.sampling import some
 from reference.comparing import arrays
 from reference.small import NEWER, SMALL, images_for, small
 
@@ -54,7 +55,7 @@ def test_a_model_without_labels_learns_from_images_alone_whatever_its_file_says(
     assert backbone(model).pretraining == finished_model(model).pretraining == "self_supervised"
 
 
-@pytest.mark.parametrize("before", [None, "unknown", "supervised", "self_supervised", "image_text"])
+@pytest.mark.parametrize("before", some([None, "unknown", "supervised", "self_supervised", "image_text"], 3))
 def test_a_fine_tuned_model_keeps_what_its_weights_learned_from(before, tmp_path):
     small(pretraining=before, num_layers=1, num_classes=None).save(tmp_path / "a.keras")
     model = build_model(config(weights=str(tmp_path / "a.keras"), model=None), DATASET)

@@ -105,6 +105,7 @@ def test_compiling_warns_of_a_head_that_is_not_fitted():
     compile_model(model, total_steps=10)  # Warnings are errors.
 
 
+@pytest.mark.slow
 def test_a_run_starts_with_the_probe_and_a_resumed_one_does_not_fit_it_again(tmp_path, monkeypatch, eager):
     dataset = f"folder:{write_classes(tmp_path / 'data', count=8)}"
     config, starts, fitted = RunConfig(dataset, RECIPE, MODEL), [], probing.start_from_probe

@@ -100,6 +100,7 @@ def clip(tmp_path, **options):
     return tmp_path / "clip", model
 
 
+@pytest.mark.slow
 def test_a_clip_becomes_a_detector_by_words(tmp_path, rng):
     """Its norm of the class token is then that of all tokens."""
     path, model = clip(tmp_path)
@@ -132,6 +133,7 @@ def test_a_detector_by_words_gets_other_words(layout, tmp_path, rng):
     assert_close(found(images), numpy(model.with_queries("ab", model.encode_text(ids))(images)), 1e-5)
 
 
+@pytest.mark.slow
 def test_asked_names_are_the_words(tmp_path):
     model = words(class_ids=[[5] * 8])
     model.save(tmp_path / "model.keras")

@@ -175,6 +175,7 @@ def test_a_keras_file_is_loaded_with_both_towers(written, tmp_path):
         from_pretrained(tmp_path / "image.keras", kind="image_text")
 
 
+@pytest.mark.slow
 def test_a_model_that_a_layout_cannot_express_is_refused(tmp_path):
     for arguments, layout, message in (
         (SIGLIP, "timm", "a text tower"),

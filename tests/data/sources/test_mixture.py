@@ -242,6 +242,7 @@ def test_a_folder_with_other_names_for_its_classes_has_a_fingerprint(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_images_of_a_source_that_cannot_be_read_any_more_are_named(tmp_path):
     root = write_classes(tmp_path / "images")
     data = load_dataset(f"digits + folder:{root}", labels=False)

@@ -46,6 +46,7 @@ def test_a_folder_of_files_is_a_data_set(folder):
     assert data.split("train").labels.count(0) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", some([2, 1, 4], 3))
 def test_any_number_of_workers_reads_the_same_batches_from_any_step(folder, workers):
     samples = load(folder).split("train")

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from made.prepared import CLASSES, COLORS, PICTURE, blank, number_of, prepare
+from made.sampling import some
 
 from keras_vit.data.batches import box_batches
 from keras_vit.data.chunked_records import ChunkedRecords
@@ -159,12 +160,15 @@ VOC = tfds.features.LabeledImage(labels=["background", "aeroplane", "bicycle"])
 
 @pytest.mark.parametrize(
     "name, key, values, classes, names",
-    [
-        ("oxford_iiit_pet", "segmentation_mask", [1, 2, 3, 0], [0, 1, 2, 255], ("pet", "border", 3)),
-        ("scene_parse150", "annotation", [0, 1, 150, 151], [255, 0, 149, 255], ("1", "150", 150)),
-        ("cityscapes", "segmentation_label", [7, 33, 0, 29], [0, 18, 255, 255], ("road", "bicycle", 19)),
-        ("voc", "masks", [0, 2, 255, 1], [0, 2, 255, 1], ("background", "bicycle", 3)),
-    ],
+    some(
+        [
+            ("oxford_iiit_pet", "segmentation_mask", [1, 2, 3, 0], [0, 1, 2, 255], ("pet", "border", 3)),
+            ("scene_parse150", "annotation", [0, 1, 150, 151], [255, 0, 149, 255], ("1", "150", 150)),
+            ("cityscapes", "segmentation_label", [7, 33, 0, 29], [0, 18, 255, 255], ("road", "bicycle", 19)),
+            ("voc", "masks", [0, 2, 255, 1], [0, 2, 255, 1], ("background", "bicycle", 3)),
+        ],
+        every=2,
+    ),
 )
 def test_masks_of_known_data_sets_become_classes(name, key, values, classes, names, tmp_path):
     mask = np.tile(np.uint8(values), (4, 2))[:, :6, np.newaxis]
@@ -216,12 +220,15 @@ def test_a_data_set_without_pictures_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "own, expected",
-    [
-        ({"train": 100}, (72, 8, 20)),
-        ({"full": 100}, (72, 8, 20)),
-        ({"train": 100, "validation": 7}, (90, 10, 7)),
-        ({"train": 100, "validation": 7, "test": 8, "extra": 9}, (100, 7, 8)),
-    ],
+    some(
+        [
+            ({"train": 100}, (72, 8, 20)),
+            ({"full": 100}, (72, 8, 20)),
+            ({"train": 100, "validation": 7}, (90, 10, 7)),
+            ({"train": 100, "validation": 7, "test": 8, "extra": 9}, (100, 7, 8)),
+        ],
+        every=2,
+    ),
 )
 def test_missing_splits_are_held_out(own, expected, tmp_path):
     prepare(tmp_path, own)

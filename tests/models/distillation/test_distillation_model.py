@@ -43,6 +43,7 @@ def test_teachers_read_their_own_normalization_and_size():
     assert_close(trained[:, 1], numpy(expected[1]))
 
 
+@pytest.mark.slow
 def test_only_the_student_is_trained_and_the_teachers_are_not_in_checkpoints():
     student, teacher = classifier(1), classifier(2, dropout_rate=0.5)
     model = DistillationModel(student, [teacher])

@@ -66,6 +66,7 @@ def test_logits_from_kept_keys_and_values_are_the_models(kind):
         assert np.abs(numpy(logits) - expected[:, pixel]).max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_logits_that_are_not_finite_are_refused():
     model = random_model()
     model.get_layer("encoder_block_0").trainable_weights[0].assign(np.full(SMALL["hidden_size"], np.nan))
@@ -159,6 +160,7 @@ def test_completions_keep_the_first_rows_and_are_determined_by_the_seed():
     assert (model.complete(images, rows=2, seed=2) != completed).any()
 
 
+@pytest.mark.slow
 def test_the_most_probable_colors_follow_each_other():
     model, images = random_model(), random_images() / 2 + 0.5
     completed = model.complete(images, rows=1, top_k=1)

@@ -97,6 +97,7 @@ def test_ten_steps_follow_the_authors_formulas():
             np.testing.assert_allclose(numpy(average), teacher[weight.path], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_frozen_last_layer_starts_as_if_its_first_step_were_the_runs_first():
     """The authors delete its gradient, so that the optimizer neither decays it nor counts the step."""
     model, data = dino(), views(10)
@@ -270,6 +271,7 @@ def test_without_total_steps_the_momentum_stays():
 # Files and messages -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_file_has_the_teacher_the_student_and_the_center(tmp_path):
     model = dino()
     train(model, views(4), 4)

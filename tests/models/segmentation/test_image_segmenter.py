@@ -194,6 +194,7 @@ def test_a_step_of_parts_is_that_of_the_batch(head, replicas, accumulation_steps
     } <= {0}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_training_and_evaluation_have_the_same_loss():
     model = made(**QUERIES, masked_attention=False)

@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 import pytest
-from made.sampling import some_on_jax
+from made.sampling import some, some_on_jax
 from reference.comparing import float_weights, numpy
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL, assert_same_as_numpy, images_for, small
 
@@ -17,7 +17,7 @@ STEMS = [  # image, units per stage, patch, grid
 ]
 
 
-@pytest.mark.parametrize("image, resnet, patch, grid", STEMS)
+@pytest.mark.parametrize("image, resnet, patch, grid", some(STEMS, 3))
 @pytest.mark.parametrize("form", [*FORMS])
 def test_a_hybrid_equals_numpy(image, resnet, patch, grid, form):
     options = {"image_size": image, "resnet": resnet, "patch_size": patch, "resnet_form": form}

@@ -103,6 +103,7 @@ def test_the_report_shows_the_pictures_whose_features_differ_most(labeled, tmp_p
     assert np.mean(values) == pytest.approx(record["test_neighbor_difference"], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_trajectory_is_that_of_the_labels_of_the_teachers_probabilities():
     """20 steps of function matching; KL of labels and their cross-entropy have the same gradient."""
     rng = np.random.default_rng(0)
@@ -132,6 +133,7 @@ def test_a_trajectory_is_that_of_the_labels_of_the_teachers_probabilities():
     assert found[-1] < 0.7 * found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_features_are_learned_without_labels(labeled, tmp_path):
     config = labeled("features", accumulation_steps=1, **SHORT)
@@ -149,6 +151,7 @@ def test_features_are_learned_without_labels(labeled, tmp_path):
     assert workdir.metrics()[-1].keys() >= {"val_loss", "val_image_cosine", "val_patch_cosine"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_without_labels_the_student_has_the_teachers_classes(config, tmp_path):
     flat = tmp_path / "images"

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from made.sampling import some
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL, images_for
 
@@ -43,7 +44,7 @@ def changed(folder, **values):
     (folder / "model.json").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some(MODELS, 3))
 def test_a_model_is_written_and_read(name, tmp_path):
     model = made(name)
     save_weights(model, tmp_path / "model", "huggingface")
@@ -142,7 +143,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", some(REFUSED, 4))
 def test_other_configurations_are_refused(name, tmp_path):
     of, values, message = REFUSED[name]
     save_weights(made(of), tmp_path / "model", "huggingface")
@@ -163,6 +164,7 @@ def test_blocks_are_read_by_increasing_numbers(indices, tmp_path):
     assert from_pretrained(tmp_path / "model").read_blocks == (0, 1, 2, 3)
 
 
+@pytest.mark.slow
 def test_blocks_after_the_last_one_that_is_read_are_not_needed(tmp_path):
     encoder, head = MODELS["DPT"]
     encoder = randomize(VisionTransformer(**{**encoder, "num_layers": 6}), 0.1)
@@ -214,7 +216,7 @@ UNWRITTEN = {
 }
 
 
-@pytest.mark.parametrize("name", UNWRITTEN)
+@pytest.mark.parametrize("name", some(UNWRITTEN, 3))
 def test_what_the_layout_cannot_express_is_refused(name, tmp_path):
     changes, message = UNWRITTEN[name]
     with pytest.raises(ValueError, match=message):
