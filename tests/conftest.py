@@ -37,18 +37,24 @@ WITH_LIMITED = ("data/test_hostile_images", "weights/test_hostile_archives", "we
 LONGEST = (
     "test_docs.py",
     "cli/test_quickstart.py",
+    "contract/test_verbs.py",
+    "contract/test_contract.py",
+    "contract/test_docstrings.py",
     "training/test_run.py",
     "export/test_folder.py",
+    "embeddings/test_computing.py",
+    "training/tasks/test_distillation.py",
     "training/tasks/test_igpt.py",
     "training/test_jax_run.py",
     "training/test_sharded_runs.py",
     "training/test_workers.py",
-    "contract/test_contract.py",
     "data/test_hostile_images.py",
+    "data/test_chunked_records.py",
     "engine/test_distributed_model.py",
-    "cli/test_finetune.py",
     "models/vit/test_vision_transformer.py",
-    "test_compatibility.py",
+    "cli/test_predict.py",
+    "cli/test_finetune.py",
+    "weights/test_load.py",
 )
 
 
