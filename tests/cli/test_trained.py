@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from made import trained
-from made.workers import end_of, finish, output_of, start
+from made.workers import assert_near, end_of, finish, output_of, start
 from PIL import Image
 
 from keras_vit import from_pretrained
@@ -83,9 +83,9 @@ def test_a_student_comes_closer_to_the_features_of_the_teacher(model, crops, ker
     student = {"patch_size": 14, "hidden_size": 48, "num_layers": 2, "mlp_dim": 96, "num_heads": 3}
     keras_vit(
         *("pretrain", "--objective", "distill", "--recipe", "distill_features", "--teacher", model),
-        *("--dataset", f"folder:{crops}", "--image_size", SIDE, "--total_steps", 8, "--batch_size", 8),
+        *("--dataset", f"folder:{crops}", "--image_size", SIDE, "--total_steps", 16, "--batch_size", 8),
         *("--set", f"model={student}", "--set", "warmup_steps=1", "--set", "base_lr=0.002"),
-        *("--set", "mixup=0", "--workdir", tmp_path / "run"),
+        *("--set", "mixup=0", "--set", "eval_every=4", "--workdir", tmp_path / "run"),
     )
     lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     names, *rows = (line.split(",") for line in lines)
@@ -94,7 +94,7 @@ def test_a_student_comes_closer_to_the_features_of_the_teacher(model, crops, ker
     assert from_pretrained(tmp_path / "run").num_classes is None
 
 
-def test_a_killed_run_from_trained_weights_ends_bit_for_bit(model, crops, tmp_path):
+def test_a_killed_run_from_trained_weights_ends_as_an_uninterrupted_one(model, crops, tmp_path):
     recipe = find_recipe("finetune").with_changes(
         **{"total_steps": 4, "warmup_steps": 1, "checkpoint_every": 1, "eval_every": 2, "batch_size": 4},
         base_lr=1e-3,
@@ -104,4 +104,5 @@ def test_a_killed_run_from_trained_weights_ends_bit_for_bit(model, crops, tmp_pa
         for moment in moments:
             status = finish([start(tmp_path, config, tmp_path / path, moment=moment)])
             assert status == [-9 if moment else 0], output_of(tmp_path, moment=moment)
-    np.testing.assert_equal(end_of(tmp_path / "killed"), end_of(tmp_path / "whole"))
+    # Threads add the gradients of the patch kernel in any order, which changes the last bit of a sum.
+    assert_near(end_of(tmp_path / "killed"), end_of(tmp_path / "whole"))
