@@ -52,7 +52,7 @@ def _measured(threads, args, options):
         output = pathlib.Path(folder, "found.json")
         options = [*options, "--model", args.variant, "--image_size", args.image_size]
         options += ["--rounds", args.rounds, "--threads", str(threads), "--batch_sizes", ",".join(BATCHES)]
-        command = [sys.executable, "-m", "keras_vit", "benchmark", *options, "--output", output]
+        command = [sys.executable, "-m", "keras_vit", "benchmark", *options, "--json", output]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return json.loads(output.read_text())["rows"]
 

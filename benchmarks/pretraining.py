@@ -82,26 +82,27 @@ METHODS = {
     "igpt 1 step": [f"{IGPT} --total_steps 1", FROM],  # a palette, and random weights
     "igpt": [
         IGPT,
-        "probe --model {run} --dataset digits --output {run}/all_labels.json",
-        "probe --model {run} --dataset digits --shots 10 --seeds {seed} --output {run}/found.json",
+        "probe --model {run} --dataset digits --json {run}/all_labels.json",
+        "probe --model {run} --dataset digits --shots 10 --seeds {seed} --json {run}/found.json",
         FROM,
     ],
     "dino": [
         "pretrain --objective dino --recipe digits_dino --dataset digits --workdir {run}",
-        "fewshot --model {run} --dataset digits --k 20 --shots 10 --seeds {seed} --output {run}/found.json",
+        "fewshot --model {run} --dataset digits --neighbors 20 --shots 10 --seeds {seed} "
+        "--json {run}/found.json",
     ],
 }
 
 
 def run(text, seed, folder):
     """Run a command for a seed; return its result, and its seconds of processor time."""
-    text += " --set seed={seed}" if "--workdir" in text else ""
+    text += " --seed {seed}" if "--workdir" in text else ""
     words = shlex.split(text.format(run=folder, seed=seed))
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-m", "_keras_vit_cli", *words], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     options = dict(zip(words, words[1:]))
-    written = pathlib.Path(options.get("--output") or f"{options['--workdir']}/result.json")
+    written = pathlib.Path(options.get("--json") or f"{options['--workdir']}/result.json")
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return json.loads(written.read_text()), seconds
 

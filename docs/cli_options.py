@@ -62,9 +62,11 @@ def options(*words):
     | option | meaning |
     |---|---|
     | `--workdir` | folder of the run (default: runs/quickstart-N); an unfinished one is continued |
+    | `--config` | YAML or JSON of these options and their values, which the command line changes |
     """
     with without_keras():
-        parser = importlib.import_module("keras_vit.cli.parser").parser()
+        module = importlib.import_module("keras_vit.cli.parser")
+        parser = module.parser()
     for word in words:
         parser = _actions(parser, argparse._SubParsersAction)[0].choices[word]
     lines = [
@@ -75,7 +77,7 @@ def options(*words):
     ]
     for action in _actions(parser, argparse.Action):
         if action.help != argparse.SUPPRESS and "--help" not in " ".join(action.option_strings):
-            lines.append(f"| {_name(action)} | {_meaning(action)} |")
+            lines.append(f"| {_name(action)} | {_meaning(action, module.help_text)} |")
     return "\n".join(lines)
 
 
@@ -88,14 +90,14 @@ def _name(action):
     return f"`{name}`" + (", required" if action.required and action.option_strings else "")
 
 
-def _meaning(action):
+def _meaning(action, help_text):
     """The help text of an option, in which Markdown finds no cells and no links.
 
-    >>> _meaning(argparse.Action((), "", help="tfds:NAME[/CONFIG] | digits"))
+    >>> _meaning(argparse.Action((), "", help="tfds:NAME[/CONFIG] | digits"), lambda action: action.help)
     'tfds:NAME\\\\[/CONFIG] \\\\| digits'
     """
     choices = f" (one of {', '.join(map(str, action.choices))})" if action.choices else ""
-    return re.sub(r"([|\[])", r"\\\1", action.help or "") + choices
+    return re.sub(r"([|\[])", r"\\\1", help_text(action) or "") + choices
 
 
 if __name__ == "__main__":

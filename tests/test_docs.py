@@ -170,7 +170,12 @@ def test_the_code_and_names_of_other_packages_are_beside_ours():
         assert len(names) > 12 and {*names} <= known
 
 
-def test_every_command_that_is_shown_is_parsed():
+def test_every_command_that_is_shown_is_parsed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, options in re.findall(
+        r"^# (\w+\.yaml)\n(.+?)^```", TEXTS["docs/cli.md"], re.MULTILINE | re.DOTALL
+    ):
+        (tmp_path / name).write_text(options)
     text = "\n".join(
         block for text in TEXTS.values() for language, block in blocks(text) if language != "python"
     )

@@ -1,12 +1,11 @@
 """`keras-vit average`: the mean of several models' weights, a model soup."""
 
 import argparse
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras_vit.cli import options
-from keras_vit.cli.report import cell_text, print_now, text_table
+from keras_vit.cli.report import cell_text, check_json, report, text_table
 from keras_vit.messages import spelled
 
 METHODS = ("uniform", "greedy")
@@ -17,9 +16,9 @@ def add_arguments(add):
     add("--output", required=True, metavar="FILE.keras", help="file to write")
     greedy = "of those that make the score on the validation split no worse"
     methods = f"uniform: mean of all models; greedy: {greedy}"
-    add("--method", default=METHODS[0], help=f"{methods} (default: {METHODS[0]})")
+    add("--method", default=METHODS[0], help=methods)
     proportions = "uniform: each model's part in the mean, in proportion to positive numbers: 0.4,0.6"
-    add("--weights", type=numbers, metavar="NUMBERS", help=f"{proportions} (default: equal)")
+    add("--proportions", type=numbers, metavar="NUMBERS", help=f"{proportions} (default: equal)")
     options.dataset(add, required=False)
     seed = "of the split that the models were trained on (default: theirs)"
     add("--seed", type=options.non_negative_int, help=seed)
@@ -48,7 +47,7 @@ def run(args):
 
     args.models = [path for model in args.models for path in matching(model)]
     _check(args)
-    check_weights(args.weights, len(args.models))
+    check_weights(args.proportions, len(args.models))
     with atomic_path(args.output, overwrite=False) as temporary:
         files = ModelFiles(args.models, args.seed)
         scoring = _scoring(args, files.model) if args.dataset else None
@@ -58,7 +57,7 @@ def run(args):
             value |= {"dataset": args.dataset, "bad_images": [*scoring.dataset.bad_images]}
             value |= {split: scoring.scores(split) for split in ("validation", "test")}
         files.model.save(temporary)
-    print_now(json.dumps(value, indent=2, allow_nan=False) if args.json else _text(value, scoring))
+    report(args, value, _text(value, scoring))
 
 
 class _Scoring(NamedTuple):
@@ -111,7 +110,7 @@ def _scoring(args, model):
 
 def _uniform(args, files, scoring):
     """Make the mean of all models; return a row for each."""
-    weights, rows = args.weights or [1.0] * len(files), []
+    weights, rows = args.proportions or [1.0] * len(files), []
     for index, name in enumerate(files.names):
         rows.append({"model": name, "weight": weights[index] / sum(weights)})
         if scoring:
@@ -162,12 +161,13 @@ def _check(args):
     from keras_vit.rules import one_of
 
     one_of(METHODS).check("--method", args.method)
+    check_json(args)
     if not args.output.endswith(".keras"):
         raise ValueError(f"expected --output to be a .keras file; got {args.output!r}")
     if args.method == "greedy" and not args.dataset:
         raise ValueError("--method greedy needs --dataset, on whose validation split models are scored")
-    if args.method == "greedy" and args.weights:
-        raise ValueError("--weights are those of --method uniform; got them with --method greedy")
+    if args.method == "greedy" and args.proportions:
+        raise ValueError("--proportions are those of --method uniform; got them with --method greedy")
     dataset_options = ("data_dir", "field", "classes", "task")
     if not args.dataset and (unused := [f"--{name}" for name in dataset_options if getattr(args, name)]):
         raise ValueError(f"expected --dataset with {', '.join(unused)}; got none")

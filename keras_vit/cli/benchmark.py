@@ -6,7 +6,7 @@ import tempfile
 
 from keras_vit import names
 from keras_vit.cli import options
-from keras_vit.cli.report import check_output, report, text_table
+from keras_vit.cli.report import check_json, report, text_table
 
 MIB = 2**20
 
@@ -22,16 +22,16 @@ def add_arguments(add):
     options.precisions(add)
     add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the model's or 224)")
     options.patch_size(add)
-    add("--batch_sizes", type=options.positive_ints, default=(1, 16), help="images per batch (default: 1,16)")
-    add("--rounds", type=options.positive_int, default=9, help="batches measured per format (default: 9)")
+    add("--batch_sizes", type=options.positive_ints, default="1,16", help="images per batch")
+    add("--rounds", type=options.positive_int, default=9, help="batches measured per format")
     add("--threads", type=options.positive_int, help="number of threads (default: one per core)")
-    options.output(add)
+    options.json(add)
 
 
 def run(args):
     from keras_vit.cli.measuring import all_files, files_of, measure
 
-    check_output(args)
+    check_json(args)
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # the processes share a GPU's memory
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # of the processes, too, whose errors are raised here
     with tempfile.TemporaryDirectory() as folder:

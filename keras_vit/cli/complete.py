@@ -10,9 +10,9 @@ def add_arguments(add):
     add("images", nargs="*", help=options.PATHS)
     add("--rows", type=int, help="rows of the model's input that are kept; the others are sampled")
     add("--count", type=options.positive_int, help="number of new images, in place of images to complete")
-    add("--temperature", type=float, default=1.0, help="below 1 for more probable colors (default: 1)")
+    add("--temperature", type=float, default="1", help="below 1 for more probable colors")
     add("--top_k", type=options.positive_int, help="sample among this many colors (default: all)")
-    add("--seed", type=options.non_negative_int, default=0, help="determines what is sampled (default: 0)")
+    add("--seed", type=options.non_negative_int, default=0, help="determines what is sampled")
     add("--output", metavar="DIR", required=True, help="new folder for the images, as PNG files")
 
 

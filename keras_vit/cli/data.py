@@ -2,7 +2,7 @@
 
 from keras_vit import names
 from keras_vit.cli import options
-from keras_vit.cli.report import check_output, check_png, report, text_table
+from keras_vit.cli.report import check_json, check_png, report, text_table
 from keras_vit.messages import listed, printable
 from keras_vit.writing import atomic_write
 
@@ -21,22 +21,21 @@ def _add_arguments(add):
 def _add_show_arguments(add):
     _add_arguments(add)
     options.on_bad_image(add)
-    add("--images", type=options.positive_int, help="images to read of each split (default: all)")
+    add("--max_images", type=options.positive_int, help="images to read of each split (default: all)")
     add("--sheet", metavar="FILE.png", help=f"draw {SHEET} training images")
-    options.output(add)
+    options.json(add)
 
 
 def _add_check_arguments(add):
     _add_arguments(add)
-    options.output(add)
+    options.json(add)
 
 
 def _add_write_arguments(add):
     _add_arguments(add)
     options.on_bad_image(add)
-    add("--to", required=True, metavar="DIR", help="new folder, or that of a command that was stopped")
-    formats = options.either(names.SHARD_FORMATS)
-    add("--format", default=names.SHARD_FORMATS[0], help=f"{formats} (default: {names.SHARD_FORMATS[0]})")
+    add("--output", required=True, metavar="DIR", help="new folder, or that of a command that was stopped")
+    add("--format", default=names.SHARD_FORMATS[0], help=options.either(names.SHARD_FORMATS))
     add("--images_per_shard", type=options.positive_int, default=5000, help="in a file, at most")
 
 
@@ -70,10 +69,10 @@ def _open(args, on_bad_image):
 def _show(args):
     from keras_vit.data.statistics import describe
 
-    check_output(args)
+    check_json(args)
     check_png("--sheet", args.sheet)
     dataset = _open(args, args.on_bad_image)
-    statistics = describe(dataset, args.images)
+    statistics = describe(dataset, args.max_images)
     tables = (_table(statistics), _objects_table(statistics))
     lines = [line for table in tables if table for line in (table, "")]
     text = "\n".join([printable(dataset.summary()), "", *lines, *_remarks(statistics)])
@@ -164,7 +163,7 @@ def _check(args):
     from keras_vit.data.damage import damaged
     from keras_vit.data.datasets import folder_of
 
-    check_output(args)
+    check_json(args)
     dataset = _open(args, "skip")
     broken = [[path, "it cannot be decoded"] for path in dataset.bad_images]
     # Those of a folder have been decoded to be skipped.
@@ -181,5 +180,5 @@ def _write(args):
     from keras_vit.data.shard_writing import write_shards
 
     dataset = _open(args, args.on_bad_image)
-    files = write_shards(dataset, args.to, args.format, args.images_per_shard, args.seed)
-    print(f"{dataset.summary()}\n{len(files)} files in {args.to}: --dataset {args.format}:{args.to}")
+    files = write_shards(dataset, args.output, args.format, args.images_per_shard, args.seed)
+    print(f"{dataset.summary()}\n{len(files)} files in {args.output}: --dataset {args.format}:{args.output}")

@@ -1,10 +1,9 @@
 """`keras-vit embed`: vectors of all images of a data set, in Parquet files."""
 
 import argparse
-import json
 
 from keras_vit.cli import options
-from keras_vit.cli.report import introduce, print_now, text_table
+from keras_vit.cli.report import check_json, introduce, report, text_table
 from keras_vit.names import EMBEDDING_DTYPES, EMBEDDING_FORMATS, EMBEDDING_OUTPUTS
 
 
@@ -15,12 +14,12 @@ def add_arguments(add):
     options.on_bad_image(add, default=None)
     add("--output", required=True, metavar="DIR", help="new folder, or that of a command that was stopped")
     add("--partitions", type=options.positive_int, help="Parquet files (default: 1 per 10,000 images)")
-    add("--shard", type=shard, default=(0, 1), metavar="I/N", help="only each N-th file, from file I, from 0")
+    add("--shard", type=shard, default="0/1", metavar="I/N", help="only each N-th file, from file I, from 0")
     claim = "leave out files that other processes on this file system are writing"
     add("--claim", action="store_true", help=claim)
-    outputs = f"several of {options.either(EMBEDDING_OUTPUTS)}, separated by commas (default: pooled)"
-    add("--outputs", type=options.words, default=EMBEDDING_OUTPUTS[:1], help=outputs)
-    dtype = f"of stored numbers: {options.either(EMBEDDING_DTYPES)} (default: {EMBEDDING_DTYPES[0]})"
+    outputs = f"several of {options.either(EMBEDDING_OUTPUTS)}, separated by commas"
+    add("--outputs", type=options.words, default=EMBEDDING_OUTPUTS[0], help=outputs)
+    dtype = f"of stored numbers: {options.either(EMBEDDING_DTYPES)}"
     add("--dtype", default=EMBEDDING_DTYPES[0], help=dtype)
     names = f"{options.either(EMBEDDING_FORMATS)} (default: the model itself)"
     add("--format", help=f"compute with an exported file: {names}; a runtime alone: its fastest of these")
@@ -48,6 +47,7 @@ def run(args):
     from keras_vit.cli.source import open_live, trained_file
     from keras_vit.embeddings.computing import embed, plan_embeddings
 
+    check_json(args)
     model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
     labels = {"task": args.task, "fields": args.field, "classes": args.classes}
     further = {"data_dir": args.data_dir, "on_bad_image": args.on_bad_image}
@@ -65,4 +65,4 @@ def run(args):
     )
     introduce(args, embedder.dataset)
     counts = {"output": args.output, **embed(embedder, args.shard, args.claim)}
-    print_now(json.dumps(counts, indent=2) if args.json else text_table([*counts.items()]))
+    report(args, counts, text_table([*counts.items()]))

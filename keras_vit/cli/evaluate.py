@@ -2,12 +2,12 @@
 
 import keras_vit
 from keras_vit.cli import options
-from keras_vit.cli.report import cell_text, check_output, check_png, report, text_table
+from keras_vit.cli.report import cell_text, check_json, check_png, report, text_table
 from keras_vit.messages import redact_urls
 from keras_vit.writing import atomic_write
 
 # Options of `evaluate` that are for classes, which captions have not.
-OF_CLASSES = ("task", "real", "per_class", "confusion", "zero_shot", "prompts")
+OF_CLASSES = ("task", "real", "per_class", "confusion", "labels", "prompts")
 
 
 def add_arguments(add):
@@ -19,12 +19,11 @@ def add_arguments(add):
     options.task(add)
     add("--per_class", action="store_true", help="add a row for each class")
     add("--confusion", metavar="FILE.png", help="draw the confusion matrix")
-    add("--zero_shot", metavar="FILE", help=f"models with a text tower: {options.LABELS}")
-    options.prompts(add)
+    options.labels(add)
     recall = "image-text models: recall of a folder's captions and images"
     add("--retrieval", action="store_true", help=recall)
     add("--real", metavar="FILE.json", help="ReaL labels of ImageNet's validation images")
-    options.output(add)
+    options.json(add)
 
 
 def run(args):
@@ -38,8 +37,8 @@ def run(args):
         return _retrieval(args)
     real = evaluation.read_real_labels(args.real) if args.real else None
     model = open_model(args.model, args.trust, args.sha256, "stored", args.patch_size)
-    model = with_labels(model, args.zero_shot, args.prompts, "--zero_shot")
-    by_texts = args.zero_shot and model.is_classifier
+    model = with_labels(model, args.labels, args.prompts)
+    by_texts = args.labels and model.is_classifier
     task = get_task(args.task or ("single_label" if by_texts else task_of(args.model, model)))
     if args.task is None:
         _check(args, task)
@@ -105,7 +104,7 @@ def _check(args, task):
     if task and not task.per_class and args.per_class:
         raise ValueError(f"--per_class needs classes; got --task {task.name}")
     check_png("--confusion", args.confusion)
-    check_output(args)
+    check_json(args)
 
 
 def _draw(file, matrix, names, title):

@@ -7,28 +7,27 @@ import keras_vit
 from keras_vit import names
 from keras_vit.cli import options
 from keras_vit.cli.options import non_negative_int, positive_int
-from keras_vit.cli.report import report, text_table
+from keras_vit.cli.report import check_json, encode, report, text_table
 from keras_vit.export.tolerance import MARGIN
 from keras_vit.messages import spelled
-
-DEFAULT = ("saved_model", "tflite")  # unless --formats is given
+from keras_vit.writing import atomic_write
 
 
 def add_arguments(add):
     options.model(add, exported=False)
     folder = "folder to write; an existing export only accepts a saved_model with another --version"
     add("--output", required=True, metavar="DIR", help=folder)
-    formats = f"of {','.join(names.FORMATS)} (default: {','.join(DEFAULT)})"
-    add("--formats", type=options.words, default=DEFAULT, help=formats)
+    formats = f"of {','.join(names.FORMATS)}"
+    add("--formats", type=options.words, default="saved_model,tflite", help=formats)
     options.precisions(add)
     options.dataset(add, required=False)
     add(
         "--split",
         default="test",
-        help="split to verify on (default: test); int8 and full_int8 are calibrated on train",
+        help="split to verify on; int8 and full_int8 are calibrated on train",
     )
-    add("--images", type=positive_int, default=512, help="maximum number of images of it (default: 512)")
-    margin = f"logits by which the live model decides what 8 bits have to keep (default: {MARGIN})"
+    add("--max_images", type=positive_int, default=512, help="at most so many images of the data set")
+    margin = "logits by which the live model decides what 8 bits have to keep"
     add("--margin", type=float, default=MARGIN, help=margin)
     options.on_bad_image(add)
     options.task(add)
@@ -36,10 +35,9 @@ def add_arguments(add):
     add("--representation", action="store_true", help="export feature vectors instead of class scores")
     add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the model's)")
     options.patch_size(add)
-    batch = "images in a batch of the LiteRT files (default: 1)"
-    add("--batch_size", type=positive_int, default=1, help=batch)
+    add("--batch_size", type=positive_int, default=1, help="images in a batch of the LiteRT files")
     add("--integer_io", help="input and output type of LiteRT's full_int8: uint8 or int8 (default: float32)")
-    add("--version", type=non_negative_int, default=1, help="number of the SavedModel's folder (default: 1)")
+    add("--version", type=non_negative_int, default=1, help="number of the SavedModel's folder")
     add("--name", help="of the Hub archive (default: the model's)")
     add("--publisher", default="keras-vit", help="of the Hub archive: lowercase letters, digits and -")
     add("--license", help="of the weights, for the Hub model card: Apache-2.0, …")
@@ -60,9 +58,10 @@ def run(args):
     opened_kind = "auto" if is_image_part else "stored"
     opening = {"image_size": args.image_size, "patch_size": args.patch_size}
     opening |= {"trust": args.trust, "sha256": args.sha256}
+    check_json(args)
     model = open_live(args.model, kind=opened_kind, **opening)
     if args.labels or args.prompts:
-        model = with_labels(model, args.labels, args.prompts, "--labels")
+        model = with_labels(model, args.labels, args.prompts)
     images = image_model(model)
     task = args.task or task_of(args.model, images)
     dataset = open_dataset(args, images, task) if args.dataset else None
@@ -70,7 +69,6 @@ def run(args):
         "precisions",
         "representation",
         "split",
-        "images",
         "margin",
         "batch_size",
         "integer_io",
@@ -87,12 +85,17 @@ def run(args):
         name=args.name or _name(args.model),
         publisher=args.publisher,
         facts=_facts(args),
+        images=args.max_images,
         **{name: getattr(args, name) for name in (*same, *page)},
     )
     folder = pathlib.Path(args.output).expanduser()
     added = (folder / "result.json").exists()  # a version was added to an export
-    args.output = folder / (f"result-{args.version}.json" if added else "result.json")
-    report(args, {"model": args.model, **result}, summary(result))
+    value = {"model": args.model, **result}
+    try:
+        report(args, value, summary(result))
+    finally:
+        file = folder / (f"result-{args.version}.json" if added else "result.json")
+        atomic_write(file, encode(value) + "\n")
     if result["failed"]:
         raise ValueError("; ".join(result["failed"].values()))
 

@@ -2,18 +2,17 @@
 
 import keras_vit
 from keras_vit.cli import options
-from keras_vit.cli.options import positive_int
-from keras_vit.cli.report import check_output, report, text_table
+from keras_vit.cli.report import check_json, report, text_table
 
 
 def add_arguments(add):
     options.features(add)
-    add("--shots", type=options.ints, default=(1, 5, 10, 25), help="images per class (default: 1,5,10,25)")
-    add("--seeds", type=options.ints, default=(0, 1, 2), help="seeds that select the images (default: 0,1,2)")
-    add("--l2", type=float, default=1024.0, help="weight of the L2 penalty (default: 1024)")
-    add("--k", type=positive_int, help="number of nearest images that vote, instead of a linear classifier")
+    add("--shots", type=options.ints, default="1,5,10,25", help="images per class")
+    add("--seeds", type=options.ints, default="0,1,2", help="seeds that select the images")
+    add("--l2", type=float, default="1024", help="weight of the L2 penalty")
+    options.neighbors(add)
     options.batch_size(add)
-    options.output(add)
+    options.json(add)
 
 
 def run(args):
@@ -21,16 +20,16 @@ def run(args):
 
     from keras_vit.cli.source import features_source, open_embeddings, open_for_features
 
-    check_output(args)
+    check_json(args)
     value = features_source(args)
     if args.embeddings:
-        choices = args.shots, args.seeds, args.l2, args.k
+        choices = args.shots, args.seeds, args.l2, args.neighbors
         result = keras_vit.evaluation.few_shot_of_vectors(*open_embeddings(args), *choices)
     else:
-        choices = args.shots, args.seeds, args.l2, args.batch_size, args.k
+        choices = args.shots, args.seeds, args.l2, args.batch_size, args.neighbors
         result = keras_vit.evaluation.few_shot(*open_for_features(args), *choices)
     value |= {
-        **({"l2": args.l2} if args.k is None else {"k": args.k}),
+        **({"l2": args.l2} if args.neighbors is None else {"neighbors": args.neighbors}),
         "seeds": list(args.seeds),
         "accuracy": {str(shots): accuracies for shots, accuracies in result.items()},
         "mean_accuracy": {str(shots): float(np.mean(of)) for shots, of in result.items()},

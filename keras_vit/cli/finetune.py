@@ -8,32 +8,33 @@ def add_arguments(add):
     add_run(
         add,
         None,
-        "by what the weights learned from, with sizes that fit the number of images",
+        " (default: by what the weights learned from, with sizes that fit the number of images)",
         "--weights or ",
     )
     add("--weights", help=f"run of keras-vit, .keras file, or {options.CHECKPOINT}")
     add("--sha256", metavar="DIGEST", help="expected SHA-256 of the weights")
 
 
-def add_run(add, recipe, recipe_help, weights=""):
+def add_run(add, recipe, recipe_help="", weights=""):
     """Add the options of a run.
 
     Args:
         add: A parser's `add_argument`.
         recipe: The default recipe.
-        recipe_help: The same in words.
+        recipe_help: What the recipe is without a default, in words.
         weights: What else makes --model unnecessary.
     """
     add("--model", help=f"variant such as B/16; not needed with {weights}a recipe with sizes")
     options.dataset(add)
     known = "hyperparameters, such as digits or augreg; an unknown name lists all"
-    add("--recipe", default=recipe, help=f"{known} (default: {recipe_help})")
+    add("--recipe", default=recipe, help=f"{known}{recipe_help}")
     add("--workdir", required=True, help="folder of the run; an unfinished one is continued")
     teacher = "run, .keras file, checkpoint or embeddings:DIR whose outputs the model learns; or several"
     add("--teacher", action="append", default=[], metavar="SOURCE", help=teacher)
     add("--image_size", type=options.image_size, help=options.SIZE)
     add("--total_steps", type=options.positive_int, help="steps of the run")
     add("--batch_size", type=options.positive_int, help="images per step, over all devices")
+    add("--seed", type=options.non_negative_int, help="of all random numbers (default: the recipe's)")
     strategies = map(options.either, (names.STRATEGIES, names.JAX_STRATEGIES))
     add("--strategy", default="auto", help="; on JAX ".join(strategies))
     fields = "any field of the recipe, as base_lr=0.01; pydoc keras_vit.training.Recipe lists them"

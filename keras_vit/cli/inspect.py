@@ -1,11 +1,10 @@
 """`keras-vit inspect`: what a model has learned and attends to, as figures and a report."""
 
 import contextlib
-import json
 import pathlib
 
 from keras_vit.cli import options
-from keras_vit.cli.report import print_now, text_table
+from keras_vit.cli.report import STDOUT, check_json, encode, print_now, report, text_table
 from keras_vit.cli.rows import best_of
 from keras_vit.messages import spelled
 from keras_vit.writing import atomic_path
@@ -44,17 +43,17 @@ def run(args):
     paths = [path for argument in args.image for path in images_of(argument, urls=True)]
     if not paths and not args.dataset:
         raise ValueError("expected images with --image, or a data set with --dataset")
+    check_json(args)
     folder = pathlib.Path(args.output).expanduser()
     with contextlib.ExitStack() as at_end, atomic_path(folder, overwrite=False) as temporary:
         value, files, predictions = _inspect(args, paths)
-        encoded = json.dumps(value, indent=2, allow_nan=False)
         # Printed even if the folder cannot be written.
-        at_end.callback(print_now, encoded if args.json else _summary(value, predictions))
+        at_end.callback(report, args, value, _summary(value, predictions))
         temporary.mkdir()
         for name, content in files.items():
             (temporary / name).write_bytes(content)
-        (temporary / "result.json").write_text(encoded + "\n")
-    if not args.json:
+        (temporary / "result.json").write_text(encode(value) + "\n")
+    if args.json != STDOUT:
         print_now("\n".join(f"  {folder / name}" for name in (REPORT, "result.json", *value["figures"])))
 
 

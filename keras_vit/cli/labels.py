@@ -1,4 +1,4 @@
-"""Labels of --labels and --zero_shot: classes, and the texts that describe them to a text tower."""
+"""Labels of --labels: classes, and the texts that describe them to a text tower."""
 
 import csv
 import json
@@ -11,14 +11,13 @@ from keras_vit.weights.class_names import PROMPTS, class_names, prompt_templates
 IMAGENET = "imagenet_1k"
 
 
-def with_labels(model, labels, prompts, option):
+def with_labels(model, labels, prompts):
     """Return the classifier or detector that a model is by some labels, and one without labels as it is.
 
     Args:
         model: What `open_model` returns.
-        labels: The value of --labels or --zero_shot, or None.
+        labels: The value of --labels, or None.
         prompts: The value of --prompts, or None.
-        option: Name of the option, for messages.
 
     Raises:
         ValueError: if a model without classes has no labels, or one without a text tower has some.
@@ -27,11 +26,11 @@ def with_labels(model, labels, prompts, option):
     if not labels and not prompts and not (has_text and model.needs_texts):
         return model
     if not has_text:
-        raise ValueError(f"{option} and --prompts need a model with a text tower, such as SigLIP or OWLv2")
+        raise ValueError("--labels and --prompts need a model with a text tower, such as SigLIP or OWLv2")
     if not labels:
-        raise ValueError(f"this model has no classes but those of texts; give {option}")
+        raise ValueError("this model has no classes but those of texts; give --labels")
     if model.text_preprocessing is None:
-        raise ValueError(f"this model has no tokenizer, which {option} needs")
+        raise ValueError("this model has no tokenizer, which --labels needs")
     return model.with_labels(read_labels(labels, read_prompts(prompts)))
 
 

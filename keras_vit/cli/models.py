@@ -5,10 +5,10 @@ import dataclasses
 
 from keras_vit.cli import options
 from keras_vit.cli.options import non_negative_int, positive_int
-from keras_vit.cli.report import check_output, report, text_table
+from keras_vit.cli.report import check_json, report, text_table
 from keras_vit.variants import PUBLISHED, cost, parse_variant
 
-# Columns of checkpoints; --json has every field.
+# Columns of checkpoints; the JSON has every field.
 COLUMNS = ("name", "variant", "size", "classes", "top-1", "license", "cached")
 
 
@@ -19,7 +19,7 @@ def add_arguments(add):
     add("--filter", action="append", default=[], metavar="TEXT", help="the same; all must match")
     add("--variant", help="list this size only, such as B/16")
     add("--cached", action="store_true", help="list only the checkpoints that are in the cache")
-    options.output(add)
+    options.json(add)
 
 
 def needs_keras(args):
@@ -29,7 +29,7 @@ def needs_keras(args):
 def run(args):
     from keras_vit.weights.catalogue import CATALOGUE
 
-    check_output(args)
+    check_json(args)
     patterns = (*args.words, *args.filter)
     variants = [] if args.cached else _variants(args, patterns)
     checkpoints = _checkpoints(args, patterns)

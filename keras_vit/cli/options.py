@@ -52,7 +52,7 @@ def dataset(add, *aliases, required=True):
 
 
 def split(add):
-    add("--split", default="test", help=f"{either(names.SPLITS)} (default: test)")
+    add("--split", default="test", help=either(names.SPLITS))
     add("--seed", type=non_negative_int, help="of a split that the data set lacks (default: the run's or 0)")
     batch_size(add)
 
@@ -62,8 +62,13 @@ def batch_size(add):
 
 
 def on_bad_image(add, choices=names.ON_BAD_IMAGE, default="fail"):
-    text = f"unreadable images of a folder: {either(choices)} (default: {default or 'keep without labels'})"
-    add("--on_bad_image", default=default, help=text)
+    computed = "" if default else " (default: keep without labels)"
+    add("--on_bad_image", default=default, help=f"unreadable images of a folder: {either(choices)}{computed}")
+
+
+def neighbors(add):
+    text = "number of nearest images that vote, instead of a linear classifier"
+    add("--neighbors", type=positive_int, metavar="NUMBER", help=text)
 
 
 def task(add):
@@ -103,13 +108,8 @@ def changes(add, name, text):
     add("--set", action="append", default=[], metavar=f"{name}=VALUE", help=text)
 
 
-def output(add):
-    json(add)
-    add("--output", metavar="FILE", help="also write the JSON to a file")
-
-
 def json(add):
-    add("--json", action="store_true", help="print JSON instead of a table")
+    add("--json", metavar="FILE", help="also write the result as JSON; - prints it in place of the table")
 
 
 def either(choices):

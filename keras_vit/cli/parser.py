@@ -9,6 +9,11 @@ import re
 
 from absl.flags import argparse_flags
 
+from keras_vit.cli.config_file import config_words
+from keras_vit.messages import one_line
+
+CONFIG = "--config"
+
 # The help text of each, a module of this package with `run`, and `add_arguments` or the ACTIONS that have it.
 SUBCOMMANDS = {
     "quickstart": "train on scanned digits, evaluate, draw, export, load back and compare",
@@ -29,6 +34,7 @@ SUBCOMMANDS = {
     "benchmark": "images per second and peak memory of a model, live and in each format",
     "weights": "show, convert or upload a checkpoint",
     "data": "show, check or rewrite a data set",
+    "checks": "versions, devices, caches and missing packages, for the report of a bug",
 }
 # What subcommands, options and fields of recipes are called in other tools. {} is the given value.
 SUBCOMMANDS_ELSEWHERE = {
@@ -42,6 +48,7 @@ SUBCOMMANDS_ELSEWHERE = {
     "models": "list variants catalogue catalog",
     "weights": "convert checkpoint",
     "data": "dataset datasets shards",
+    "checks": "env info doctor environment collect_env versions",
     "embed": "encode vectors features embeddings extract",
 }
 OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand has
@@ -49,7 +56,7 @@ OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand 
     "--total_steps {}": "steps num_steps max_steps iterations",
     "--workdir {}": "output output_dir out save_dir logdir",
     "--weights {}": "weights checkpoint ckpt pretrained init load",
-    "--recipe NAME, and --set FIELD=VALUE for its fields": "config cfg c",
+    "--config {}": "cfg c config_file",
     "--threshold {}": "conf confidence conf_thres score_threshold",
     "--iou {}": "nms iou_thres iou_threshold",
     "--precisions float16": "half fp16",
@@ -58,8 +65,15 @@ OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand 
     "--batch_sizes {}": "bs batch b batch_size",
     "--image_size {}": "img_size size resolution input_size imgsz",
     "--image {}": "img",
-    "--output {}": "output_dir out save dest o",
+    "--output {}": "output_dir out save dest o to",
+    "--format json": "json",
+    "--json {}": "output output_file out save o",
     "--top {}": "topk top_k k",
+    "--neighbors {}": "k knn num_neighbors",
+    "--labels {}": "zero_shot texts candidate_labels",
+    "--classes {}": "class_names names class_map",
+    "--max_images {}": "images num_images max_samples num_samples",
+    "--proportions {}": "weights",
     "--filter {}": "name search pattern",
     "--formats {}": "format type",
     "--precisions {}": "precision quantize dtype",
@@ -71,7 +85,6 @@ NOTES = {
     "the same command continues what was interrupted": "resume resume_from continue",
     "images are read by several threads without an option": "workers num_workers j jobs threads nproc",
     "all devices are used that CUDA_VISIBLE_DEVICES allows": "device devices gpu gpus num_gpus cuda cpu",
-    "options are given on the command line": "config cfg c",
     "TensorBoard reads the folder of a run": "wandb log_wandb wandb_project logger log tensorboard mlflow",
     "a run does not stop early, and keeps its best checkpoint": "patience early_stopping",
     "a split that a data set lacks is held out": "val_split validation_split val_size test_size",
@@ -92,12 +105,33 @@ FIELDS_ELSEWHERE = {
     "dtype": "amp bf16 fp16 half mixed_precision",
     "optimizer": "opt optim",
     "remat": "gradient_checkpointing",
-    **dict.fromkeys(("cutmix", "ema", "freeze", "layer_decay", "mixup", "randaugment", "seed", "task"), ""),
+    **dict.fromkeys(("cutmix", "ema", "freeze", "layer_decay", "mixup", "randaugment", "task"), ""),
 }
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Help texts that end in the default of their option."""
+
+    def _get_help_string(self, action):
+        return help_text(action)
+
+
+def help_text(action):
+    """Return the help text of an option with its default, which is as on a command line.
+
+    >>> help_text(argparse.Action(["--top"], "top", default=10, help="images listed"))
+    'images listed (default: 10)'
+    """
+    has_default = action.option_strings and action.nargs != 0 and action.default not in (None, [])
+    return f"{action.help} (default: {action.default})" if has_default else action.help
 
 
 class _Parser(argparse_flags.ArgumentParser):
     """A parser whose errors are one line and suggest the intended subcommand or option."""
+
+    def __init__(self, **options):
+        # An abbreviation would change its meaning with each new option.
+        super().__init__(**options, formatter_class=_Formatter, allow_abbrev=False)
 
     def error(self, message):
         see = " See" if message.endswith("?") else "; see"
@@ -113,19 +147,44 @@ class _Parser(argparse_flags.ArgumentParser):
         return parsed
 
     def parse_known_args(self, args=None, namespace=None):
-        """Refuse unknown options first, since they explain what is missing."""
-        known = [name for action in self._actions for name in action.option_strings]
-        known += ["--flagfile", "--undefok"]  # of absl
-        for text, following in zip(args, [*args[1:], "-"]):
+        """Read --config, and refuse unknown options first, since they explain what is missing."""
+        known = dict(self._option_string_actions)
+        self._refuse_unknown(args, [*known, "--flagfile", "--undefok"])  # The last two are absl's.
+        in_file = {option: action for option, action in known.items() if action.default != argparse.SUPPRESS}
+        finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        finder.add_argument(CONFIG, nargs="?", action="append", default=[])
+        in_files = []
+        for file in finder.parse_known_args(args)[0].config if in_file.pop(CONFIG, None) else ():
+            try:
+                words = config_words(file, in_file) if file else []
+            except (ValueError, OSError) as error:
+                self.error(one_line(error))
+            self._refuse_unknown(words, in_file, f"{file}: ")
+            in_files += words
+        namespace, rest = super().parse_known_args([*in_files, *args], namespace)
+        for text in (*rest, *getattr(namespace, "set", ())):
+            name, equals, value = text.partition("=")
+            meaning = _meanings(known, value).get(name, "")
+            if equals and meaning.startswith("--set ") and meaning != f"--set {text}":
+                self.error(f"unknown field {name}; did you mean {meaning}?")
+        return namespace, rest
+
+    def _refuse_unknown(self, words, known, where=""):
+        """Refuse options that are not known, with a suggestion.
+
+        Args:
+            words: A command line.
+            known: The options.
+            where: Begins the message.
+        """
+        for text, following in zip(words, [*words[1:], "-"]):
             name, equals, value = text.partition("=")
             if name == "--" or self._subparsers and not name.startswith("-"):
                 break
-            if re.match("--?[a-zA-Z]", name) and not any(option.startswith(name) for option in known):
+            if re.match("--?[a-zA-Z]", name) and name not in known:
                 value = value if equals else "VALUE" if following.startswith("-") else following
-                self.error(
-                    f"unknown option {name}{suggestion(name.strip('-'), _meanings(known, value), _NOTES)}"
-                )
-        return super().parse_known_args(args, namespace)
+                meaning = suggestion(name.strip("-"), _meanings(known, value), _NOTES)
+                self.error(f"{where}unknown option {name}{meaning}")
 
     def _check_value(self, action, value):
         if action.choices is not None and value not in action.choices:
@@ -145,7 +204,7 @@ def _meanings(known, value):
     rows = [(option, option.strip("-")) for option in known]
     if "--recipe" in known:
         rows += [(f"--set {field}={{}}", f"{field} {names}") for field, names in FIELDS_ELSEWHERE.items()]
-    else:
+    elif "--model" in known:
         rows.append(("--model {}", MODEL_ELSEWHERE))
     rows += [row for row in OPTIONS_ELSEWHERE.items() if row[0].split()[0] in known]
     return {name: meaning.format(value) for meaning, names in reversed(rows) for name in names.split()}
@@ -157,13 +216,20 @@ _NOTES = {name: note for note, names in NOTES.items() for name in names.split()}
 def suggestion(name, meanings, notes=()):
     """Return the meaning of the closest name, or a note, as the end of a message; empty if none is close.
 
+    The only one that begins with the name is the closest.
+
     >>> suggestion("predcit", {"predict": "predict", "train": "finetune"})
     '; did you mean predict?'
     >>> suggestion("Train", {"predict": "predict", "train": "finetune"})
     '; did you mean finetune?'
+    >>> suggestion("total", {"total_steps": "total_steps"}, {"to": "a note"})
+    '; did you mean total_steps?'
     """
-    known = {**dict(notes), **meanings}
-    close = difflib.get_close_matches(name.replace("-", "_").lower(), known, n=1, cutoff=0.7)
+    known, name = {**dict(notes), **meanings}, name.replace("-", "_").lower()
+    longer = [option for option in meanings if option.startswith(name)]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    if len(longer) == 1 and name not in known:
+        close = longer
     if not close:
         return ""
     return f"; did you mean {known[close[0]]}?" if close[0] in meanings else f"; {known[close[0]]}"
@@ -211,6 +277,8 @@ def parser(words=None):
             subparser = groups[group].add_parser(action, help=text, description=text)
             if add_arguments:
                 add_arguments(subparser.add_argument)
+                text = "YAML or JSON of these options and their values, which the command line changes"
+                subparser.add_argument(CONFIG, action="append", default=[], metavar="FILE", help=text)
             else:
                 groups[name] = subparser.add_subparsers(dest="action", metavar="ACTION", required=True)
     return top

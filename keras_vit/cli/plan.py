@@ -8,7 +8,7 @@ import tempfile
 from keras_vit import names
 from keras_vit.cli import options
 from keras_vit.cli.options import positive_int
-from keras_vit.cli.report import check_output, report, text_table
+from keras_vit.cli.report import check_json, report, text_table
 from keras_vit.messages import one_line
 from keras_vit.variants import parse_variant
 
@@ -26,18 +26,17 @@ def add_arguments(add):
     add("--model", help="variant such as B/16; not needed with a recipe with sizes")
     add("--topology", required=True, help="kind and grid of TPU chips: v5e:4x4, v5p:4x4x4, v6e:8x8")
     add("--batch_size", type=positive_int, help="images per step, on all chips (default: the recipe's)")
-    add("--strategy", default="auto", help="data_parallel (default), fsdp, model_parallel[=AxB] or single")
-    recipe = "whose training step is compiled (default: pretrain_imagenet)"
-    add("--recipe", default="pretrain_imagenet", help=recipe)
+    add("--strategy", default="auto", help="auto (data_parallel), fsdp, model_parallel[=AxB] or single")
+    add("--recipe", default="pretrain_imagenet", help="whose training step is compiled")
     add("--dtype", help=f"{options.either(names.COMPUTE_DTYPES)} (default: the recipe's)")
     add("--remat", action="store_true", help="recompute the blocks' activations in the backward pass")
     add("--accumulation_steps", type=positive_int, help="micro-batches (default: the recipe's)")
     add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the recipe's)")
-    add("--num_classes", type=positive_int, default=1000, help="size of the head (default: 1000)")
+    add("--num_classes", type=positive_int, default=1000, help="size of the head")
     options.objective(add)
     options.changes(add, "FIELD", "any field of the recipe")
     add("--extrapolate", action="store_true", help="compile 2 and 4 blocks only, and extrapolate to all")
-    options.output(add)
+    options.json(add)
 
 
 def needs_keras(args):
@@ -45,7 +44,7 @@ def needs_keras(args):
 
 
 def run(args):
-    check_output(args)
+    check_json(args)
     if args.model:
         parse_variant(args.model)  # before JAX is started
     result = _in_jax(vars(args))

@@ -27,11 +27,9 @@ def add_arguments(add):
     add("images", nargs="+", help=options.PATHS)
     top = "classes or objects listed for each image (default: 5 classes, all objects)"
     add("--top", type=options.positive_int, help=top)
-    add("--class_names", metavar="NAMES", help="imagenet_1k, or a text file with one name per line")
+    add("--classes", metavar="FILE", help="text file with a class on each line, or imagenet_1k")
     options.labels(add)
-    formats = options.either(FORMATS)
-    add("--format", default="table", help=f"what to print: {formats} (default: table)")
-    add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    add("--format", default="table", help=f"what to print: {options.either(FORMATS)}")
     suffixes = options.either([f".{suffix}" for suffix in FILES])
     output = f"also write a file, {suffixes} (detection); the same command continues it"
     add("--output", metavar="FILE", help=output)
@@ -118,9 +116,9 @@ def _opened(args):
     from keras_vit.tasks.instance_segmentation import INSTANCES
 
     model = open_model(args.model, args.trust, args.sha256, kind="stored")
-    model = with_labels(model, args.labels, args.prompts, "--labels")
-    if args.class_names:
-        model = with_class_names(model, args.class_names)
+    model = with_labels(model, args.labels, args.prompts)
+    if args.classes:
+        model = with_class_names(model, args.classes)
     task = INSTANCES if args.instances else get_task(task_of(args.model, model))
     task.check_model(model)
     return model, task
@@ -212,7 +210,7 @@ def _journal(args, paths, model):
         "list of images": hashlib.sha256(images).hexdigest(),
         "state of the images": hashlib.sha256(repr(states).encode()).hexdigest(),
         **{"--labels": content_digest(args.labels), "--prompts": content_digest(args.prompts)},
-        **{"--top": args.top, "--windows": args.windows, "--class_names": names},
+        **{"--top": args.top, "--windows": args.windows, "--classes": names},
         **{f"--{name}": x for name in ("threshold", "iou") if (x := getattr(args, name)) is not None},
         **({"--instances": True, "--things": args.things and [*args.things]} if args.instances else {}),
     }

@@ -5,7 +5,7 @@ from keras_vit.cli.finetune import add_run
 
 
 def add_arguments(add):
-    add_run(add, "pretrain_imagenet", "pretrain_imagenet")
+    add_run(add, "pretrain_imagenet")
     options.objective(add)
 
 

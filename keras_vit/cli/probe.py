@@ -2,7 +2,7 @@
 
 import keras_vit
 from keras_vit.cli import options
-from keras_vit.cli.report import check_output, check_png, report, text_table
+from keras_vit.cli.report import check_json, check_png, report, text_table
 from keras_vit.messages import redact_urls
 from keras_vit.writing import atomic_write
 
@@ -10,11 +10,11 @@ from keras_vit.writing import atomic_write
 def add_arguments(add):
     options.features(add)
     add("--shots", type=options.positive_int, help="training images per class (default: all)")
-    add("--seeds", type=options.ints, default=(0,), help="seeds that select the images (default: 0)")
-    add("--k", type=options.positive_int, help="number of nearest images that vote, instead of a classifier")
+    add("--seeds", type=options.ints, default="0", help="seeds that select the images")
+    options.neighbors(add)
     add("--figure", metavar="FILE.png", help="draw the accuracy of each block")
     options.batch_size(add)
-    options.output(add)
+    options.json(add)
 
 
 def run(args):
@@ -24,21 +24,21 @@ def run(args):
     from keras_vit.inspection.figures import block_accuracy_figure
     from keras_vit.reports.page import png_of
 
-    check_output(args)
+    check_json(args)
     check_png("--figure", args.figure)
     value = features_source(args)
     if args.embeddings:
         if args.figure:
             raise ValueError("--figure draws the blocks of a model; got --embeddings")
         accuracies = keras_vit.evaluation.probe_vectors(
-            *open_embeddings(args), args.shots, args.seeds, args.k
+            *open_embeddings(args), args.shots, args.seeds, args.neighbors
         )
         result = {"embedding": accuracies}
     else:
-        choices = args.shots, args.seeds, args.batch_size, args.k
+        choices = args.shots, args.seeds, args.batch_size, args.neighbors
         result = dict(enumerate(keras_vit.evaluation.probe_blocks(*open_for_features(args), *choices)))
     value |= {
-        **({} if args.k is None else {"k": args.k}),
+        **({} if args.neighbors is None else {"neighbors": args.neighbors}),
         "shots": args.shots,
         "seeds": list(args.seeds),
         "accuracy": [*result.values()],

@@ -7,6 +7,8 @@ import sys
 from keras_vit.messages import printable, redact_urls
 from keras_vit.writing import atomic_write, check_writable
 
+STDOUT = "-"  # the --json that prints
+
 
 def text_table(rows, columns=()):
     """Return rows of values under column titles, in aligned columns; columns of numbers to the right.
@@ -50,14 +52,14 @@ def print_now(text, end="\n"):
 
 
 def introduce(args, dataset):
-    """Print the classes and sizes of a data set; with --json to standard error."""
-    print(dataset.summary(), file=sys.stderr if args.json else sys.stdout)
+    """Print the classes and sizes of a data set; with --json - to standard error."""
+    print(dataset.summary(), file=sys.stderr if args.json == STDOUT else sys.stdout)
 
 
-def check_output(args):
-    """Refuse an --output that cannot be written, before anything is computed."""
-    if args.output is not None:
-        check_writable(args.output)
+def check_json(args):
+    """Refuse a file of --json that cannot be written, before anything is computed."""
+    if args.json not in (None, STDOUT):
+        check_writable(args.json)
 
 
 def check_png(option, file):
@@ -75,13 +77,18 @@ def check_png(option, file):
 
 
 def report(args, value, text):
-    """Print the text, or the value as JSON with --json, and write the JSON with --output.
+    """Print the text and write the value as JSON to the file of --json; with --json - print the JSON alone.
 
     Each is done even if the other fails. URLs are without their secrets.
     """
-    encoded, text = (redact_urls(of) for of in (json.dumps(value, indent=2, allow_nan=False), text))
+    encoded = encode(value)
     try:
-        print_now(encoded if args.json else text)
+        print_now(encoded if args.json == STDOUT else redact_urls(text))
     finally:
-        if args.output is not None:
-            atomic_write(args.output, encoded + "\n")
+        if args.json not in (None, STDOUT):
+            atomic_write(args.json, encoded + "\n")
+
+
+def encode(value):
+    """Return a result as JSON, with URLs without their secrets."""
+    return redact_urls(json.dumps(value, indent=2, allow_nan=False))

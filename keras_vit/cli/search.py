@@ -4,7 +4,7 @@ import os
 import sys
 
 from keras_vit.cli import options
-from keras_vit.cli.report import check_output, report, text_table
+from keras_vit.cli.report import check_json, report, text_table
 from keras_vit.messages import listed, redact_url
 from keras_vit.names import SEARCH_ENGINES
 from keras_vit.rules import one_of, optional
@@ -21,25 +21,25 @@ def _add_index_arguments(add):
     text = f"{engines} (default: the index's, or for more than 100,000 images hnsw)"
     add("--engine", help=text)
     options.on_bad_image(add, options.ON_BAD_FILE)
-    options.output(add)
+    options.json(add)
 
 
 def _add_query_arguments(add):
     add("query", nargs="+", help="an image file; or words, for an image-text model")
     add("--index", required=True, metavar="DIR", help="folder that keras-vit search index has written")
-    add("--top", type=options.positive_int, default=10, help="images listed (default: 10)")
+    add("--top", type=options.positive_int, default=10, help="images listed")
     _add_conditions(add)
     add("--model", help="the index's model, if its path or URL has changed")
     options.trust(add)
-    options.output(add)
+    options.json(add)
 
 
 def _add_duplicates_arguments(add):
     add("--index", required=True, metavar="DIR", help="folder that keras-vit search index has written")
-    text = "cosine from which on two images are nearly equal (default: 0.95)"
+    text = "cosine from which on two images are nearly equal"
     add("--threshold", type=float, default=0.95, help=text)
     _add_conditions(add)
-    options.output(add)
+    options.json(add)
 
 
 def _add_conditions(add):
@@ -55,7 +55,7 @@ ACTIONS = {
 
 
 def run(args):
-    check_output(args)
+    check_json(args)
     if args.action == "index":
         optional(one_of(SEARCH_ENGINES)).check("--engine", args.engine)
         if args.embeddings:

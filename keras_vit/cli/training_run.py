@@ -41,9 +41,11 @@ def train_and_report(args, **options):
     if args.model and os.path.exists(args.model):
         raise ValueError(f"--model is a variant such as B/16; use keras-vit finetune --weights {args.model}")
     changes = settings(args.set)
-    for name in ("total_steps", "batch_size"):
-        if getattr(args, name) is not None:
-            changes[name] = getattr(args, name)
+    for name in ("total_steps", "batch_size", "seed"):
+        if (value := getattr(args, name)) is not None:
+            if name in changes:
+                raise ValueError(f"expected --{name} or --set {name}=; got both")
+            changes[name] = value
     name, reason = (args.recipe, None) if args.recipe else _default_recipe(args, changes, **options)
     config = RunConfig(
         dataset=absolute_name(args.dataset),

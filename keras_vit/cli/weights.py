@@ -3,7 +3,7 @@
 import keras_vit
 from keras_vit import names
 from keras_vit.cli import options
-from keras_vit.cli.report import check_output, report, text_table
+from keras_vit.cli.report import check_json, report, text_table
 from keras_vit.messages import listed
 from keras_vit.rules import one_of
 
@@ -21,15 +21,14 @@ def _add_arguments(add):
     values = "values that the file lacks or that are changed: num_heads=6, image_size=384"
     options.changes(add, "ARGUMENT", values)
     options.trust(add)
-    options.output(add)
+    options.json(add)
 
 
 def _add_convert_arguments(add):
     _add_arguments(add)
     add("destination", help="file to write (.npz, .safetensors); a folder for huggingface")
     add("--layout", required=True, help=options.either(names.LAYOUTS))
-    dtypes = options.either(names.STORED_DTYPES)
-    add("--dtype", default="float32", help=f"{dtypes} (default: float32)")
+    add("--dtype", default="float32", help=options.either(names.STORED_DTYPES))
     add("--overwrite", action="store_true", help="replace an existing file")
 
 
@@ -51,7 +50,7 @@ ACTIONS = {
 
 
 def run(args):
-    check_output(args)
+    check_json(args)
     return {"show": _show, "convert": _convert, "push": _push}[args.action](args)
 
 

@@ -181,7 +181,7 @@ def refuse_sorted(dataset):
         raise ValueError(
             f"{dataset.name!r}: expected training images in a random order, where {expected:,.0f} follow one "
             f"of another class; got images sorted by class: {changes:,} do. Shuffle them: "
-            f"keras-vit data write --dataset {dataset.name} --to FOLDER"
+            f"keras-vit data write --dataset {dataset.name} --output FOLDER"
         )
 
 

@@ -64,8 +64,13 @@ def keras_vit():
 
 @pytest.fixture(scope="session")
 def json_of(keras_vit):
-    """The value that a command prints with --json."""
-    return lambda *arguments: json.loads(keras_vit(*arguments, "--json").stdout)
+    """The value that a command prints as JSON."""
+
+    def value(command, *arguments):
+        printing = ("--format", "json") if command == "predict" else ("--json", "-")
+        return json.loads(keras_vit(command, *arguments, *printing).stdout)
+
+    return value
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +111,7 @@ def images(shared_folder):
 
 
 SHORT = ("--recipe", "finetune", "--total_steps", 3, "--batch_size", 4, "--set", "eval_every=2")
-SHORT = (*SHORT, "--set", "warmup_steps=1", "--set", "seed=5", "--set", "flip=False")
+SHORT = (*SHORT, "--seed", "5", "--set", "warmup_steps=1", "--set", "flip=False")
 
 
 @pytest.fixture(scope="session")

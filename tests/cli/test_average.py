@@ -106,7 +106,7 @@ def test_soups_have_the_scores_that_evaluate_prints(kind, files, json_of, evalua
 
 def test_without_a_data_set_the_parts_of_the_models_are_printed(classifiers, keras_vit, tmp_path):
     output = tmp_path / "soup.keras"
-    done = keras_vit("average", *classifiers[:2], "--weights", "3,1", "--output", output)
+    done = keras_vit("average", *classifiers[:2], "--proportions", "3,1", "--output", output)
     lines = [line.split() for line in done.stdout.splitlines()]
     first, second = map(str, classifiers[:2])
     assert lines == [["model", "weight"], [first, "0.7500"], [second, "0.2500"], [], ["wrote", str(output)]]
@@ -120,9 +120,9 @@ def test_without_a_data_set_the_parts_of_the_models_are_printed(classifiers, ker
         (["--output", "{there}"], "'{there}' exists; '{folder}/there-2.keras' is free"),
         (["--method", "mean"], "--method must be one of 'uniform', 'greedy'; got 'mean'"),
         (["--method", "greedy"], "--method greedy needs --dataset"),
-        (["--method", "greedy", "--weights", "1,2", "--dataset", "digits"], "--weights are those of"),
-        (["--weights", "1,2"], "expected a weight for each of the 3 models; got 2"),
-        (["--weights", "1,a,2"], "expected numbers separated by commas; got '1,a,2'"),
+        (["--method", "greedy", "--proportions", "1,2", "--dataset", "digits"], "--proportions are those of"),
+        (["--proportions", "1,2"], "expected a weight for each of the 3 models; got 2"),
+        (["--proportions", "1,a,2"], "expected numbers separated by commas; got '1,a,2'"),
         (["--task", "depth", "--field", "label=a"], "expected --dataset with --field, --task; got none"),
         (["--dataset", "digits"], "expected a model with the data set's 10 classes"),
     ],

@@ -54,7 +54,7 @@ def test_every_format_is_timed_at_every_batch_size(
     asked = ("--formats", ",".join(formats), "--precisions", ",".join(precisions or ["float32"]))
     asked = (*asked, "--batch_sizes", f"{MANY},1", "--rounds", 3, "--image_size", 24)
     output = tmp_path / "found.json"
-    done = keras_vit("benchmark", "--model", model, *asked, "--output", output)
+    done = keras_vit("benchmark", "--model", model, *asked, "--json", output)
     assert done.stderr == ""
     found = json.loads(output.read_text())
     rows = found.pop("rows")
@@ -155,7 +155,7 @@ def test_all_formats_are_compared_with_the_live_model(model, images, monkeypatch
 @pytest.mark.slow
 def test_all_measures_every_format_in_its_runtime(keras_vit, model, tmp_path):
     output = tmp_path / "found.json"
-    done = keras_vit("benchmark", "--model", model, "--all", "--rounds", 2, "--output", output)
+    done = keras_vit("benchmark", "--model", model, "--all", "--rounds", 2, "--json", output)
     assert done.stderr == ""
     found = json.loads(output.read_text())
     names = {row["format"] for row in found["rows"]} | {*found["missing"]}

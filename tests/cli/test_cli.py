@@ -100,7 +100,7 @@ def test_every_subcommand_explains_its_options(keras_vit):
 
 
 def test_only_existing_options_fields_and_subcommands_are_suggested():
-    known = set()
+    known = {parser.CONFIG}
     for _, _, add_arguments in EVERY_ACTION:
         if add_arguments:
             add_arguments(lambda *names, **_: known.update(names))

@@ -30,7 +30,7 @@ def test_show_prints_a_table_and_draws_images(folder, keras_vit, tmp_path):
         "validation: 1 (cat) to 1 (cat) images per class",
         "test: 2 (cat) to 2 (cat) images per class",
     ]
-    value = json.loads(keras_vit("data", "show", *options[:2], "--json").stdout)
+    value = json.loads(keras_vit("data", "show", *options[:2], "--json", "-").stdout)
     assert value["splits"]["test"]["images"] == 4
 
 
@@ -71,7 +71,7 @@ def test_show_counts_the_objects_of_each_class(keras_vit, tmp_path):
     [start] = [number for number, line in enumerate(lines) if " ".join(line.split()) == f"class {titles}"]
     rows = {name: [*map(int, row)] for name, *row in map(str.split, lines[start + 1 : start + 3])}
     assert {name: sum(row[::2]) for name, row in rows.items()} == {"cat": 4, "dog": 7}
-    value = json.loads(keras_vit("data", "show", *options, "--json").stdout)["splits"]
+    value = json.loads(keras_vit("data", "show", *options, "--json", "-").stdout)["splits"]
     for number, split in enumerate(value):
         assert value[split]["objects"] == {n: row[2 * number : 2 * number + 2] for n, row in rows.items()}
     assert sum(of["crowds"] for of in value.values()) == 1 and sum(of["empty"] for of in value.values()) == 4
@@ -79,7 +79,7 @@ def test_show_counts_the_objects_of_each_class(keras_vit, tmp_path):
     assert f"train: {train['crowds']} crowd(s), {train['empty']} image(s) without objects" in lines
 
 
-@pytest.mark.parametrize("action", [("show",), ("write", "--to", "shards")])
+@pytest.mark.parametrize("action", [("show",), ("write", "--output", "shards")])
 def test_images_that_cannot_be_read_are_left_out_if_asked(action, folder, keras_vit, refused, tmp_path):
     (folder / "cat" / "00.png").write_bytes(b"no image")
     action = [str(tmp_path / word) if word == "shards" else word for word in action]
@@ -106,8 +106,8 @@ def test_check_names_damaged_images_and_masks(folder, keras_vit, tmp_path):
         "24 images checked, 1 images or masks damaged",
     ]
     tar = tmp_path / "out"
-    keras_vit("data", "write", *name, "--to", tar)  # It copies images without decoding them.
-    options = ("--dataset", f"webdataset:{tar}", "--json")
+    keras_vit("data", "write", *name, "--output", tar)  # It copies images without decoding them.
+    options = ("--dataset", f"webdataset:{tar}", "--json", "-")
     [(place, reason)] = json.loads(keras_vit("data", "check", *options, status=1).stdout)["damaged"]
     assert place.startswith(f"{tar}/") and place.endswith(".png") and "not a readable image" in reason
 
@@ -115,7 +115,7 @@ def test_check_names_damaged_images_and_masks(folder, keras_vit, tmp_path):
 def test_write_says_how_its_files_are_read(keras_vit, tmp_path):
     masks = write_masks(tmp_path / "masks")
     task = ("--task", "segmentation")
-    options = ("--dataset", f"folder:{masks}", *task, "--to", tmp_path / "out", "--format", "parquet")
+    options = ("--dataset", f"folder:{masks}", *task, "--output", tmp_path / "out", "--format", "parquet")
     printed = keras_vit("data", "write", *options, "--images_per_shard", 4).stdout
     assert printed.splitlines()[1] == f"4 files in {tmp_path}/out: --dataset parquet:{tmp_path}/out"
     shown = keras_vit("data", "show", "--dataset", f"parquet:{tmp_path}/out", *task).stdout

@@ -75,7 +75,7 @@ def test_a_run_has_the_scores_of_the_test_split(run):
 
 
 def test_evaluate(keras_vit, run, scenes, tmp_path):
-    options = "--per_class", "--confusion", tmp_path / "m.png", "--json"
+    options = "--per_class", "--confusion", tmp_path / "m.png", "--json", "-"
     found = keras_vit("evaluate", "--model", run, "--dataset", f"folder:{scenes}", *options)
     value = json.loads(found.stdout)
     assert value["samples"] == 2 and len(value["classes"]) == 10 and "ap50" in value["classes"][0]
@@ -99,7 +99,7 @@ def test_predict_writes_objects_in_every_format(keras_vit, run, scenes, tmp_path
 def test_predict_writes_a_file_of_coco_that_can_be_read_as_labels(keras_vit, run, scenes, tmp_path):
     for path in scenes.glob("*.png"):
         shutil.copy(path, tmp_path)
-    options = "--top", 5, "--json", "--output", tmp_path / "found.coco.json"
+    options = "--top", 5, "--format", "json", "--output", tmp_path / "found.coco.json"
     rows = json.loads(keras_vit("predict", "--model", run, tmp_path, *options).stdout)
     content = json.loads((tmp_path / "found.coco.json").read_text())
     assert [image["id"] for image in content["images"]] == [*range(1, 13)]
@@ -140,7 +140,7 @@ def test_of_classes_of_one_name_objects_are_of_the_first():
 
 def test_predict_draws_boxes(keras_vit, run, scenes, tmp_path):
     images = [scenes / "00.png", scenes / "01.png"]
-    options = "--boxes", tmp_path / "drawn", "--threshold", 0.6, "--json"
+    options = "--boxes", tmp_path / "drawn", "--threshold", 0.6, "--format", "json"
     rows = json.loads(keras_vit("predict", "--model", run, *images, *options).stdout)
     assert all(found["score"] >= 0.6 for row in rows for found in row["objects"])
     assert sorted(path.name for path in (tmp_path / "drawn").iterdir()) == ["00.png", "01.png"]
@@ -200,7 +200,7 @@ def test_a_run_begins_with_the_words_of_a_clip(keras_vit, scenes, tmp_path):
     texts = [f"digit {digit}" for digit in range(10)]
     np.testing.assert_allclose(model.encode_text(texts), clip.encode_text(texts), atol=1e-5)
     options = "--labels", "seven,eight", "--threshold", 0, "--top", 4
-    found = keras_vit("predict", "--model", tmp_path / "run", *options, "--json", scenes / "00.png")
+    found = keras_vit("predict", "--model", tmp_path / "run", *options, "--format", "json", scenes / "00.png")
     [row] = json.loads(found.stdout)
     assert {one["name"] for one in row["objects"]} <= {"seven", "eight"}
 
@@ -223,6 +223,6 @@ def test_data_shows_and_checks_boxes(keras_vit, scenes, tmp_path):
     with Image.open(tmp_path / "sheet.png") as image:
         assert image.width > 100
     assert "12 images checked, 0 images or masks damaged" in keras_vit("data", "check", *data).stdout
-    keras_vit("data", "write", *data, "--to", tmp_path / "tars", "--format", "webdataset")
+    keras_vit("data", "write", *data, "--output", tmp_path / "tars", "--format", "webdataset")
     data = "--dataset", f"webdataset:{tmp_path}/tars", "--task", "detection"
     assert "10 classes (digit 0" in keras_vit("data", "show", *data).stdout

@@ -26,7 +26,7 @@ def test_the_command_writes_parts_and_says_what_it_wrote(model, images, keras_vi
         **{"output": str(tmp_path / "out"), "parts": "1", "written": "1", "elsewhere": "0"},
         **{"images": "7", "errors": "0"},
     }
-    found = json.loads(keras_vit(*words, "--partitions", "3", "--json").stdout)
+    found = json.loads(keras_vit(*words, "--partitions", "3", "--json", "-").stdout)
     assert (found["written"], found["images"]) == (2, 13)
     table = read_embeddings(tmp_path / "out")
     assert table.num_rows == 20 and table["label"].to_pylist().count(0) == 10
@@ -57,7 +57,7 @@ def test_folders_of_photographs_need_no_classes(model, tmp_path, keras_vit, imag
         "--outputs",
         "pooled,logits",
     )
-    done = keras_vit(*words, "--output", tmp_path / "out", "--json")
+    done = keras_vit(*words, "--output", tmp_path / "out", "--json", "-")
     assert json.loads(done.stdout)["errors"] == 1
     assert done.stderr == "images without labels: 4 train\n"
     assert read_embeddings(tmp_path / "out").column_names == [

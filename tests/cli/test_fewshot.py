@@ -20,7 +20,7 @@ def test_a_row_per_number_of_shots_is_printed_and_all_is_written(
     monkeypatch.setattr(evaluation, "few_shot", few_shot)
     options = ("--shots", "1,4", "--seeds", "0,3", "--l2", 2, "--batch_size", 8)
     command = ("fewshot", "--model", weights, "--dataset", f"folder:{images}", *options)
-    done = keras_vit(*command, "--output", tmp_path / "found.json")
+    done = keras_vit(*command, "--json", tmp_path / "found.json")
     assert given == [24, ("cat", "dog"), (1, 4), (0, 3), 2.0, 8, None]
     assert done.stdout.splitlines() == [
         "2 classes (cat, dog): 14 train, 2 validation, 4 test; validation and test held out",
@@ -36,14 +36,14 @@ def test_a_row_per_number_of_shots_is_printed_and_all_is_written(
 
 
 @pytest.mark.parametrize(
-    "options", [pytest.param((), marks=pytest.mark.slow), ("--k", 3)], ids=["linear", "nearest"]
+    "options", [pytest.param((), marks=pytest.mark.slow), ("--neighbors", 3)], ids=["linear", "nearest"]
 )
 def test_embeddings_stand_for_the_model_and_its_images(options, weights, images, keras_vit, tmp_path):
     source = ("--model", weights, "--dataset", f"folder:{images}")
     keras_vit("embed", *source, "--output", tmp_path / "vectors", "--dtype", "float32")
     for command in (("fewshot", "--shots", "1,4"), ("probe", "--shots", "4")):
         found, expected = (
-            json.loads(keras_vit(*command, *of, *options, "--json").stdout)
+            json.loads(keras_vit(*command, *of, *options, "--json", "-").stdout)
             for of in (("--embeddings", tmp_path / "vectors"), source)
         )
         assert found.pop("embeddings") == str(tmp_path / "vectors")
@@ -54,7 +54,9 @@ def test_embeddings_stand_for_the_model_and_its_images(options, weights, images,
             assert len(found["accuracy"]) == 1 and 0 <= found["accuracy"][0][0] <= 1
 
 
-@pytest.mark.parametrize("command", [("fewshot", "--shots", "1", "--k", "1"), ("embed", "--output", "out")])
+@pytest.mark.parametrize(
+    "command", [("fewshot", "--shots", "1", "--neighbors", "1"), ("embed", "--output", "out")]
+)
 def test_images_that_cannot_be_read_are_left_out_if_asked(
     command, weights, images, keras_vit, tmp_path, monkeypatch
 ):

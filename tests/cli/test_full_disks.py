@@ -13,17 +13,17 @@ PRINTED = 3000  # bytes that the test's own capture of the output may take
 
 
 COMMANDS = {  # {out} is the folder that is full
-    "models": "models --output {out}/old.json",
-    "evaluate": "evaluate --model {model} --dataset folder:{images} --output {out}/old.json "
+    "models": "models --json {out}/old.json",
+    "evaluate": "evaluate --model {model} --dataset folder:{images} --json {out}/old.json "
     "--confusion {out}/old.png",
     "predict": "predict --model {model} {images} --output {out}/old.csv",
-    "to npz": "weights convert {model} {out}/old.npz --layout vit_jax --overwrite --output {out}/found.json",
+    "to npz": "weights convert {model} {out}/old.npz --layout vit_jax --overwrite --json {out}/found.json",
     "to safetensors": "weights convert {model} {out}/new.safetensors --layout timm",
     "to a folder": "weights convert {model} {out}/new --layout huggingface",
     "embed": "embed --model {model} --data folder:{images} --partitions 2 --output {out}/new",
     "search index": "search index --model {model} {images} --index {out}/new",
-    "tar files": "data write --dataset folder:{images} --images_per_shard 4 --to {out}/new",
-    "Parquet files": "data write --dataset folder:{images} --format parquet --to {out}/new",
+    "tar files": "data write --dataset folder:{images} --images_per_shard 4 --output {out}/new",
+    "Parquet files": "data write --dataset folder:{images} --format parquet --output {out}/new",
     "inspect": "inspect --model {model} --dataset folder:{images} --output {out}/new",
     "export": "export --model {model} --formats saved_model,tflite --precisions float32 --output {out}/new",
     "finetune": "finetune --model mu/16 --image_size 16 --dataset folder:{images} --total_steps 2 "

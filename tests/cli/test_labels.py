@@ -105,7 +105,7 @@ def test_prompts_of_classes_are_scored_on_a_data_set(two_towers, images, json_of
     path, model = two_towers
     (tmp_path / "classes.json").write_text('{"cat": ["cat", "kitten"], "dog": "a dog"}')
     (tmp_path / "prompts.txt").write_text("a photo of a {}\na small {}\n")
-    options = ("--zero_shot", tmp_path / "classes.json", "--prompts", tmp_path / "prompts.txt")
+    options = ("--labels", tmp_path / "classes.json", "--prompts", tmp_path / "prompts.txt")
     found = json_of("evaluate", "--model", path, "--dataset", f"folder:{images}", *options)
     texts = read_labels(str(tmp_path / "classes.json"), ["a photo of a {}", "a small {}"])
     assert [len(of) for of in texts.values()] == [4, 2]
@@ -131,7 +131,7 @@ def test_words_find_pictures(two_towers, images, keras_vit, json_of, tmp_path):
     "command, message",
     [
         ("predict {image}", "this model has no classes but those of texts; give --labels"),
-        ("evaluate --dataset digits", "this model has no classes but those of texts; give --zero_shot"),
+        ("evaluate --dataset digits", "this model has no classes but those of texts; give --labels"),
     ],
 )
 def test_what_is_wrong_is_one_line(command, message, two_towers, images, refused):

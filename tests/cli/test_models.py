@@ -19,7 +19,7 @@ def cached(monkeypatch):
 
 def listed(keras_vit, *arguments):
     """(names of variants, names of checkpoints) of `models --json`."""
-    found = json.loads(keras_vit("models", "--json", *arguments).stdout)
+    found = json.loads(keras_vit("models", "--json", "-", *arguments).stdout)
     assert [*found] == ["variants", "catalogue"]
     return [row["variant"] for row in found["variants"]], [row["name"] for row in found["catalogue"]]
 
@@ -47,12 +47,13 @@ def test_a_row_has_the_columns_to_choose_by(keras_vit, cached):
     assert ["vit_b16_bamboo", "B/16", "224", "115217"] in rows  # no license is stated
 
 
-def test_json_and_output_hold_every_field(keras_vit, cached, tmp_path):
+def test_the_json_holds_every_field(keras_vit, cached, tmp_path):
     row = CATALOGUE["deit3_s16_in22k_ft_in1k_384"]
     cached.add(row.source)
-    done = keras_vit("models", "--json", "--output", tmp_path / "models.json")
-    found = json.loads(done.stdout)
-    assert found == json.loads((tmp_path / "models.json").read_text())
+    done = keras_vit("models", "--json", tmp_path / "models.json")
+    assert row.name in done.stdout  # The table is printed, too.
+    found = json.loads((tmp_path / "models.json").read_text())
+    assert found == json.loads(keras_vit("models", "--json", "-").stdout)
     assert found["variants"] == [{"variant": name, **cost(name)} for name in PUBLISHED]
     assert [listed["name"] for listed in found["catalogue"]] == [*CATALOGUE]
     assert [listed["name"] for listed in found["catalogue"] if listed["cached"]] == [row.name]

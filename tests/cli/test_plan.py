@@ -77,7 +77,7 @@ def test_what_the_chips_do_not_allow_is_refused_in_one_line(options, words, refu
 
 def compiled(*options, topology="v5e:2x2"):
     pytest.importorskip("libtpu")
-    command = [sys.executable, "-m", "keras_vit", "plan", *options, "--topology", topology, "--json"]
+    command = [sys.executable, "-m", "keras_vit", "plan", *options, "--topology", topology, "--json", "-"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 

@@ -51,7 +51,7 @@ def test_class_names_may_be_given(json_of, weights, images, tmp_path):
     file = tmp_path / "names.txt"
     file.write_text("\n".join(f"name {i}" for i in range(7)))
     image = images / "cat" / "00.png"
-    (found,) = json_of("predict", "--model", weights, image, "--class_names", file)
+    (found,) = json_of("predict", "--model", weights, image, "--classes", file)
     (best,) = from_pretrained(weights).classify(image)
     assert [c["name"] for c in found["classes"]] == [f"name {index}" for index, _ in best]
     assert len(best) == 5  # the default of --top
@@ -241,10 +241,12 @@ def test_a_list_is_read_from_standard_input(keras_vit, refused, model, images, m
 @pytest.mark.slow
 def test_patterns_and_home_folders_are_expanded(keras_vit, refused, model, images, monkeypatch):
     monkeypatch.setenv("HOME", str(images.parent))
-    name, whole = images.name, keras_vit("predict", "--model", model, images, "--json").stdout
+    name, whole = images.name, keras_vit("predict", "--model", model, images, "--format", "json").stdout
     for words in (f"~/{name}", f"{images}/*/*.png", f"{images}/**", f"{images}/*"):
-        assert keras_vit("predict", "--model", model, words, "--json").stdout == whole
-    [one] = json.loads(keras_vit("predict", "--model", model, f"{images}/cat/0[1].p*", "--json").stdout)
+        assert keras_vit("predict", "--model", model, words, "--format", "json").stdout == whole
+    [one] = json.loads(
+        keras_vit("predict", "--model", model, f"{images}/cat/0[1].p*", "--format", "json").stdout
+    )
     assert one["image"].startswith(f"{images}/cat/01")
     refused(("predict", "--model", model, f"{images}/*.jpg"), f"no file matches '{images}/*.jpg'")
     refused(("predict", "--model", "~/none.keras", images), f"{images.parent}/none.keras")

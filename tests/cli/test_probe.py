@@ -17,7 +17,7 @@ def test_a_row_per_block_is_printed_and_drawn(weights, images, keras_vit, monkey
     monkeypatch.setattr(evaluation, "probe_blocks", probed)
     figure, output = tmp_path / "blocks.png", tmp_path / "found.json"
     command = ("probe", "--model", weights, "--dataset", f"folder:{images}", "--shots", 3, "--seeds", "0,7")
-    done = keras_vit(*command, "--figure", figure, "--output", output)
+    done = keras_vit(*command, "--figure", figure, "--json", output)
     (accuracies,) = found
     assert np.shape(accuracies)[1] == 2
     lines = done.stdout.splitlines()[1:]

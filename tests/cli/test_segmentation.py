@@ -92,7 +92,7 @@ def queries(tmp_path_factory):
 @pytest.mark.slow
 def test_objects_of_queries_are_listed_and_drawn(keras_vit, queries, streets, tmp_path):
     paths = sorted(map(str, (streets / "images").iterdir()))[:2]
-    options = "--instances", "--threshold", "0", "--top", 3, "--boxes", tmp_path / "drawn", "--json"
+    options = "--instances", "--threshold", "0", "--top", 3, "--boxes", tmp_path / "drawn", "--format", "json"
     done = keras_vit("predict", "--model", queries, *paths, *options)
     model = keras.models.load_model(queries)
     for path, row in zip(paths, json.loads(done.stdout), strict=True):
@@ -121,7 +121,7 @@ def test_only_objects_of_named_classes_are_listed(json_of, refused, queries, str
 
 def test_windows_keep_the_images_scale(json_of, live, model, streets):
     path, names = str(streets / "images" / "00.png"), streets / "classes.txt"
-    (found,) = json_of("predict", "--model", model, path, "--windows", "--class_names", names)
+    (found,) = json_of("predict", "--model", model, path, "--windows", "--classes", names)
     (classes,) = live.segment([path])
     expected = {name: float((classes == number).mean()) for number, name in enumerate(NAMES)}
     assert {row["name"]: row["fraction"] for row in found["classes"]} == pytest.approx(
@@ -181,7 +181,7 @@ def test_exports_are_evaluated_predicted_and_inspected(
     samples = load_dataset(f"folder:{streets}", task="segmentation").split("test")
     expected = segmentation_scores(predict(live, samples, task="segmentation"))
     assert evaluated["pixel_accuracy"] == pytest.approx(expected["pixel_accuracy"], abs=0.1)
-    keras_vit("predict", "--model", file, path, "--masks", tmp_path / "masks", "--json")
+    keras_vit("predict", "--model", file, path, "--masks", tmp_path / "masks", "--format", "json")
     found = read_mask(str(tmp_path / "masks" / "masks" / "00.png"))
     # Of LiteRT's maps, not of logits, the size is changed.
     agreement = np.mean(found == live.segment([path], whole=True)[0])
@@ -213,7 +213,7 @@ REFUSED = {
     "a classifier": ["--model", "classes.keras", "--maps", "out"],
     "two images with one name": ["a/0.jpg", "a/0.png", "--masks", "out"],
     "more classes than a mask holds": ["--model", "many.keras", "--masks", "out"],
-    "another number of class names": ["--class_names", "names.txt"],
+    "another number of class names": ["--classes", "names.txt"],
     "`--instances` of a model without queries": ["--instances"],
     "`--instances` of a classifier": ["--model", "classes.keras", "--instances"],
     "`--instances` with `--maps`": ["--instances", "--maps", "out"],
@@ -272,7 +272,7 @@ def test_windows_of_a_model_for_any_size_change_nothing_and_say_so(keras_vit, st
     encoder = {**SMALL, "num_classes": None, "num_layers": 1, "image_size": (None, None)}
     encoder |= {"position_embedding": "none", "rotary": "dinov3"}
     ImageSegmenter(VisionTransformer(**encoder), 3).save(tmp_path / "any.keras")
-    given = ("predict", streets / "images" / "00.png", "--model", tmp_path / "any.keras", "--json")
+    given = ("predict", streets / "images" / "00.png", "--model", tmp_path / "any.keras", "--format", "json")
     plain, windows = keras_vit(*given), keras_vit(*given, "--windows")
     assert plain.stdout == windows.stdout != ""
     assert "--windows changes nothing" in windows.stderr and "--windows" not in plain.stderr

@@ -53,14 +53,12 @@ def test_show_lists_missing_unexpected_and_wrong_arrays(keras_vit, weights, tmp_
     stored["head/bias"] = np.zeros(8, "float32")
     np.savez(tmp_path / "bad.npz", **stored)
     command = ("weights", "show", tmp_path / "bad.npz")
-    done = keras_vit(*command, "--json", "--output", tmp_path / "found.json", status=2)
-    found = json.loads(done.stdout)
-    assert found == json.loads((tmp_path / "found.json").read_text())
+    text = keras_vit(*command, "--json", tmp_path / "found.json", status=2).stdout
+    found = json.loads((tmp_path / "found.json").read_text())
     assert found["only_in_file"] == ["Transformer/encoderblock_1/extra"]
     assert found["only_in_model"] == ["encoder_norm/beta"]
     assert found["wrong_shape"] == ["head/bias (8,) for head/bias (7,)"]
     assert not found["fits"]
-    text = keras_vit(*command, status=2).stdout
     assert "no: from_pretrained refuses this file" in text and "encoder_norm/beta" in text
 
 

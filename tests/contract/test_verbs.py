@@ -620,7 +620,8 @@ def assert_same_command(live, exported, folder, arguments, bound=1e-3):
     results, values = [], []
     for model in (live, exported):
         with tempfile.TemporaryDirectory(dir=folder) as empty, contextlib.chdir(empty):
-            status, text, errors = command(*arguments, "--json", "--model", model)
+            printing = ("--format", "json") if arguments[0] == "predict" else ("--json", "-")
+            status, text, errors = command(*arguments, *printing, "--model", model)
             written = {path.relative_to(empty) for path in pathlib.Path(empty).rglob("*")}
         results.append((status, status and len(errors), written))
         values.append(numbers_in(json.loads(text)) if status == 0 else {})

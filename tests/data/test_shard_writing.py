@@ -156,7 +156,7 @@ def test_a_stopped_call_continues_with_the_missing_shards(file_format, tmp_path,
 def test_a_killed_command_continues(tmp_path):
     write_classes(tmp_path / "in", count=1000)
     command = [sys.executable, "-m", "keras_vit", "data", "write", "--dataset", f"folder:{tmp_path}/in"]
-    command += ["--images_per_shard", "20", "--to"]
+    command += ["--images_per_shard", "20", "--output"]
     out = tmp_path / "out"
     with subprocess.Popen([*command, str(out)]) as process:
         while len([*out.glob("*.tar")]) < 3:

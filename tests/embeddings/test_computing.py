@@ -346,7 +346,7 @@ def test_ten_kills_leave_the_bytes_of_an_uninterrupted_command(model, tmp_path):
 def test_two_processes_share_the_parts_of_one_command(model, tmp_path):
     folder, out = write_classes(tmp_path / "images", count=200), tmp_path / "out"
     subprocess.run(command(model, folder, tmp_path / "whole"), check=True)
-    claiming = command(model, folder, out, "--claim", "--json")
+    claiming = command(model, folder, out, "--claim", "--json", "-")
     processes = [subprocess.Popen(claiming, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     found = [json.loads(process.communicate()[0]) for process in processes]
     assert sum(of["written"] for of in found) == 40 and all(of["written"] for of in found)
