@@ -41,6 +41,6 @@ def quiet_startup_logs(drop_on_error=False):
 
 
 def _is_startup_log(line):
-    if "failed call to cuInit" in line:  # an error only where there is a GPU
-        return not os.path.exists("/dev/nvidiactl")
+    if "failed call to cuInit" in line:  # an error only where there is a GPU that may be used
+        return not os.path.exists("/dev/nvidiactl") or os.environ.get("CUDA_VISIBLE_DEVICES") == "-1"
     return STARTUP_LOGS.match(line) is not None

@@ -6,12 +6,14 @@ import tempfile
 
 from keras_vit import names
 from keras_vit.cli import options
+from keras_vit.cli.device import note_formats
 from keras_vit.cli.report import check_json, report, text_table
 
 MIB = 2**20
 
 
 def add_arguments(add):
+    options.device(add)
     options.model(add, also="a variant such as B/16 with random weights, ")
     formats = ",".join(["live", *(name for name in names.FORMATS if name != "web")])
     add("--formats", type=options.words, help=f"of {formats} (default: the first three)")
@@ -39,6 +41,7 @@ def run(args):
             files, missing, reference = all_files(args, pathlib.Path(folder))
         else:
             files, missing, reference = files_of(args, pathlib.Path(folder)), {}, None
+        note_formats(args, files)
         result = measure(files, args, reference) | ({"missing": missing} if args.all else {})
     report(args, {"model": args.model, **result}, (comparison if args.all else summary)(result))
 

@@ -6,6 +6,7 @@ from keras_vit.writing import atomic_path
 
 
 def add_arguments(add):
+    options.device(add)
     options.model(add, exported=False)
     add("images", nargs="*", help=options.PATHS)
     add("--rows", type=int, help="rows of the model's input that are kept; the others are sampled")

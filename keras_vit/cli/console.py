@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 
+from keras_vit.cli import device
 from keras_vit.cli.parser import parser as parser
 from keras_vit.cli.parser import subcommand
 from keras_vit.cli.report import print_now
@@ -29,7 +30,9 @@ def run(args, with_keras=True):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     after = ""
     try:
+        device.choose(args)
         module = _start(args.subcommand, with_keras)
+        device.check(args)
         if continues := getattr(module, "continues", lambda args: None)(args):
             after = f"; {continues}"
         with _sigterm_as_exit(f"keras-vit: stopped by SIGTERM{after}"):

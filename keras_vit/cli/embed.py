@@ -3,11 +3,13 @@
 import argparse
 
 from keras_vit.cli import options
+from keras_vit.cli.device import note_formats
 from keras_vit.cli.report import check_json, introduce, report, text_table
 from keras_vit.names import EMBEDDING_DTYPES, EMBEDDING_FORMATS, EMBEDDING_OUTPUTS
 
 
 def add_arguments(add):
+    options.device(add)
     options.model(add, exported=False)
     options.dataset(add, "--data")
     options.task(add)
@@ -48,6 +50,7 @@ def run(args):
     from keras_vit.embeddings.computing import embed, plan_embeddings
 
     check_json(args)
+    note_formats(args, filter(None, [args.format]))
     model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
     labels = {"task": args.task, "fields": args.field, "classes": args.classes}
     further = {"data_dir": args.data_dir, "on_bad_image": args.on_bad_image}

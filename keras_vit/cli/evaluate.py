@@ -11,6 +11,7 @@ OF_CLASSES = ("task", "real", "per_class", "confusion", "labels", "prompts")
 
 
 def add_arguments(add):
+    options.device(add)
     options.model(add)
     options.patch_size(add)
     options.dataset(add)

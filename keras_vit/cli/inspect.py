@@ -13,6 +13,7 @@ TOP = 5  # classes per image
 
 
 def add_arguments(add):
+    options.device(add)
     options.model(add)
     add("--image", nargs="+", action="extend", default=[], metavar="IMAGE", help="image files, or folders")
     options.dataset(add, required=False)

@@ -5,6 +5,7 @@ The library checks the values of options; the parser only names them. `add` is a
 
 import argparse
 import ast
+import re
 
 from keras_vit import names
 
@@ -20,6 +21,17 @@ def model(add, exported=True, also="", required=True):
     export = f"{EXPORT}, " if exported else ""
     add("--model", required=required, help=f"workdir of a run, .keras file, {also}{export}or {CHECKPOINT}")
     trust(add, program=exported)
+
+
+def device(add):
+    text = "cpu, gpu, one GPU by its number as gpu:1, or auto: the GPUs, and without any the CPU"
+    add("--device", type=_device, default="auto", help=text)
+
+
+def _device(text):
+    if not re.fullmatch(r"auto|cpu|gpu(:\d+)?", text):
+        raise argparse.ArgumentTypeError(f"expected auto, cpu, gpu or gpu:NUMBER; got {text!r}")
+    return text
 
 
 def patch_size(add):
@@ -38,6 +50,7 @@ def features(add):
     model(add, exported=False, required=False)
     dataset(add, required=False)
     on_bad_image(add)
+    device(add)
     add("--embeddings", metavar="DIR", help="folder of keras-vit embed, in place of --model and --dataset")
 
 

@@ -69,6 +69,8 @@ OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand 
     "--format json": "json",
     "--json {}": "output output_file out save o",
     "--top {}": "topk top_k k",
+    "--device gpu": "gpu gpus num_gpus cuda",
+    "--device cpu": "cpu no_cuda",
     "--neighbors {}": "k knn num_neighbors",
     "--labels {}": "zero_shot texts candidate_labels",
     "--classes {}": "class_names names class_map",

@@ -34,6 +34,7 @@ def add_arguments(add):
     output = f"also write a file, {suffixes} (detection); the same command continues it"
     add("--output", metavar="FILE", help=output)
     options.on_bad_image(add, options.ON_BAD_FILE)
+    options.device(add)
     maps = "models of pixels: folder to write, of classes with masks as palette PNGs and overlays"
     add("--masks", "--maps", dest="maps", metavar="DIR", help=maps)
     windows = "models of pixels: at the images' own scale, in overlapping windows (default: whole, resized)"

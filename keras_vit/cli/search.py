@@ -21,6 +21,7 @@ def _add_index_arguments(add):
     text = f"{engines} (default: the index's, or for more than 100,000 images hnsw)"
     add("--engine", help=text)
     options.on_bad_image(add, options.ON_BAD_FILE)
+    options.device(add)
     options.json(add)
 
 
@@ -31,6 +32,7 @@ def _add_query_arguments(add):
     _add_conditions(add)
     add("--model", help="the index's model, if its path or URL has changed")
     options.trust(add)
+    options.device(add)
     options.json(add)
 
 
