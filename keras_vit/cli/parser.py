@@ -93,6 +93,11 @@ NOTES = {
     "images are resized to the model's size": "imgsz img_size image_size size",
     "a model is exported with other precisions: export --precisions float16": "half fp16",
 }
+FORMATS_ELSEWHERE = {
+    "tflite, which phones of Apple run, too": "coreml mlmodel mlpackage",
+    "tflite": "litert",
+    "web": "tfjs html",
+}
 MODEL_ELSEWHERE = "weights checkpoint ckpt pretrained load run workdir"  # where --model names no variant
 FIELDS_ELSEWHERE = {
     "base_lr": "lr learning_rate",
@@ -164,6 +169,9 @@ class _Parser(argparse_flags.ArgumentParser):
             self._refuse_unknown(words, in_file, f"{file}: ")
             in_files += words
         namespace, rest = super().parse_known_args([*in_files, *args], namespace)
+        for format in getattr(namespace, "formats", None) or ():
+            if meaning := _FORMATS.get(format.lower()):
+                self.error(f"unknown format {format}; did you mean {meaning}?")
         for text in (*rest, *getattr(namespace, "set", ())):
             name, equals, value = text.partition("=")
             meaning = _meanings(known, value).get(name, "")
@@ -213,6 +221,7 @@ def _meanings(known, value):
 
 
 _NOTES = {name: note for note, names in NOTES.items() for name in names.split()}
+_FORMATS = {name: format for format, names in FORMATS_ELSEWHERE.items() for name in names.split()}
 
 
 def suggestion(name, meanings, notes=()):

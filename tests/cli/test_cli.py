@@ -106,6 +106,7 @@ def test_only_existing_options_fields_and_subcommands_are_suggested():
             add_arguments(lambda *names, **_: known.update(names))
     assert {option.split()[0] for option in parser.OPTIONS_ELSEWHERE} <= known
     assert {*parser.FIELDS_ELSEWHERE} <= {field.name for field in dataclasses.fields(Recipe)}
+    assert {format.partition(",")[0] for format in parser.FORMATS_ELSEWHERE} <= {*names.FORMATS}
     assert {*parser.SUBCOMMANDS_ELSEWHERE} <= {*parser.SUBCOMMANDS}
 
 
