@@ -17,6 +17,7 @@ from harness import HERE
 
 sys.path.append(str(HERE.parent / "tests"))  # of made.trained
 
+import real_dense
 import real_distillation
 import real_duplicates
 import real_int8
@@ -33,6 +34,7 @@ PARTS = {
     "search": real_search,
     "duplicates": real_duplicates,
     "recipes": real_recipes,
+    "dense": real_dense,
 }
 RESULTS = HERE / "REAL.json"
 INTRODUCTION = """\
