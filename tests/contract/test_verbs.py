@@ -170,7 +170,7 @@ def retrieved(model, *_):
 
 def predicted(model, folder, file):
     """What `keras-vit predict` does."""
-    model = with_labels(model, None, None, "--labels")
+    model = with_labels(model, None, None)
     task = get_task(getattr(model, "task", None) or "single_label")
     task.check_model(model)
     return [*image_batches.predicted(task, model, [str(file.with_name("image.png"))], 5)]
