@@ -209,12 +209,12 @@ def _check_dataset(dataset, model, description, task):
         raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
 
 
-def _check_options(formats, chosen, integer_io, of_page):
+def _check_options(formats, chosen, integer_io, page_options):
     """Raise a ValueError for options of formats that are not written."""
     names = [format.name for format in chosen]
     if integer_io is not None and "tflite_full_int8" not in names:
         raise ValueError(f"integer_io is an option of LiteRT's full_int8 only; got {', '.join(names)}")
-    ignored = [name for name, value in of_page.items() if value]
+    ignored = [name for name, value in page_options.items() if value]
     if ignored and "web" not in formats:
         raise ValueError(f"{', '.join(ignored)} need the format 'web'; got {', '.join(formats)}")
 

@@ -44,8 +44,8 @@ def refusals(content):
             continue
         variable = [shapes[index] for index in (*inputs, *operation.outputs) if not constant[index]]
         kernel = shapes[inputs[1]] if name == "CONV_2D" else None
-        reasons_here = _reasons(name, operation.builtinOptions, variable, kernel, constant[inputs[0]], batch)
-        reasons |= dict.fromkeys(reasons_here)
+        options, first_is_constant = operation.builtinOptions, constant[inputs[0]]
+        reasons |= dict.fromkeys(_reasons(name, options, variable, kernel, first_is_constant, batch))
     return [*reasons]
 
 

@@ -33,7 +33,10 @@ def run(args):
     names = dict.fromkeys([*FIRST, *required, *(name for extra in extras.values() for name in extra)])
     versions = {name: _version(name) for name in names}
     wanted = {"required": required, **extras}
-    missing = {extra: [of[name] for name in of if versions[name] is None] for extra, of in wanted.items()}
+    missing = {
+        extra: [text for name, text in texts.items() if versions[name] is None]
+        for extra, texts in wanted.items()
+    }
     value = {
         "keras_vit": version(),
         "folder": str(pathlib.Path(__file__).parents[1]),
@@ -41,8 +44,10 @@ def run(args):
         "system": platform.platform(),
         **_backend(),
         "caches": {str(folder): _size(folder) for folder in (cache_folder(), _hub_cache())},
-        "packages": {name: found for name, found in versions.items() if found},
-        "missing": {extra: shlex.join(["pip", "install", *of]) for extra, of in missing.items() if of},
+        "packages": {name: number for name, number in versions.items() if number},
+        "missing": {
+            extra: shlex.join(["pip", "install", *texts]) for extra, texts in missing.items() if texts
+        },
     }
     report(args, value, _text(value))
 
@@ -117,6 +122,6 @@ def _hub_cache():
 
 
 def _size(folder):
-    """Return the bytes of the files in a folder, without what links name; 0 if there is none."""
+    """Return the size in bytes of the files in a folder, without links; 0 without a folder."""
     files = (pathlib.Path(path, name) for path, _, names in os.walk(folder) for name in names)
     return sum(file.lstat().st_size for file in files if not file.is_symlink())

@@ -1,4 +1,4 @@
-"""The devices of --device, which TensorFlow and JAX are told before they start."""
+"""The option --device, by environment variables that TensorFlow and JAX read when they start."""
 
 import os
 import sys
@@ -15,11 +15,12 @@ def choose(args):
         os.environ.update(CUDA_VISIBLE_DEVICES="-1", JAX_PLATFORMS="cpu")
     elif ":" in device:
         number = device.partition(":")[2]
-        allowed = os.environ.get("CUDA_VISIBLE_DEVICES") or None
-        names = {number: number} if allowed is None else dict(zip(map(str, range(99)), allowed.split(",")))
-        if number not in names:
-            raise ValueError(f"--device {device} is none of those of CUDA_VISIBLE_DEVICES, {allowed}")
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[number]
+        if allowed := os.environ.get("CUDA_VISIBLE_DEVICES"):
+            names = {str(position): name for position, name in enumerate(allowed.split(","))}
+            if number not in names:
+                raise ValueError(f"--device {device} is not among CUDA_VISIBLE_DEVICES, {allowed}")
+            number = names[number]
+        os.environ["CUDA_VISIBLE_DEVICES"] = number
 
 
 def check(args):

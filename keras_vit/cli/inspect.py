@@ -139,8 +139,8 @@ def _add_predictions(report, value, model, task, paths, inputs, names):
     return [(row["image"], _words(task, model, row, 1)) for row in value["images"]]
 
 
-def _add_dataset(args, report, value, model, task, encoder, samples_images):
-    """Add the evaluation on a data set; the images of some samples, their titles, and the number of all."""
+def _add_dataset(args, report, value, model, task, encoder, is_drawn):
+    """Add the evaluation on a data set; the images of samples to draw, their titles, and the sample count."""
     from keras_vit.cli.source import open_dataset
     from keras_vit.data.datasets import folder_of, title_of
     from keras_vit.preprocessing import Preprocessing
@@ -156,7 +156,7 @@ def _add_dataset(args, report, value, model, task, encoder, samples_images):
         data = samples, task.name, split, class_names, args.batch_size, folder_of(args.dataset)
         value |= add_evaluation(report, model, *data)[0]
     images, titles = [], []
-    if samples_images:
+    if is_drawn:
         # A backbone resizes the images itself, from pixels in [0, 1] at their own sizes.
         channels = model.preprocessing.channels
         unchanged = Preprocessing(None, mean=(0,) * channels, std=(1,) * channels)

@@ -77,7 +77,7 @@ def run(args):
     things = {"things": task.things(model, args.things)} if args.things else {}
     if needs_keras(args) and len(paths) <= FEW and not args.windows:
         _run_eagerly(model)
-    limits = {name: x for name in ("threshold", "iou") if (x := getattr(args, name)) is not None}
+    limits = _limits(args)
     folders = _chosen_folders(args, task, limits)
     if args.windows and model.preprocessing.image_size is None:
         print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
@@ -131,6 +131,11 @@ def _run_eagerly(model):
 
     if isinstance(model, keras.Model) and keras.backend.backend() == "tensorflow":
         model.run_eagerly = True
+
+
+def _limits(args):
+    """Return the given bounds of scores and overlaps of objects, by name."""
+    return {name: number for name in ("threshold", "iou") if (number := getattr(args, name)) is not None}
 
 
 def _chosen_folders(args, task, limits):
@@ -212,7 +217,7 @@ def _journal(args, paths, model):
         "state of the images": hashlib.sha256(repr(states).encode()).hexdigest(),
         **{"--labels": content_digest(args.labels), "--prompts": content_digest(args.prompts)},
         **{"--top": args.top, "--windows": args.windows, "--classes": names},
-        **{f"--{name}": x for name in ("threshold", "iou") if (x := getattr(args, name)) is not None},
+        **{f"--{name}": number for name, number in _limits(args).items()},
         **({"--instances": True, "--things": args.things and [*args.things]} if args.instances else {}),
     }
     with only_process(file):

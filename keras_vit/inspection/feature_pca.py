@@ -76,7 +76,7 @@ def _check_grids(grids, count):
 def _masks_of(grids, masks):
     """The masks of arrays after a check; of all positions for None."""
     if masks is None:
-        return [np.ones(grid.shape[:2], bool) for grid in grids]
+        masks = [np.ones(grid.shape[:2], bool) for grid in grids]
     masks = [np.asarray(mask) for mask in masks]
     if [(mask.shape, mask.dtype) for mask in masks] != [(grid.shape[:2], bool) for grid in grids]:
         raise ValueError(

@@ -390,14 +390,18 @@ def _merge_metadata(*sources):
 
 def _infer(layout, mapped, metadata, given):
     """The arguments of the stored model, from its arrays, the metadata and what the layout implies."""
-    values = {name: value for name, (value, _) in metadata.items()}
-    layout.leave_out(mapped, values)
-    implied = {**mapped.options, **layout.implied(mapped.keys, {**values, **given})}
     try:
-        inferred = infer_arguments(mapped.arrays, {**implied, **values, **given}, layout.split_heads)
+        return _arguments(layout, mapped, metadata, given)
     except ValueError as error:  # perhaps because it is another kind of model
         unknown = f" (unknown keys: {listed(mapped.unknown)})" if mapped.unknown else ""
         raise ValueError(f"{error}{unknown}") from None
+
+
+def _arguments(layout, mapped, metadata, given):
+    values = {name: value for name, (value, _) in metadata.items()}
+    layout.leave_out(mapped, values)
+    implied = {**mapped.options, **layout.implied(mapped.keys, {**values, **given})}
+    inferred = infer_arguments(mapped.arrays, {**implied, **values, **given}, layout.split_heads)
     for name, (value, source) in metadata.items():
         if name in inferred and name not in _MAY_DIFFER and value != inferred[name]:
             raise ValueError(f"{source} says {name}={value!r}, the arrays hold {inferred[name]!r}")

@@ -120,7 +120,10 @@ def test_without_a_data_set_the_parts_of_the_models_are_printed(classifiers, ker
         (["--output", "{there}"], "'{there}' exists; '{folder}/there-2.keras' is free"),
         (["--method", "mean"], "--method must be one of 'uniform', 'greedy'; got 'mean'"),
         (["--method", "greedy"], "--method greedy needs --dataset"),
-        (["--method", "greedy", "--proportions", "1,2", "--dataset", "digits"], "--proportions are those of"),
+        (
+            ["--method", "greedy", "--proportions", "1,2", "--dataset", "digits"],
+            "expected --proportions with --method uniform only; got --method greedy",
+        ),
         (["--proportions", "1,2"], "expected a weight for each of the 3 models; got 2"),
         (["--proportions", "1,a,2"], "expected numbers separated by commas; got '1,a,2'"),
         (["--task", "depth", "--field", "label=a"], "expected --dataset with --field, --task; got none"),

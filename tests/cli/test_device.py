@@ -46,7 +46,7 @@ def test_a_device_is_chosen_by_the_environment_of_tensorflow_and_jax(name, allow
 
 def test_a_gpu_that_is_not_allowed_is_refused(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    with pytest.raises(ValueError, match="--device gpu:2 is none of those of CUDA_VISIBLE_DEVICES, 4,7"):
+    with pytest.raises(ValueError, match="--device gpu:2 is not among CUDA_VISIBLE_DEVICES, 4,7"):
         device.choose(on("gpu:2"))
 
 

@@ -55,6 +55,11 @@ def test_masks_that_do_not_fit_are_refused(mask, message):
         feature_pca(np.zeros((2, 2, 3)), masks=mask)
 
 
+def test_features_without_a_position_are_refused():
+    with pytest.raises(ValueError, match="at least one position; got none"):
+        feature_pca(np.zeros((0, 5, 3)))
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_foreground_is_what_differs_from_most_of_the_image_and_border(rng, sign):
     is_object = np.zeros((12, 16), bool)

@@ -134,7 +134,7 @@ def options_of(config):
 
 
 def _pooling(name, arguments, config):
-    """timm's name of the pooling; None or "" if there is none."""
+    """timm's name of the pooling; None or "" without pooling."""
     pooling = config.get("global_pool")
     if pooling is None and _EVA.search(name):
         poolings = [pooling for pattern, pooling in _EVA_POOLINGS if re.search(pattern, name)]
