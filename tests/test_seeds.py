@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from reference.comparing import numpy
 
-from keras_vit.layers import EncoderBlock
+from keras_vit.layers import standard_block
 from keras_vit.seeds import override_seeds, replay_seeds
 
 ONES = np.ones((4, 5, 12), "float32")
@@ -14,7 +14,8 @@ def numbered(start=0):
 
 
 def block(**options):
-    layer = EncoderBlock(3, 20, **{"dropout_rate": 0.5, "stochastic_depth_rate": 0.3, **options})
+    rates = {"dropout_rate": 0.5, "stochastic_depth_rate": 0.3}
+    layer = standard_block(3, 20, **rates, **options)
     layer.build(ONES.shape)
     return layer
 

@@ -8,6 +8,7 @@ from keras_vit.layers.class_token import ClassToken as ClassToken
 from keras_vit.layers.encoder_block import EncoderBlock as EncoderBlock
 from keras_vit.layers.encoder_block import LayerScale as LayerScale
 from keras_vit.layers.encoder_block import StochasticDepth as StochasticDepth
+from keras_vit.layers.encoder_block import standard_block as standard_block
 from keras_vit.layers.layer_norm import LayerNormalization as LayerNormalization
 from keras_vit.layers.layer_norm import RMSNormalization as RMSNormalization
 from keras_vit.layers.logit_factors import LogitFactors as LogitFactors
@@ -28,7 +29,6 @@ from keras_vit.layers.rotary import RotaryPositions as RotaryPositions
 from keras_vit.layers.rotary import rotate as rotate
 from keras_vit.layers.start_token import StartToken as StartToken
 from keras_vit.layers.std_conv import StdConv2D as StdConv2D
-from keras_vit.layers.text_tokens import CausalBias as CausalBias
 from keras_vit.layers.text_tokens import TokenEmbedding as TokenEmbedding
 from keras_vit.layers.text_tokens import TokenPaddingBias as TokenPaddingBias
 from keras_vit.layers.text_tokens import TokenPooling as TokenPooling

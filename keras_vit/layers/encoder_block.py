@@ -17,28 +17,27 @@ from keras_vit.rules import number
 from keras_vit.seeds import replay_seeds
 from keras_vit.types import Shape, Tensor
 
-PARTS = ("attention_norm", "attention", "mlp_norm", "mlp")
+PARTS = ("attention_norm", "attention", "mlp_norm", "mlp")  # in the order of their weights
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class EncoderBlock(CompositeLayer):
     """A Transformer block; its norms come before attention and MLP, after them, or after their residuals.
 
+    `standard_block` builds one of the usual parts.
+
     Args:
-        num_heads, qkv_bias, attention_dropout_rate: Of the `MultiHeadSelfAttention` that is built where
-            `attention` is None; the dropout is that of the attention weights.
-        mlp_dim, activation: Of the `MlpBlock` that is built where `mlp` is None.
-        norm_epsilon: Of the norms that are built where `attention_norm` or `mlp_norm` is None.
+        attention_norm, attention, mlp_norm, mlp: The layers of the block: norms, a `MultiHeadSelfAttention`
+            and an `MlpBlock`.
         layer_scale: Initial value of a learned factor per channel on both branches; None for none.
         scale_mlp: Whether the MLP's branch has the factors, too.
         post_norm: Whether each norm is applied to the output of attention or MLP instead of their input.
         norm_after_residual: Whether each norm is applied to the sum of the residual connection instead
             (BERT).
-        dropout_rate: Dropout after the attention's output and in the built `MlpBlock`, in [0, 1).
+        dropout_rate: Dropout after the attention's output, in [0, 1).
         stochastic_depth_rate: Probability that an image skips a branch in training, in [0, 1).
         remat: Whether training recomputes the block in the backward pass, so that memory holds only its
             input.
-        attention_norm, attention, mlp_norm, mlp: Layers to use as these parts.
 
     Call arguments:
         tokens: (batch, tokens, channels).
@@ -51,11 +50,14 @@ class EncoderBlock(CompositeLayer):
     Output shape: (batch, tokens or `num_outputs`, channels).
 
     Raises:
-        ValueError: if the heads do not divide the channels, for an unknown activation, or for both
-            `post_norm` and `norm_after_residual`.
+        ValueError: if the heads do not divide the channels, or for both `post_norm` and
+            `norm_after_residual`.
 
     Example:
-        >>> EncoderBlock(num_heads=2, mlp_dim=32)(np.zeros((2, 5, 8))).shape
+        >>> from keras_vit.layers import LayerNormalization, MlpBlock, MultiHeadSelfAttention
+        >>> norms = LayerNormalization(1e-6), LayerNormalization(1e-6)
+        >>> block = EncoderBlock(norms[0], MultiHeadSelfAttention(2), norms[1], MlpBlock(32))
+        >>> block(np.zeros((2, 5, 8))).shape
         TensorShape([2, 5, 8])
 
     Source: Dosovitskiy et al. 2021, section 3.1, equations 2 and 3; layer scale: Touvron et al.
@@ -67,44 +69,28 @@ class EncoderBlock(CompositeLayer):
 
     def __init__(
         self,
-        num_heads: int | None = None,
-        mlp_dim: int | None = None,
-        activation: str = "gelu_tanh",
-        norm_epsilon: float = 1e-6,
-        qkv_bias: bool = True,
+        attention_norm: keras.Layer,
+        attention: keras.Layer,
+        mlp_norm: keras.Layer,
+        mlp: keras.Layer,
         layer_scale: float | None = None,
-        dropout_rate: float = 0.0,
-        attention_dropout_rate: float = 0.0,
-        stochastic_depth_rate: float = 0.0,
-        remat: bool = False,
-        attention_norm: keras.Layer | None = None,
-        attention: keras.Layer | None = None,
-        mlp_norm: keras.Layer | None = None,
-        mlp: keras.Layer | None = None,
         scale_mlp: bool = True,
         post_norm: bool = False,
         norm_after_residual: bool = False,
+        dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        remat: bool = False,
         **kwargs: Any,
     ) -> None:
         if post_norm and norm_after_residual:
             raise ValueError("expected one of post_norm and norm_after_residual; got both")
         super().__init__(autocast=False, **kwargs)  # of positions, which stay in float32
-        arguments = locals()
+        arguments, policy = locals(), self.dtype_policy
         self.store_arguments({name: value for name, value in arguments.items() if name not in PARTS})
-
         # In this order they are the block's layers, and so are its weights.
-        parts = (attention_norm, attention, mlp_norm, mlp)
-        self.given_parts = [name for name, part in zip(PARTS, parts) if part is not None]
-        policy = self.dtype_policy
-        self.attention_norm = attention_norm or LayerNormalization(
-            norm_epsilon, dtype=policy, name="attention_norm"
-        )
-        self.attention = attention or MultiHeadSelfAttention(
-            num_heads, qkv_bias, attention_dropout_rate, dtype=policy, name="attention"
-        )
+        self.attention_norm, self.attention = attention_norm, attention
         self.attention_scale = _scale(layer_scale, policy, "attention_scale")
-        self.mlp_norm = mlp_norm or LayerNormalization(norm_epsilon, dtype=policy, name="mlp_norm")
-        self.mlp = mlp or MlpBlock(mlp_dim, activation, dropout_rate, dtype=policy, name="mlp")
+        self.mlp_norm, self.mlp = mlp_norm, mlp
         self.mlp_scale = _scale(layer_scale if scale_mlp else None, policy, "mlp_scale")
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=policy)
         self.skip = StochasticDepth(stochastic_depth_rate, dtype=policy)
@@ -190,17 +176,53 @@ class EncoderBlock(CompositeLayer):
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        for name in PARTS:
-            if name in self.given_parts:
-                config[name] = _serialized(config[name])
-            else:
-                del config[name]
-        return config
+        return config | {name: _serialized(config[name]) for name in PARTS}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> EncoderBlock:
         load = keras.saving.deserialize_keras_object
-        return cls(**{**config, **{name: load(config[name]) for name in PARTS if name in config}})
+        return cls(**{**config, **{name: load(config[name]) for name in PARTS}})
+
+
+def standard_block(
+    num_heads: int,
+    mlp_dim: int,
+    activation: str = "gelu_tanh",
+    norm_epsilon: float = 1e-6,
+    qkv_bias: bool = True,
+    dropout_rate: float = 0.0,
+    causal: bool = False,
+    dtype: str | keras.DTypePolicy | None = None,
+    **options: Any,
+) -> EncoderBlock:
+    """An `EncoderBlock` with layer norms and an MLP of two layers.
+
+    Args:
+        num_heads, qkv_bias, causal: As for `MultiHeadSelfAttention`.
+        mlp_dim, activation: As for `MlpBlock`.
+        norm_epsilon: As for `LayerNormalization`.
+        dropout_rate: Dropout after the attention's output and in the MLP, in [0, 1).
+        dtype: The dtype policy of all layers.
+        **options: Other arguments of `EncoderBlock`.
+
+    Raises:
+        ValueError: for an unknown activation.
+
+    Example:
+        >>> standard_block(num_heads=2, mlp_dim=32)(np.zeros((2, 5, 8))).shape
+        TensorShape([2, 5, 8])
+
+    Source: Dosovitskiy et al. 2021, section 3.1.
+    """
+    return EncoderBlock(
+        attention_norm=LayerNormalization(norm_epsilon, dtype=dtype, name="attention_norm"),
+        attention=MultiHeadSelfAttention(num_heads, qkv_bias, causal=causal, dtype=dtype, name="attention"),
+        mlp_norm=LayerNormalization(norm_epsilon, dtype=dtype, name="mlp_norm"),
+        mlp=MlpBlock(mlp_dim, activation, dropout_rate, dtype=dtype, name="mlp"),
+        dropout_rate=dropout_rate,
+        dtype=dtype,
+        **options,
+    )
 
 
 def number_stack(layers):
@@ -214,7 +236,7 @@ def number_stack(layers):
         layers: The layers of a stack, and those before and after it, in the order of the data flow.
 
     Example:
-        >>> layers = [keras.layers.Identity(), EncoderBlock(2, 8), EncoderBlock(2, 8)]
+        >>> layers = [keras.layers.Identity(), standard_block(2, 8), standard_block(2, 8)]
         >>> number_stack(layers)
         >>> [layer.layers_above for layer in layers]
         [3, 2, 1]

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.layers.attention import causal_bias, masking_bias
+from keras_vit.layers.attention import masking_bias
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import FREE
 from keras_vit.rules import integer, one_of
@@ -49,30 +49,6 @@ class TokenEmbedding(Configurable):
 
     def compute_output_spec(self, ids: Tensor) -> Any:
         return keras.KerasTensor((*ids.shape, self.channels), self.compute_dtype)
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class CausalBias(Configurable):
-    """A bias of the attention's scores, by which each token attends to itself and those before it.
-
-    Input shape: (batch, tokens, …), of which only the shape is used.
-    Output shape: (batch, 1, tokens, tokens), float32: 0, or a large negative number for later tokens.
-
-    Example:
-        >>> CausalBias()(np.zeros((1, 2)))[0, 0].numpy().tolist()
-        [[0.0, -1000000000.0], [0.0, 0.0]]
-
-    Source: Vaswani et al. 2017, section 3.2.3; Radford et al. 2021 (CLIP), section 2.4.
-    """
-
-    def call(self, tokens: Tensor) -> Tensor:
-        batch, length = ops.shape(tokens)[:2]
-        number = ops.arange(length)
-        return ops.broadcast_to(causal_bias(number, number), (batch, 1, length, length))
-
-    def compute_output_spec(self, tokens: Tensor) -> Any:
-        batch, length = tokens.shape[:2]
-        return keras.KerasTensor((batch, 1, length, length), "float32")
 
 
 @keras.saving.register_keras_serializable("keras_vit")

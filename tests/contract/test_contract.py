@@ -4,6 +4,7 @@ A case is a class, its constructor's arguments, and the shapes of its inputs wit
 shapes.
 """
 
+import functools
 import inspect
 import json
 import re
@@ -44,16 +45,22 @@ BOUNDS = {  # of random inputs
     **{Grids.dtype: (1, 3), Pixels.dtype: (0, 256)},
 }
 
-BLOCK = {"num_heads": 2, "mlp_dim": 12}
+POOLING = {"num_heads": 2, "mlp_dim": 12}
+BLOCK = {  # The parts of a block are made anew for each.
+    "attention_norm": functools.partial(layers.LayerNormalization, 1e-5, name="attention_norm"),
+    "attention": functools.partial(layers.MultiHeadSelfAttention, 2, name="attention"),
+    "mlp_norm": functools.partial(layers.LayerNormalization, 1e-5, name="mlp_norm"),
+    "mlp": functools.partial(layers.MlpBlock, 12, name="mlp"),
+}
 LAYERS = [
     (layers.AddPositionEmbs, {"grid_size": (2, 2), "num_prefix_tokens": 1}, [TOKENS]),
     (layers.AddPositionEmbs, {"kind": "sincos2d", "grid_size": 2, "num_prefix_tokens": 1}, [TOKENS]),
     (layers.AddPositionEmbs, {"kind": "sincos2d", "grid_size": 2, "endpoint": False}, [(4, 8)]),
     (layers.AddPositionEmbs, {"grid_size": (3, 3)}, [(6, 8), GRID]),
-    (layers.AttentionPooling, {**BLOCK, "activation": "gelu_erf", "qkv_bias": False}, [TOKENS]),
-    (layers.AttentionPooling, {**BLOCK, "norm_epsilon": 1e-5}, [TOKENS, (1, 1, 5)]),
+    (layers.AttentionPooling, {**POOLING, "activation": "gelu_erf", "qkv_bias": False}, [TOKENS]),
+    (layers.AttentionPooling, {**POOLING, "norm_epsilon": 1e-5}, [TOKENS, (1, 1, 5)]),
     (layers.ClassToken, {"num_tokens": 2, "initializer": "ones"}, [TOKENS]),
-    (layers.EncoderBlock, {**BLOCK, "layer_scale": 0.1, "norm_epsilon": 1e-5}, [TOKENS]),
+    (layers.EncoderBlock, {**BLOCK, "layer_scale": 0.1}, [TOKENS]),
     (layers.EncoderBlock, {**BLOCK, "dropout_rate": 0.1, "stochastic_depth_rate": 0.1}, [TOKENS]),
     (layers.GridToTokens, {}, [GRID]),
     (layers.LayerNormalization, {"epsilon": 1e-5}, [TOKENS]),
@@ -85,7 +92,6 @@ LAYERS = [
     (layers.StdConv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "padding": "same"}, [IMAGE]),
     (layers.StdConv2D, {"filters": 4, "kernel_size": 1, "epsilon": 0.0, "variance_epsilon": 1e-5}, [IMAGE]),
     (layers.StochasticDepth, {"rate": 0.3, "seed": 1}, [TOKENS]),
-    (layers.CausalBias, {}, [TOKENS]),
     (layers.TokenPaddingBias, {"pad_id": 3}, [Ids((5,))]),
     (layers.TokenEmbedding, {"vocabulary_size": 11, "channels": 8}, [Ids((5,))]),
     (layers.TokenPooling, {"token": "eos", "eos_id": 3}, [TOKENS, Ids((5,))]),
@@ -121,7 +127,7 @@ LAYERS = [
 ]
 # Their outputs, for a loss or the attention's scores, are float32 under every policy.
 BIASES = (
-    *(layers.CausalBias, layers.PaddingBias, layers.TokenPaddingBias),
+    *(layers.PaddingBias, layers.TokenPaddingBias),
     *(
         segmentation_head.QueryAttentionBias,
         segmentation_head.ResizeToImage,
@@ -246,6 +252,13 @@ def each(make, shapes):
     return [convert(shape) for shape in shapes]
 
 
+def made(cls, arguments, **more):
+    """A layer or model; the functions among the arguments make its parts."""
+    dtype = more.get("dtype")
+    parts = {key: value(dtype=dtype) for key, value in arguments.items() if callable(value)}
+    return cls(**{**arguments, **parts}, **more)
+
+
 def inputs_for(shapes, batch=2):
     rng = np.random.default_rng(0)
 
@@ -264,7 +277,7 @@ def ready(cls, arguments, shapes, **more):
     inputs, case = inputs_for(shapes), repr((cls, arguments, shapes, more))
     if case not in _READY:
         with without_initial_values():
-            layer = cls(**arguments, **more)
+            layer = made(cls, arguments, **more)
             layer(*inputs)
         _READY[case] = randomize(layer)
     return _READY[case], inputs
@@ -288,7 +301,7 @@ def test_every_public_layer_and_model_is_in_the_table():
 @every_case
 def test_the_configuration_has_every_argument_and_restores_the_layer(cls, arguments, shapes):
     with without_initial_values():
-        layer = cls(**arguments, name="renamed", dtype=keras.DTypePolicy("mixed_bfloat16"))
+        layer = made(cls, arguments, name="renamed", dtype=keras.DTypePolicy("mixed_bfloat16"))
         config = json.loads(json.dumps(layer.get_config()))
         again = cls.from_config(config)
     assert json.loads(json.dumps(again.get_config())) == config

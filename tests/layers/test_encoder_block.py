@@ -13,14 +13,16 @@ from keras_vit.layers import (
     EncoderBlock,
     LayerNormalization,
     MlpBlock,
+    MultiHeadSelfAttention,
     StochasticDepth,
     attention,
+    standard_block,
 )
 
 
 def test_norms_after_the_residuals_are_of_the_sums(rng):
     tokens = rng.standard_normal((2, 5, 12)).astype("float32")
-    layer = EncoderBlock(3, 20, norm_after_residual=True)
+    layer = standard_block(3, 20, norm_after_residual=True)
     layer.build(tokens.shape)
     randomize(layer)
     x = layer.attention_norm(tokens + layer.attention(tokens))
@@ -33,17 +35,17 @@ AFTER = [{"post_norm": True, "layer_scale": 0.1}, {"norm_after_residual": True}]
 @pytest.mark.parametrize("options", [{}, *AFTER, {"remat": True}], ids=str)
 def test_the_first_outputs_alone_equal_those_of_all_tokens(options, rng):
     tokens = rng.standard_normal((2, 5, 12)).astype("float32")
-    layer = EncoderBlock(3, 20, **options)
+    layer = standard_block(3, 20, **options)
     layer.build(tokens.shape)
     randomize(layer)
     assert_close(layer(tokens, training=True, num_outputs=2), numpy(layer(tokens))[:, :2])
     assert layer(keras.Input((5, 12)), num_outputs=2).shape == (None, 2, 12)
 
 
-@pytest.mark.parametrize("rate", ["dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"])
+@pytest.mark.parametrize("rate", ["dropout_rate", "stochastic_depth_rate"])
 def test_each_rate_is_active_in_training_only(rate, rng):
     tokens = rng.standard_normal((8, 5, 12)).astype("float32")
-    layer = EncoderBlock(3, 20, **{rate: 0.5})
+    layer = standard_block(3, 20, **{rate: 0.5})
     np.testing.assert_array_equal(numpy(layer(tokens)), numpy(layer(tokens, training=False)))
     assert np.abs(numpy(layer(tokens, training=True)) - numpy(layer(tokens))).max() > 1e-2
 
@@ -95,7 +97,7 @@ def test_recomputation_in_the_backward_pass_does_not_change_training(accumulatio
 def test_the_tape_keeps_intermediate_results_only_without_recomputation(remat):
     import tensorflow as tf
 
-    layer = EncoderBlock(3, 20, remat=remat)
+    layer = standard_block(3, 20, remat=remat)
     layer.build((2, 5, 12))
     norm, outputs = layer.mlp_norm.call, []
 
@@ -113,18 +115,21 @@ def test_the_tape_keeps_intermediate_results_only_without_recomputation(remat):
     assert len(outputs) == 1 + remat
 
 
-def test_a_block_with_given_parts_is_saved_with_them(tmp_path):
-    parts = {
-        "mlp": MlpBlock(7, "quick_gelu", name="mlp"),
-        "mlp_norm": LayerNormalization(0.1, name="mlp_norm"),
-    }
+def test_a_block_is_saved_with_its_parts(tmp_path):
+    parts = [
+        LayerNormalization(0.1, name="attention_norm"),
+        MultiHeadSelfAttention(3, name="attention"),
+        LayerNormalization(0.2, name="mlp_norm"),
+        MlpBlock(7, "quick_gelu", name="mlp"),
+    ]
     tokens = keras.Input((5, 12))
-    block = EncoderBlock(3, remat=True, name="block", **parts)
+    block = EncoderBlock(*parts, remat=True, name="block")
     model = randomize(keras.Model(tokens, block(tokens)))
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     again = loaded.get_layer("block")
-    assert (again.mlp.mlp_dim, again.mlp.activation, again.mlp_norm.epsilon) == (7, "quick_gelu", 0.1)
+    assert (again.mlp.mlp_dim, again.mlp.activation) == (7, "quick_gelu")
+    assert (again.attention_norm.epsilon, again.mlp_norm.epsilon) == (0.1, 0.2)
     assert again.remat
     assert [weight.path for weight in loaded.weights] == [weight.path for weight in model.weights]
     x = np.ones((2, 5, 12), "float32")
@@ -136,7 +141,7 @@ def test_a_block_with_given_parts_is_saved_with_them(tmp_path):
 def test_a_token_that_the_bias_masks_has_no_effect_on_the_others(remat, max_scores, rng, monkeypatch):
     monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", max_scores)
     tokens = rng.standard_normal((2, 7, 12)).astype("float32")
-    layer = EncoderBlock(3, 24, remat=remat)
+    layer = standard_block(3, 24, remat=remat)
     layer.build(tokens.shape)
     randomize(layer)
     masked = np.arange(7) >= 5

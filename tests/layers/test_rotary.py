@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from reference.comparing import numpy
 
-from keras_vit.layers import EncoderBlock, MultiHeadSelfAttention, RotaryPositions, rotate
+from keras_vit.layers import MultiHeadSelfAttention, RotaryPositions, rotate, standard_block
 
 GRID = np.zeros((2, 3, 5, 1), "float32")
 KINDS = [
@@ -96,6 +96,7 @@ def test_a_block_in_16_bits_rotates_by_positions_in_float32(monkeypatch):
         lambda x, positions, _: types.append(keras.backend.standardize_dtype(positions.dtype)) or x,
     )
     attention = MultiHeadSelfAttention(2, rotation="half", dtype="mixed_bfloat16", name="attention")
-    block = EncoderBlock(mlp_dim=8, attention=attention, dtype="mixed_bfloat16")
+    block = standard_block(2, 8, dtype="mixed_bfloat16")
+    block.attention = attention
     block(np.ones((1, 15, 16)), RotaryPositions("axial", 8, dtype="mixed_bfloat16")(GRID)[0])
     assert types == ["float32", "float32"]

@@ -11,7 +11,7 @@ CASES = [
     (layers.AddPositionEmbs, {"kind": "rope"}, "kind must be one of 'learned', .*; got 'rope'"),
     (layers.ClassToken, {"num_tokens": 0}, "num_tokens must be a positive int; got 0"),
     (layers.ClassToken, {"num_tokens": 1.5}, "num_tokens must be a positive int; got 1.5"),
-    (layers.EncoderBlock, {**BLOCK, "post_norm": True, "norm_after_residual": True}, "one of .*; got both"),
+    (layers.standard_block, {**BLOCK, "post_norm": True, "norm_after_residual": True}, "one of .*; got both"),
     (layers.MlpBlock, {"mlp_dim": 9, "activation": "gelu"}, "one of 'gelu_tanh', .*; got 'gelu'"),
     *(
         (layers.MultiHeadSelfAttention, {"num_heads": heads}, f"divides hidden_size 8; got {heads}")

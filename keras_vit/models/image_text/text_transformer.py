@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import keras
-from keras import ops
 
-from keras_vit.layers import AddPositionEmbs, EncoderBlock
+from keras_vit.layers import AddPositionEmbs, standard_block
 from keras_vit.layers.encoder_block import number_stack
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import ACTIVATIONS
-from keras_vit.layers.text_tokens import TOKENS, CausalBias, TokenEmbedding, TokenPaddingBias, TokenPooling
+from keras_vit.layers.text_tokens import TOKENS, TokenEmbedding, TokenPaddingBias, TokenPooling
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.rules import boolean, integer, number, one_of, optional
 
@@ -111,19 +109,19 @@ class TextTransformer(ConfiguredModel):
             x = AddPositionEmbs("learned", (1, length), dtype=dtype, name="position_embedding")(
                 x
             )  # (b, n, d)
-            biases = [CausalBias(dtype=dtype, name="causal_bias")(x)] if causal else []
+            bias = None
             if pad_id is not None:
-                biases.append(TokenPaddingBias(pad_id, dtype=dtype, name="padding_bias")(ids))
-            bias = functools.reduce(ops.minimum, biases) if biases else None  # (b, 1, n or 1, n)
+                bias = TokenPaddingBias(pad_id, dtype=dtype, name="padding_bias")(ids)  # (b, 1, 1, n)
             if norm_after_residual:
                 x = LayerNormalization(norm_epsilon, dtype=dtype, name="embedding_norm")(x)
             for i in range(num_layers):
-                x = EncoderBlock(
+                x = standard_block(
                     num_heads,
                     mlp_dim,
                     activation,
                     norm_epsilon,
                     dropout_rate=dropout_rate,
+                    causal=causal,
                     norm_after_residual=norm_after_residual,
                     dtype=dtype,
                     name=f"encoder_block_{i}",

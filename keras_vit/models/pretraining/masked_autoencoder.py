@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.engine.step import weighted_mean
-from keras_vit.layers import AddPositionEmbs, EncoderBlock, LayerNormalization, MaskTokens
+from keras_vit.layers import AddPositionEmbs, LayerNormalization, MaskTokens, standard_block
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import WHOLE, as_head, sharded
 from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder, check_not_causal
@@ -129,7 +129,7 @@ class MaskedAutoencoder(Pretrainer):
             "sincos2d", grid, prefix, endpoint=False, dtype=policy, name="decoder_position_embedding"
         )(x)
         for i in range(decoder_num_layers):
-            x = EncoderBlock(
+            x = standard_block(
                 decoder_num_heads,
                 decoder_mlp_dim or 4 * decoder_hidden_size,
                 encoder.activation,
