@@ -106,20 +106,16 @@ def options_of(config):
     return DistillationOptions(**options)
 
 
-class _Taught:
+class _Taught(Task):
     """What tasks with teachers share.
 
-    Args:
-        config: RunConfig.
-
     Attributes:
+        config: RunConfig.
+        options_of_teachers: Its `DistillationOptions`.
         teachers: Those of the last model that was built, each a model on the devices of its run.
     """
 
     recipe_fields = ("distillation", "teachers")
-
-    def __init__(self, config):
-        self.config, self.options_of_teachers = config, options_of(config)
 
     def loaded(self, **options):
         """Load the teachers.
@@ -162,9 +158,9 @@ class LogitDistillation(_Taught, WrappedTask):
     """
 
     def __init__(self, config, needs_labels=True):
-        WrappedTask.__init__(self, config)
-        _Taught.__init__(self, config)
-        options, recipe = self.options_of_teachers, config.recipe
+        super().__init__(config)
+        options, recipe = options_of(config), config.recipe
+        self.options_of_teachers = options
         self.needs_labels, self.has_labels = needs_labels, needs_labels
         known = DISTANCES.get(recipe.task, {})
         if options.method not in known:
@@ -230,7 +226,7 @@ class LogitDistillation(_Taught, WrappedTask):
         return DistillationModel(student, self.teachers)
 
     def prepare(self, model, samples, recipe):
-        self.inner.prepare(model.trained(), samples, recipe)
+        super().prepare(model, samples, recipe)
         for source, teacher in zip(self.config.teachers, self.teachers):
             if not isinstance(teacher, StoredOutputs):
                 continue
@@ -242,15 +238,9 @@ class LogitDistillation(_Taught, WrappedTask):
             for part in (samples, self.dataset.split("validation"), self.dataset.split("test")):
                 teacher.rows(part)  # It refuses other data, before the first step.
 
-    def note(self, model):
-        return self.inner.note(model.trained())
-
-    def label_shape(self, model, recipe):
-        return self.inner.label_shape(model.trained(), recipe)
-
     def batches(self, batches, model, source, **place):
         if self.options_of_teachers.label_weight:
-            batches = self.inner.batches(batches, model.trained(), source, **place)
+            batches = super().batches(batches, model, source, **place)
         arrays = {
             f"teacher_{number}_outputs": teacher.rows(source.samples)
             for number, teacher in enumerate(self.teachers, 1)
@@ -270,7 +260,7 @@ class LogitDistillation(_Taught, WrappedTask):
     def loss(self, recipe, model):
         options = self.options_of_teachers
         distance = functools.partial(self.distance, temperature=options.temperature)
-        labels = self.inner.loss(recipe, model.trained()) if options.label_weight else None
+        labels = super().loss(recipe, model) if options.label_weight else None
         return DistillationLoss(distance, model.students, options.label_weight, labels)
 
     def metrics(self, model):
@@ -294,7 +284,7 @@ class LogitDistillation(_Taught, WrappedTask):
         samples, batch_size = dataset.split("test"), recipe.batch_size
         scores, teachers = {"samples": len(samples)}, self.loaded()
         if self.has_labels:
-            scores = self.inner.test(model, finished, dataset, recipe)
+            scores = super().test(model, finished, dataset, recipe)
             for prefix, teacher in zip(self._prefixes(), teachers):
                 if isinstance(teacher, StoredOutputs):
                     predictions = self._predictions(teacher, samples, finished.preprocessing, batch_size)
@@ -351,7 +341,7 @@ class LogitDistillation(_Taught, WrappedTask):
         return ["teacher_"] if count == 1 else [f"teacher_{number}_" for number in range(1, count + 1)]
 
 
-class FeatureDistillation(_Taught, Task):
+class FeatureDistillation(_Taught):
     """The features of a teacher's encoder, without labels, by an encoder without a head.
 
     If there are labels, the finished encoder is scored by those of the nearest training images.
@@ -366,7 +356,7 @@ class FeatureDistillation(_Taught, Task):
     ends_with_tokens = True
 
     def __init__(self, config):
-        super().__init__(config)
+        self.config, self.options_of_teachers = config, options_of(config)
         if sources := [*filter(is_stored, config.teachers)]:
             raise ValueError(f"expected a model as teacher of features; got {sources[0]}")
 

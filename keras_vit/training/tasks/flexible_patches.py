@@ -32,15 +32,15 @@ class FlexiblePatchesTask(WrappedTask):
         return config.recipe.patch_sizes is not None
 
     def options(self, dataset):
-        return {**self.inner.options(dataset), "position_interpolation": INTERPOLATION}
+        return {**super().options(dataset), "position_interpolation": INTERPOLATION}
 
     def around(self, model, config, dataset):
-        return FlexiblePatches(self.inner.around(model, config, dataset), config.recipe.patch_sizes)
+        return FlexiblePatches(super().around(model, config, dataset), config.recipe.patch_sizes)
 
     def batches(self, batches, model, source, **place):
         from keras_vit.data.augmentation.drawn_patches import drawn_patch_batches  # needs TensorFlow
 
         model_sizes = model.trained().patch_size[:1]
         sizes = source.recipe.patch_sizes if source.split == "train" else model_sizes
-        batches = self.inner.batches(batches, model, source, **place)
+        batches = super().batches(batches, model, source, **place)
         return drawn_patch_batches(batches, sizes, seed=place["seed"], first_step=place["first_step"])
