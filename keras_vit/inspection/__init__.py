@@ -2,7 +2,7 @@
 
 from keras_vit.inspection.attention import attention_maps as attention_maps
 from keras_vit.inspection.attention import attention_rollout as attention_rollout
-from keras_vit.inspection.attention import attention_scores as attention_scores
+from keras_vit.inspection.attention import attention_weights as attention_weights
 from keras_vit.inspection.box_pictures import box_overlay as box_overlay
 from keras_vit.inspection.class_map_pictures import class_colors as class_colors
 from keras_vit.inspection.class_map_pictures import class_overlay as class_overlay

@@ -21,7 +21,7 @@ from keras_vit.inspection.blocks import (
 from keras_vit.types import Images
 
 
-def attention_scores(model: keras.Model, images: Images, block: int = -1) -> np.ndarray:
+def attention_weights(model: keras.Model, images: Images, block: int = -1) -> np.ndarray:
     """Compute the attention scores of one encoder block.
 
     Args:
@@ -36,7 +36,7 @@ def attention_scores(model: keras.Model, images: Images, block: int = -1) -> np.
         ValueError: if the model has no such block, or the images do not fit it.
 
     Example:
-        >>> attention_scores(model, np.zeros((1, 32, 32, 3))).sum(-1).round(3).min().item()
+        >>> attention_weights(model, np.zeros((1, 32, 32, 3))).sum(-1).round(3).min().item()
         1.0
 
     Source: Dosovitskiy et al. 2021, appendix A, equation 6.

@@ -356,7 +356,7 @@ VERBS = {
     "dense_features": (lambda model, *_: keras_vit.dense_features(model, [*IMAGES]), UNPACKED),
     "attention_maps": (inspected("attention_maps", inputs_of), INSPECTED),
     "attention_rollout": (inspected("attention_rollout", inputs_of), INSPECTED),
-    "attention_scores": (inspected("attention_scores", inputs_of), INSPECTED),
+    "attention_weights": (inspected("attention_weights", inputs_of), INSPECTED),
     "attention_distance": (inspected("attention_distance", inputs_of), INSPECTED),
     "patch_norms": (inspected("patch_norms", inputs_of), INSPECTED),
     "patch_similarity": (inspected("patch_similarity", inputs_of), VITS & UNPACKED),

@@ -6,14 +6,14 @@ from reference.comparing import assert_close
 from reference.small import images_for, small
 
 from keras_vit import VisionTransformer, inspection
-from keras_vit.inspection import attention_distance, attention_maps, attention_rollout, attention_scores
+from keras_vit.inspection import attention_distance, attention_maps, attention_rollout, attention_weights
 from keras_vit.inspection.attention import rollout_outputs, rollout_tensor
 
 FAST = {
     *("hybrid", "any size", "distillation", "class token and mean", "map, norm after pooling"),
     *("a probe without prefix", "mixed", "relative"),
 }
-FUNCTIONS = (attention_scores, attention_maps, attention_rollout, attention_distance)
+FUNCTIONS = (attention_weights, attention_maps, attention_rollout, attention_distance)
 
 
 @pytest.fixture(
@@ -51,7 +51,7 @@ def rollout_by_numpy(model, expected):
 def test_scores_are_the_softmax_of_queries_and_keys(case):
     model, images, expected = case
     for block, scores in enumerate(expected.blocks):
-        assert_close(attention_scores(model, images, block), scores, 1e-5)
+        assert_close(attention_weights(model, images, block), scores, 1e-5)
 
 
 def test_maps_are_the_rows_of_the_query_tokens(case):
@@ -100,7 +100,7 @@ def test_no_attention_to_any_patch_gives_a_uniform_map_and_a_distance_of_0():
     set_attention(model, query=np.zeros((8, 8)), key=np.eye(8), query_bias=1e4 * np.eye(8)[0])
     model.get_layer("class_token").token.assign(np.eye(8)[:1, np.newaxis])
     images = np.zeros((1, 16, 16, 3), "float32")
-    assert attention_scores(model, images)[0, 0, 0].tolist() == [1, 0, 0, 0, 0]
+    assert attention_weights(model, images)[0, 0, 0].tolist() == [1, 0, 0, 0, 0]
     for function in (attention_rollout, attention_maps):
         np.testing.assert_allclose(function(model, images), 1 / 4)
     assert attention_distance(model, images).tolist() == [[[0]]]
@@ -119,7 +119,7 @@ def test_half_precision_gives_float32_close_to_it():
 @pytest.mark.parametrize("block", [2, -3, 1.0, True])
 def test_a_block_out_of_range_is_refused(block):
     model = small()
-    for function in (attention_scores, attention_maps):
+    for function in (attention_weights, attention_maps):
         with pytest.raises(ValueError, match=f"block {block} is out of range: the model has 2 blocks"):
             function(model, images_for(model), block)
 

@@ -14,7 +14,7 @@ from keras_vit.inspection import (
     attention_distance,
     attention_maps,
     attention_rollout,
-    attention_scores,
+    attention_weights,
     blocks,
     filter_components,
     patch_similarity,
@@ -23,7 +23,7 @@ from keras_vit.inspection import (
 from keras_vit.inspection.blocks import pooling_input, score_chunks, walk
 from keras_vit.layers import EncoderBlock
 
-OF_IMAGES = (attention_distance, attention_maps, attention_rollout, attention_scores, patch_similarity)
+OF_IMAGES = (attention_distance, attention_maps, attention_rollout, attention_weights, patch_similarity)
 
 
 @pytest.mark.parametrize("name", ["token", "any size", "registers and gap"])

@@ -7,7 +7,7 @@ from reference.comparing import numpy, randomize
 from reference.small import SMALL
 
 from keras_vit import ImageGPT, PixelTransformer
-from keras_vit.inspection import attention_scores
+from keras_vit.inspection import attention_weights
 from keras_vit.models.pixels.image_gpt import sampled_color
 
 HEIGHT, WIDTH, COLORS = 3, 2, 9
@@ -110,7 +110,7 @@ def test_options_that_contradict_a_palette_or_causal_attention_are_refused(chang
 @every_kind
 def test_the_scores_of_a_block_are_of_earlier_pixels(kind):
     encoder, images = random_model(kind).encoder, random_images()
-    scores = attention_scores(encoder, images, 1)
+    scores = attention_weights(encoder, images, 1)
     assert np.abs(scores.sum(-1) - 1).max() < 1e-5
     pixels = HEIGHT * WIDTH
     later = np.triu(np.ones((pixels, pixels), bool), 1)
