@@ -21,14 +21,8 @@ from keras_vit.weights.layouts.huggingface_models import (
     ViTMAE,
 )
 from keras_vit.weights.layouts.huggingface_type_table import TYPES, type_of_keys, written_type
-from keras_vit.weights.layouts.huggingface_types import PACKED
 from keras_vit.weights.layouts.layout import Layout, ModelForm
-from keras_vit.weights.layouts.table import add_first_position, flat_patches, patch_kernel
-
-_MASK_TOKEN = "embeddings.mask_token"  # of masked training
-_REGISTER_TOKENS = "embeddings.register_tokens"
-_CONV1D = re.compile(r"(transformer\.)?h\.\d+\.(attn|mlp)\.c_\w+\.weight")
-_EMBEDDINGS, _START = "wte.weight", "start.weight"
+from keras_vit.weights.layouts.table import patch_kernel
 
 
 class HuggingFace(Layout):
@@ -63,10 +57,7 @@ class HuggingFace(Layout):
         return model_type.table(gated)
 
     def position_interpolation(self, keys):
-        name = type_of_keys(keys)[0].name
-        if name == "dinov2" and any(key.endswith(_REGISTER_TOKENS) for key in keys):
-            name = "dinov2_with_registers"
-        return TYPES[name].interpolation
+        return type_of_keys(keys)[0].interpolation
 
     def interpolation_at_call(self, config):
         model_type = written_type(config)
@@ -74,8 +65,6 @@ class HuggingFace(Layout):
 
     def pretraining(self, keys):
         model_type, _ = type_of_keys(keys)
-        if model_type.name == "vit" and any(re.fullmatch(model_type.others, key) for key in keys):
-            return pretraining.of_type("vit_mae", has_classifier=False)
         return pretraining.of_type(model_type.name, any("classifier." in key for key in keys))
 
     def skipped_keys(self, keys):
@@ -89,8 +78,8 @@ class HuggingFace(Layout):
         for name in stored:
             if name.endswith("embeddings.patch_embedding.weight"):  # without axes in a SigLIP 2 for any size
                 stored[name] = patch_kernel(name, stored[name])
-        if model_type.name == "imagegpt":
-            stored, names = _from_image_gpt(stored, names)
+        if model_type.renamed is not None:
+            stored, names = model_type.renamed(stored, names)
         mapped = super().read(stored)
         mapped = mapped.with_keys(names)
         names, keys = mapped.arrays, mapped.keys
@@ -99,47 +88,25 @@ class HuggingFace(Layout):
             for by_name in (names, keys):
                 by_name["register_tokens/token"] = by_name.pop("distillation_token/token")
         if keys.get("head/kernel", "").endswith("classifier.weight"):
-            _leave_out(mapped, model_type.before_classifier)
+            mapped.leave_out(model_type.before_classifier)
         if keys.get("head/kernel", "").endswith("visual_projection.weight"):
             names["head/bias"] = np.zeros(names["head/kernel"].shape[-1:], names["head/kernel"].dtype)
             keys["head/bias"] = keys["head/kernel"]
         for layers in model_type.biases:
             _add_zero_biases(mapped, layers)
-        if model_type.name.startswith(("dinov", "eomt")) and "register_tokens/token" in names:
-            if not names["register_tokens/token"].size:
-                _leave_out(mapped, ("register_tokens/",))
-            elif not model_type.segments:
-                add_first_position(names)
+        model_type.after_reading(mapped)
         return mapped
 
     def leave_out(self, mapped, metadata):
         if type_of_keys(mapped.keys.values())[0].spare_norm and metadata.get("final_norm") is False:
-            _leave_out(mapped, ("encoder_norm/",))
+            mapped.leave_out(("encoder_norm/",))
 
     def adapted(self, arrays, config):
-        model_type, arrays = written_type(config), dict(arrays)
-        if model_type.name == "clip_vision_model" and not config["norm_after_pooling"]:
-            # The same outputs; of the last tokens transformers normalizes only the pooled one.
-            for leaf in ("gamma", "beta"):
-                arrays[f"pooled_norm/{leaf}"] = arrays.pop(f"encoder_norm/{leaf}")
-            config = {**config, "norm_after_pooling": True}
-        if model_type.name == "dinov2_with_registers":
-            table, last = arrays["position_embedding/table"], 1 + config["num_registers"]
-            arrays["register_tokens/token"] = arrays["register_tokens/token"] + table[:, 1:last]
-            arrays["position_embedding/table"] = np.concatenate([table[:, :1], table[:, last:]], axis=1)
-            config = {**config, "prefix_positions": False}
-        return arrays, config
+        return written_type(config).adapted(dict(arrays), config)
 
     def write(self, arrays, config):
-        """Map arrays to the file's keys; a register becomes a DeiT's distillation token without a head."""
-        model_type, arrays = written_type(config), dict(arrays)
-        hidden = (1, 0, config["hidden_size"])
-        if model_type.name == "deit" and "register_tokens/token" in arrays:
-            arrays["distillation_token/token"] = arrays.pop("register_tokens/token")
-        if model_type.name == "clip_vision_model":
-            arrays.pop("head/bias", None)
-        if model_type.name == "dinov3_vit" or model_type.segments:
-            arrays.setdefault("register_tokens/token", np.zeros(hidden, "float32"))
+        model_type = written_type(config)
+        arrays = model_type.before_writing(dict(arrays), config)
         always = ("vision_model.", "transformer.")
         prefix = model_type.prefix if config["num_classes"] or model_type.prefix in always else ""
         written = {}
@@ -148,14 +115,8 @@ class HuggingFace(Layout):
                 key = prefix + key
             elif key.startswith("classifier") and config["distillation"]:
                 key = "cls_" + key
-            if model_type.name == PACKED and key.endswith("embeddings.patch_embedding.weight"):
-                array = flat_patches(array)
             written[key] = array
-        if model_type.name.startswith("dinov"):
-            # transformers' modules have it even if nothing is masked.
-            shape = (1, 1, hidden[-1]) if model_type.name == "dinov3_vit" else (1, hidden[-1])
-            written[prefix + _MASK_TOKEN] = np.zeros(shape, "float32")
-        return _as_image_gpt(written) if model_type.name == "imagegpt" else written
+        return model_type.after_writing(written, prefix, config["hidden_size"])
 
     def implied(self, keys, metadata):
         model_type, gated = type_of_keys(keys.values())
@@ -163,22 +124,9 @@ class HuggingFace(Layout):
         implied = {name: defaults[name] for name in ("norm_epsilon", "rotary") if name in defaults}
         if model_type.images is not None:
             implied["preprocessing"] = huggingface_config.default_preprocessing(model_type)
-        registers = model_type.name == "dinov2" and "register_tokens/token" in keys
-        implied["prefix_positions"] = not (registers or model_type.segments)
-        if model_type.name == "clip_vision_model":  # exists with several activations
-            implied["pooling"] = "gap" if keys.get("head/kernel", "").startswith("classifier") else "token"
-        else:
-            implied["activation"] = "silu" if gated else defaults["activation"]
-        if model_type.name == "vit" and "class_token/token" not in keys:  # I-JEPA
-            if "pre_logits/kernel" in keys:
-                raise ValueError(
-                    f"{keys['pre_logits/kernel']} would read the first patch, not the pooled vector"
-                )
-            if "norm_epsilon" not in metadata:
-                raise ValueError(
-                    "without a class token the epsilon is unknown; put the config.json next to the file"
-                )
-        return implied
+        implied |= {"prefix_positions": True, "activation": "silu" if gated else defaults["activation"]}
+        implied |= model_type.implied(keys, metadata)
+        return {name: value for name, value in implied.items() if value is not None}
 
     def unsupported(self, config):
         height, width = config["patch_size"]
@@ -193,14 +141,10 @@ class HuggingFace(Layout):
         return reasons
 
     def unsupported_arrays(self, arrays, config):
-        if written_type(config).name == "clip_vision_model" and np.any(arrays.get("head/bias", 0)):
-            return ["a head with a bias (CLIP's projection has none)"]
-        return []
+        return written_type(config).unsupported_arrays(arrays)
 
     def unsupported_in_config(self, config):
-        if written_type(config).name == "clip_vision_model" and config["num_classes"]:
-            return ["a head (transformers classifies by CLIP's tokens before the last norm)"]
-        return super().unsupported_in_config(config)
+        return written_type(config).unsupported_in_config(config) or super().unsupported_in_config(config)
 
     read_config = staticmethod(huggingface_config.read)
     configured_arrays = staticmethod(huggingface_config.palette)
@@ -215,30 +159,6 @@ def _in_model(keys):
     return {f"vit.{key}" if outside and key.startswith("encoder.layer.") else key: key for key in keys}
 
 
-def _from_image_gpt(arrays, keys):
-    """The arrays of an ImageGPT as other types have them, and the file's key of each.
-
-    Its layers are convolutions of one position, whose kernels are (in, out), and the last row of its
-    embeddings is the start token.
-    """
-    arrays = {name: array.T if _CONV1D.fullmatch(name) else array for name, array in arrays.items()}
-    for name in [name for name in arrays if name.endswith(_EMBEDDINGS) and arrays[name].ndim == 2]:
-        start = name.removesuffix(_EMBEDDINGS) + _START
-        arrays[start], arrays[name] = arrays[name][-1:], arrays[name][:-1]
-        keys = {**keys, start: keys[name]}
-    return arrays, keys
-
-
-def _as_image_gpt(arrays):
-    """The reverse of `_from_image_gpt`."""
-    arrays = {
-        key: np.ascontiguousarray(array.T) if _CONV1D.fullmatch(key) else array
-        for key, array in arrays.items()
-    }
-    start, table = arrays.pop("transformer." + _START), arrays["transformer." + _EMBEDDINGS]
-    return {**arrays, "transformer." + _EMBEDDINGS: np.concatenate([table, start])}
-
-
 def _add_zero_biases(mapped, layers):
     """Let all of these layers of a block have a bias if one has, since our option is for all of them."""
     ends = tuple(f"/{layer}/" for layer in layers)
@@ -250,12 +170,3 @@ def _add_zero_biases(mapped, layers):
                 kernel = mapped.arrays[name]
                 mapped.arrays[bias] = np.zeros(kernel.shape[-1:], kernel.dtype)
                 mapped.keys[bias] = mapped.keys[name]
-
-
-def _leave_out(mapped, prefixes):
-    """Move arrays whose names begin with one of the prefixes to the skipped keys."""
-    for name in [name for name in mapped.arrays if name.startswith(prefixes)]:
-        del mapped.arrays[name]
-        key = mapped.keys.pop(name)
-        if key not in mapped.skipped:  # a fused array has several names
-            mapped.skipped.append(key)

@@ -11,7 +11,14 @@ from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.dpt_head import LEVELS, conv_rows, has_dpt_head, sizes_of
 from keras_vit.weights.layouts.hub_config import CONFIG
-from keras_vit.weights.layouts.huggingface_types import DINOV2, IMAGENET, VIT, VIT_PROCESSOR, squares_only
+from keras_vit.weights.layouts.huggingface_types import (
+    DINOV2,
+    IMAGENET,
+    VIT,
+    VIT_PROCESSOR,
+    squares_only,
+    unchanged,
+)
 from keras_vit.weights.layouts.layout import HeadOptions, ModelForm, other_values, true_reasons
 from keras_vit.weights.layouts.table import CONV, Row, torch_rows
 
@@ -138,6 +145,7 @@ _DEPTH_ANYTHING = DINOV2._replace(
     spare_norm=True,
     head="depth",
     described=_read_anything,
+    after_writing=unchanged,
 )
 _DPT_OF_VIT = VIT._replace(
     name=_DPT,

@@ -10,8 +10,11 @@ Sources: the modules and configurations of transformers 5.23 in `models/` (`vit`
 """
 
 import math
+import re
 from collections.abc import Callable
 from typing import NamedTuple
+
+import numpy as np
 
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.models.vit.geometry import grid_shape, is_dynamic
@@ -20,7 +23,15 @@ from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG
 from keras_vit.weights.layouts.layout import ANY, COMMON, true_reasons, unsupported_options
-from keras_vit.weights.layouts.table import LINEAR, Row, Table, fused_rows, torch_rows
+from keras_vit.weights.layouts.table import (
+    LINEAR,
+    Row,
+    Table,
+    add_first_position,
+    flat_patches,
+    fused_rows,
+    torch_rows,
+)
 
 IMAGENET = dict(zip(("image_mean", "image_std"), NORMS["imagenet"]))
 # The defaults of transformers' image processors.
@@ -31,9 +42,15 @@ VIT_PROCESSOR = {
 }
 _BLOCK = "encoder_block_{i}/"
 _MASK_TOKEN = r"(.*\.)?embeddings\.mask_token"  # of masked training
+_MAE_DECODER = r"decoder\.(decoder_\w+\..*|decoder_pos_embed|mask_token)"
 _CLASS_WEIGHTS = r"criterion\.empty_weight"
 PACKED = "siglip2_vision_model"  # whose patches are packed
 MASK_PROBABILITIES = "mask_probabilities"  # of all blocks with queries, in files of EoMT
+
+
+def unchanged(written, prefix, hidden_size):
+    """The arrays of the file are those that `rows` write."""
+    return written
 
 
 class ModelType(NamedTuple):
@@ -68,6 +85,15 @@ class ModelType(NamedTuple):
         spare_norm: Whether files hold the last norm also of a model without one (`final_norm`).
         described: Function of config.json to the `ModelType`, this one or a variation, and the values of the
             Vision Transformer in it; None if these are its own.
+        renamed: Function of a file's arrays and its keys, dicts by the keys of a model, to both as `rows`
+            names them; None if these are the same.
+        after_reading: Function that changes the `MappedArrays` of a file.
+        adapted: As `Layout.adapted`.
+        before_writing: Function of arrays and `get_config()` to the arrays that `rows` write.
+        after_writing: Function of written arrays, the prefix of their keys and the hidden size to the arrays
+            of the file.
+        implied: Function of our names and the file's keys (a dict), and its metadata, to further options.
+        unsupported_arrays, unsupported_in_config: As those of `Layout`.
     """
 
     name: str
@@ -95,6 +121,14 @@ class ModelType(NamedTuple):
     head: str | None = None
     spare_norm: bool = False
     described: Callable | None = None
+    renamed: Callable | None = None
+    after_reading: Callable = lambda mapped: None
+    adapted: Callable = lambda arrays, config: (arrays, config)
+    before_writing: Callable = lambda arrays, config: arrays
+    after_writing: Callable = unchanged
+    implied: Callable = lambda keys, metadata: {}
+    unsupported_arrays: Callable = lambda arrays: []
+    unsupported_in_config: Callable = lambda config: []
 
     @property
     def segments(self):
@@ -478,6 +512,113 @@ def _of_image_gpt(config):
     }
 
 
+# What only some types do -----------------------------------------------------------------------------
+
+
+def _implied_of_vit(keys, metadata):
+    """Without a class token it is an I-JEPA, whose epsilon has two values."""
+    if "class_token/token" in keys:
+        return {}
+    if "pre_logits/kernel" in keys:
+        raise ValueError(f"{keys['pre_logits/kernel']} would read the first patch, not the pooled vector")
+    if "norm_epsilon" not in metadata:
+        raise ValueError("without a class token the epsilon is unknown; put the config.json next to the file")
+    return {}
+
+
+def _before_writing_deit(arrays, config):
+    """A register becomes the distillation token without a head."""
+    if "register_tokens/token" in arrays:
+        arrays["distillation_token/token"] = arrays.pop("register_tokens/token")
+    return arrays
+
+
+def _after_reading_dino(mapped):
+    """The class token is the only prefix token with a position."""
+    _after_reading_eomt(mapped)
+    if "register_tokens/token" in mapped.arrays:
+        add_first_position(mapped.arrays)
+
+
+def _after_reading_eomt(mapped):
+    if (tokens := mapped.arrays.get("register_tokens/token")) is not None and not tokens.size:
+        mapped.leave_out(("register_tokens/",))
+
+
+def _mask_token_of(*axes):
+    """Write the mask token, which transformers' modules have even if nothing is masked."""
+
+    def after_writing(written, prefix, hidden_size):
+        return written | {f"{prefix}embeddings.mask_token": np.zeros((*axes, hidden_size), "float32")}
+
+    return after_writing
+
+
+def _adapted_dinov2_with_registers(arrays, config):
+    """The registers have positions, between those of the class token and of the patches."""
+    table, last = arrays["position_embedding/table"], 1 + config["num_registers"]
+    arrays["register_tokens/token"] = arrays["register_tokens/token"] + table[:, 1:last]
+    arrays["position_embedding/table"] = np.concatenate([table[:, :1], table[:, last:]], axis=1)
+    return arrays, {**config, "prefix_positions": False}
+
+
+def _before_writing_registers(arrays, config):
+    """Files hold the registers also if there are none."""
+    return {"register_tokens/token": np.zeros((1, 0, config["hidden_size"]), "float32"), **arrays}
+
+
+def _adapted_clip(arrays, config):
+    """The same outputs; of the last tokens transformers normalizes only the pooled one."""
+    if config["norm_after_pooling"]:
+        return arrays, config
+    for leaf in ("gamma", "beta"):
+        arrays[f"pooled_norm/{leaf}"] = arrays.pop(f"encoder_norm/{leaf}")
+    return arrays, {**config, "norm_after_pooling": True}
+
+
+def _before_writing_clip(arrays, config):
+    """Its head, a projection, has no bias."""
+    return {name: array for name, array in arrays.items() if name != "head/bias"}
+
+
+def _implied_of_clip(keys, metadata):
+    """It exists with several activations."""
+    pooling = "gap" if keys.get("head/kernel", "").startswith("classifier") else "token"
+    return {"pooling": pooling, "activation": None}  # None: it is not implied
+
+
+def _after_writing_packed(written, prefix, hidden_size):
+    key = f"{prefix}embeddings.patch_embedding.weight"
+    return written | {key: flat_patches(written[key])}
+
+
+_CONV1D = re.compile(r"(transformer\.)?h\.\d+\.(attn|mlp)\.c_\w+\.weight")
+_EMBEDDINGS, _START = "wte.weight", "start.weight"
+
+
+def _renamed_image_gpt(arrays, keys):
+    """Its layers are convolutions of one position, whose kernels are (in, out).
+
+    The last row of its embeddings is the start token.
+    """
+    arrays = {name: array.T if _CONV1D.fullmatch(name) else array for name, array in arrays.items()}
+    for name in [name for name in arrays if name.endswith(_EMBEDDINGS) and arrays[name].ndim == 2]:
+        start = name.removesuffix(_EMBEDDINGS) + _START
+        arrays[start], arrays[name] = arrays[name][-1:], arrays[name][:-1]
+        keys = {**keys, start: keys[name]}
+    return arrays, keys
+
+
+def _after_writing_image_gpt(written, prefix, hidden_size):
+    """The reverse of `_renamed_image_gpt`."""
+    written = {
+        key: np.ascontiguousarray(array.T) if _CONV1D.fullmatch(key) else array
+        for key, array in written.items()
+    }
+    start, table = written.pop(prefix + _START), written[prefix + _EMBEDDINGS]
+    return {**written, prefix + _EMBEDDINGS: np.concatenate([table, start])}
+
+
 VIT = ModelType(
     "vit",
     "ViTModel",
@@ -491,7 +632,8 @@ VIT = ModelType(
     written={**_DROPOUT, **_POOLER},
     supported={**_BASE, "representation_size": ANY},
     combinations=_of_vit,
-    others=r"decoder\.(decoder_\w+\..*|decoder_pos_embed|mask_token)",
+    others=_MAE_DECODER,
+    implied=_implied_of_vit,
 )
 _BEIT = ModelType(
     "beit",
@@ -556,6 +698,8 @@ DINOV2 = ModelType(
     processor="BitImageProcessor",
     images={"size": {"shortest_edge": 256}, **IMAGENET},
     any_size=True,
+    after_reading=_after_reading_dino,
+    after_writing=_mask_token_of(1),
 )
 _DINOV3 = ModelType(
     "dinov3_vit",
@@ -598,6 +742,9 @@ _DINOV3 = ModelType(
         ("attention/out", "mlp/gate", "mlp/up", "mlp/dense_0", "mlp/dense_1"),
     ),
     any_size=True,
+    after_reading=_after_reading_dino,
+    before_writing=_before_writing_registers,
+    after_writing=_mask_token_of(1, 1),
 )
 # The head's options in config.json; its arrays show them.
 _EOMT_WRITTEN = {
@@ -628,6 +775,10 @@ _EOMT = DINOV2._replace(
     images={},
     interpolation="bicubic_antialias",  # of timm's encoder, which the authors' code has
     head="segmentation",
+    after_reading=_after_reading_eomt,
+    before_writing=_before_writing_registers,
+    after_writing=unchanged,
+    implied=lambda keys, metadata: {"prefix_positions": False},
 )
 _EOMT_DINOV3 = _DINOV3._replace(
     name="eomt_dinov3",
@@ -652,6 +803,10 @@ _EOMT_DINOV3 = _DINOV3._replace(
     combinations=_of_eomt_dinov3,
     processor="EomtImageProcessor",
     head="segmentation",
+    after_reading=_after_reading_eomt,
+    before_writing=_before_writing_registers,
+    after_writing=unchanged,
+    implied=lambda keys, metadata: {"prefix_positions": False},
 )
 _IMAGE_GPT = ModelType(
     "imagegpt",
@@ -690,6 +845,8 @@ _IMAGE_GPT = ModelType(
     },
     combinations=_of_image_gpt,
     processor="ImageGPTImageProcessor",
+    renamed=_renamed_image_gpt,
+    after_writing=_after_writing_image_gpt,
 )
 _SIGLIP = ModelType(
     "siglip_vision_model",
@@ -723,8 +880,18 @@ _CLIP = _SIGLIP._replace(
     supported={**_BIASED, "pre_norm": (True, False), "norm_after_pooling": (True, False)},
     combinations=_of_clip,
     processor="CLIPImageProcessor",
+    adapted=_adapted_clip,
+    before_writing=_before_writing_clip,
+    implied=_implied_of_clip,
+    unsupported_arrays=lambda arrays: (
+        ["a head with a bias (CLIP's projection has none)"] * bool(np.any(arrays.get("head/bias", 0)))
+    ),
+    unsupported_in_config=lambda config: (
+        ["a head (transformers classifies by CLIP's tokens before the last norm)"]
+        * bool(config["num_classes"])
+    ),
 )
-_OWL_VIT = _CLIP._replace(
+_OWL_VIT = _SIGLIP._replace(
     name="owlvit_vision_model",
     model="OwlViTForObjectDetection",
     classifier="OwlViTForObjectDetection",
@@ -733,7 +900,7 @@ _OWL_VIT = _CLIP._replace(
     mark=r"owlvit\..*",
     anchor="owlvit.vision_model.embeddings.patch_embedding.weight",
     others=r"\w+\.(visual_projection\.weight|logit_scale|\w+\.embeddings\.position_ids)",
-    written=_SIGLIP.written,
+    defaults=_CLIP.defaults,
     supported={**_BIASED, "pre_norm": (True,), "pooling": ("token", "gap")},
     combinations=lambda config: _of_owl(config, objectness=False),
     processor="OwlViTImageProcessor",
@@ -750,6 +917,7 @@ MODEL_TYPES = (
         supported={**VIT.supported, "num_registers": (0, 1), "distillation": (True, False)},
         combinations=_of_deit,
         processor="DeiTImageProcessor",
+        before_writing=_before_writing_deit,
     ),
     VIT._replace(
         name="ijepa",
@@ -761,23 +929,27 @@ MODEL_TYPES = (
     ),
     # The next two are read; they are the same models as `vit`, which is written.
     VIT._replace(name="vit_msn", model="ViTMSNModel", defaults={**_DEFAULTS, "layer_norm_eps": 1e-6}),
-    VIT._replace(name="vit_mae", model="ViTMAEModel"),
+    VIT._replace(name="vit_mae", model="ViTMAEModel", mark=_MAE_DECODER),
     _BEIT,
-    DINOV2,
+    # The keys of a type may be among those of the types before it.
+    _DINOV3,
     DINOV2._replace(
         name="dinov2_with_registers",
         model="Dinov2WithRegistersModel",
         classifier="Dinov2WithRegistersForImageClassification",
         prefix="dinov2_with_registers.",
+        mark=r"(.*\.)?embeddings\.register_tokens",
         options={**DINOV2.options, "num_register_tokens": "num_registers"},
         defaults={**DINOV2.defaults, "num_register_tokens": 4},
         supported={**DINOV2.supported, "num_registers": ANY},
         combinations=_of_dinov2_with_registers,
         interpolation="bicubic_antialias",
+        adapted=_adapted_dinov2_with_registers,
+        implied=lambda keys, metadata: {"prefix_positions": False},
     ),
+    DINOV2,
     _EOMT,
     _EOMT_DINOV3,
-    _DINOV3,
     _IMAGE_GPT,
     _OWL_VIT,
     _OWL_VIT._replace(
@@ -806,5 +978,6 @@ MODEL_TYPES = (
         combinations=_of_siglip2,
         processor="Siglip2ImageProcessor",
         any_size=True,
+        after_writing=_after_writing_packed,
     ),
 )

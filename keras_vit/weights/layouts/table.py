@@ -107,6 +107,14 @@ class MappedArrays(NamedTuple):
             unknown=list(dict.fromkeys(stored_in[key] for key in self.unknown)),
         )
 
+    def leave_out(self, prefixes):
+        """Move arrays whose names begin with one of the prefixes, a tuple, to the skipped keys."""
+        for name in [name for name in self.arrays if name.startswith(prefixes)]:
+            del self.arrays[name]
+            key = self.keys.pop(name)
+            if key not in self.skipped:  # a fused array has several names
+                self.skipped.append(key)
+
 
 def add_first_position(arrays):
     """Add the first row of the position table to the class token, the only prefix token with a position."""
