@@ -25,9 +25,9 @@ from made.undrawn import undrawn_figures
 # Keras is imported below, in functions: pytest-xdist's first process imports this file but runs no test.
 BACKEND = os.environ.get("KERAS_BACKEND", "tensorflow")
 # JAX compiles each shape, so it tries fewer. `make test-full` passes --hypothesis-profile=full.
-EXAMPLES = 20 if BACKEND == "tensorflow" else 4
+EXAMPLES = 10 if BACKEND == "tensorflow" else 4
 settings.register_profile("fast", deadline=None, max_examples=EXAMPLES)
-settings.register_profile("full", deadline=None, max_examples=10 * EXAMPLES)
+settings.register_profile("full", deadline=None, max_examples=20 * EXAMPLES)
 settings.load_profile("fast")
 
 TESTS = pathlib.Path(__file__).parent

@@ -21,6 +21,7 @@ def figures():
     return script("docs/figures.py")
 
 
+@pytest.mark.slow
 def test_the_command_plots_each_figure_but_the_screenshots(figures, tmp_path):
     workdir = Workdir(tmp_path / "run", {})
     workdir.make()

@@ -5,8 +5,8 @@ import re
 import subprocess
 import sys
 
-import pytest
 import yaml
+from made.tables import by_table
 
 import keras_vit
 
@@ -17,7 +17,7 @@ FORMS = sorted(
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
-@pytest.mark.parametrize(
+@by_table(
     "schema, files",
     [
         ("github-workflows", WORKFLOWS),

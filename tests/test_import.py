@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from made.tables import by_table
 
 import keras_vit
 
@@ -84,7 +85,7 @@ def test_the_names_of_the_reference_are_two_levels_deep_and_there(found):
     assert found("tensorflow")  # in whose process each was looked up
 
 
-@pytest.mark.parametrize(
+@by_table(
     "package",
     [
         "",

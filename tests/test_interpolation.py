@@ -3,6 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
+from made.sampling import some
+from made.tables import by_table
 from reference.comparing import assert_close
 
 from keras_vit.interpolation import INTERPOLATIONS, interpolation_weights
@@ -33,14 +35,14 @@ TORCH = {
 }
 
 
-@pytest.mark.parametrize("interpolation", TORCH)
+@by_table("interpolation", TORCH)
 def test_weights_are_those_of_torch(interpolation):
     fewer, more = TORCH[interpolation]
     np.testing.assert_allclose(interpolation_weights(np.arange(2), 2, 3, interpolation), fewer, atol=2e-6)
     np.testing.assert_allclose(interpolation_weights(np.arange(3), 3, 2, interpolation), more, atol=2e-6)
 
 
-@pytest.mark.parametrize("interpolation", INTERPOLATIONS)
+@pytest.mark.parametrize("interpolation", some(INTERPOLATIONS, 2))
 @given(old=COUNTS, new=COUNTS)
 def test_weights_have_the_sum_one_for_arrays_and_tensors(interpolation, old, new):
     if interpolation == "truncate":

@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from made.tables import by_table
 
 from keras_vit.losses import SegmentationCrossEntropy
 from keras_vit.metrics import MeanIoU
@@ -56,7 +57,7 @@ CONFIGURED = [
 ]
 
 
-@pytest.mark.parametrize("kind, options", CONFIGURED)
+@by_table("kind, options", CONFIGURED)
 def test_the_config_rebuilds_a_loss_or_metric(kind, options):
     made = kind(**options)
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(made))
@@ -75,7 +76,7 @@ def test_labels_of_another_width_are_refused(indices):
             loss(np.zeros(2), np.zeros((2, 5)))
 
 
-@pytest.mark.parametrize("shape, outputs", [((4,), 3), ((4, 1), 3), ((4, 3), 1), ((4, 2, 1), 2)])
+@by_table("shape, outputs", [((4,), 3), ((4, 1), 3), ((4, 3), 1), ((4, 2, 1), 2)])
 def test_targets_are_not_broadcast(shape, outputs):
     with pytest.raises(ValueError, match=rf"targets of {outputs} numbers, one per output; got .* \(4,.*\)"):
         SquaredError()(np.zeros(shape), np.zeros((4, outputs)))

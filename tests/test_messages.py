@@ -1,9 +1,9 @@
-import pytest
+from made.tables import by_table
 
 from keras_vit.messages import did_you_mean
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, names, hint",
     [
         ("augregg", ["finetune", "augreg"], " (did you mean 'augreg'?)"),

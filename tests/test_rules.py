@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+from made.tables import by_table
 
 from keras_vit import rules
 
@@ -21,7 +22,7 @@ ACCEPTED = {
 }
 
 
-@pytest.mark.parametrize("words", ACCEPTED)
+@by_table("words", ACCEPTED)
 def test_a_rule_accepts_what_its_words_say(words):
     rule, accepted, refused = ACCEPTED[words]
     assert rule.words == words

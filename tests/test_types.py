@@ -12,6 +12,7 @@ from inspect import Parameter
 
 import pytest
 from made import stubs
+from made.tables import by_table
 
 import keras_vit
 
@@ -141,7 +142,7 @@ def test_the_stubs_are_those_of_the_code():
         assert (ROOT / path).read_text() == text, f"{path} is not up to date; run `make stubs`"
 
 
-@pytest.mark.parametrize("package", stubs.PACKAGES)
+@by_table("package", stubs.PACKAGES)
 def test_a_stub_has_the_public_names_of_its_package(package):
     module = importlib.import_module(package)
     text = stubs.of_package(package)

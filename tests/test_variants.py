@@ -4,6 +4,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made.tables import by_table
 
 from keras_vit.models.vit.schema import OPTIONS, ViTConfig
 from keras_vit.variants import FAMILIES, PLAIN, PUBLISHED, VARIANTS, cost, parse_variant, variant_of
@@ -11,7 +12,7 @@ from keras_vit.variants import FAMILIES, PLAIN, PUBLISHED, VARIANTS, cost, parse
 FAMILY_NAMES = [f"{family}-{size}" for family, (_, sizes) in FAMILIES.items() for size in sizes]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, options",
     [
         ("B/16", {"hidden_size": 768, "num_layers": 12, "mlp_dim": 3072, "num_heads": 12, "patch_size": 16}),
@@ -37,7 +38,7 @@ def test_any_patch_size_is_valid(size, patch):
     assert parse_variant(f"{size}/{patch}")["patch_size"] == patch
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, message",
     [
         ("XL/16", "variant 'XL/16' is unknown.*; expected .*such as 'B/16'.*'DINOv3-S/16'.*Ti, S, M, B, L"),
@@ -71,7 +72,7 @@ def test_an_invalid_model_has_no_cost(arguments, message):
         cost(*arguments)
 
 
-@pytest.mark.parametrize("name", FAMILY_NAMES)
+@by_table("name", FAMILY_NAMES)
 def test_the_options_of_a_family_are_in_their_normal_forms(name):
     """So that they equal those of a configuration that was read from a file."""
     arguments = parse_variant(name)
@@ -121,9 +122,7 @@ OTHERS = {"EUPE-Ti/16": "EUPE-Ti/16", "LingBot-g/16": "LingBot-g/16", "TIPSv2-g/
 OTHERS |= {name: name for name in ("DINOv2-g/14", "DINOv2-reg-g/14")}
 
 
-@pytest.mark.parametrize(
-    "family, size", [(family, size) for family in FAMILIES for size in FAMILIES[family][1]]
-)
+@by_table("family, size", [(family, size) for family in FAMILIES for size in FAMILIES[family][1]])
 def test_sizes_of_families_are_recognized(family, size):
     name = f"{family}-{size}"
     expected = OTHERS.get(name, SAME.get(family, f"{family}-") + size)

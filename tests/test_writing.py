@@ -6,6 +6,7 @@ import time
 
 import pytest
 from made.disks import largest_file
+from made.tables import by_table
 
 from keras_vit.writing import atomic_open, atomic_path, atomic_write, check_writable
 
@@ -102,7 +103,7 @@ def test_a_pipe_is_written_directly(tmp_path):
     assert found == ["through"] and (tmp_path / "pipe").is_fifo()
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, problem",
     [
         ("none/found.csv", "there is no folder '{}/none'"),
@@ -131,7 +132,7 @@ def test_the_check_of_a_path_writes_nothing(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "names, free",
     [
         (["vit.tar.gz", "vit-2.tar.gz", "vit-4.tar.gz"], "vit-3.tar.gz"),
@@ -161,7 +162,7 @@ def test_what_appears_during_the_write_is_not_replaced(taken, tmp_path):
     assert taken != "file" or path.read_text() == "theirs"
 
 
-@pytest.mark.parametrize("path", [".", "", "in/..", "../nowhere/../here"])
+@by_table("path", [".", "", "in/..", "../nowhere/../here"])
 def test_a_path_without_a_name_is_resolved(path, tmp_path, monkeypatch):
     (tmp_path / "here" / "in").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")

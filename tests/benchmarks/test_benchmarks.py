@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import tensorflow as tf
+from made.tables import by_table
 
 from keras_vit.layers import MlpBlock
 
@@ -86,7 +87,7 @@ def test_cases_that_are_not_run_again_keep_their_results(tmp_path):
     assert {file.name for file in tmp_path.iterdir()} == names
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, write",
     [
         *(
@@ -145,7 +146,7 @@ def test_a_training_step_costs_three_forward_passes():
     assert Case("B/16", "training").gflops == pytest.approx(3 * Case("B/16").gflops)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "operation, kind",
     [
         ("tape/vit_1/encoder_block_0_1/attention_1/MatMul_1/MatMul|_MklBatchMatMulV2", "attention matmuls"),
@@ -214,7 +215,7 @@ ENTRY %main (x: f32[2]) -> f32[2] {
     assert listed == [("fusion", 1, 100, ""), ("copy", 3, 15, "step/mul")]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "found, expected",
     [
         ({"test_accuracy": 0.5}, [0.5]),

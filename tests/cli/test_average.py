@@ -4,6 +4,7 @@ import re
 
 import pytest
 from made.folders import write_captions, write_depths
+from made.tables import by_table
 from reference.comparing import randomize
 from reference.small import SMALL, TEXT, one_block
 
@@ -113,7 +114,7 @@ def test_without_a_data_set_the_parts_of_the_models_are_printed(classifiers, ker
     assert [*tmp_path.iterdir()] == [output]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, words",
     [
         (["--output", "soup.npz"], "expected --output to be a .keras file; got 'soup.npz'"),

@@ -129,6 +129,7 @@ def test_unknown_memory_is_a_dash():
     assert "live" not in text
 
 
+@pytest.mark.slow
 def test_all_formats_are_compared_with_the_live_model(model, images, monkeypatch, tmp_path):
     """A format whose package is missing is named with the reason."""
 

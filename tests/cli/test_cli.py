@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from made.sampling import some
 
 import keras_vit as keras_vit_package
 from keras_vit import names
@@ -56,15 +57,18 @@ def test_help_takes_less_than_three_tenths_of_a_second(script):
 
 @pytest.mark.parametrize(
     "words, status",
-    [
-        ("--help", 0),
-        ("evaluate --help", 0),
-        ("weights show --help", 0),
-        ("train", 2),
-        ("finetune --lr 1", 2),
-        ("models b16", 0),
-        ("models --variant b16", 2),
-    ],
+    some(
+        [
+            ("--help", 0),
+            ("evaluate --help", 0),
+            ("weights show --help", 0),
+            ("train", 2),
+            ("finetune --lr 1", 2),
+            ("models b16", 0),
+            ("models --variant b16", 2),
+        ],
+        2,
+    ),
 )
 def test_command_lines_are_parsed_explained_and_refused_without_keras_and_numpy(words, status):
     done = subprocess.run([sys.executable, "-c", STATUS, *words.split()], capture_output=True, text=True)
@@ -197,19 +201,22 @@ def test_control_characters_in_a_message_are_escaped(refused):
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "predict --model SOURCE IMAGE",
-        "evaluate --model SOURCE --dataset digits",
-        "fewshot --model SOURCE --dataset digits",
-        "probe --model SOURCE --dataset digits",
-        "inspect --model SOURCE --image IMAGE --output OUT",
-        "export --model SOURCE --output OUT",
-        "benchmark --model SOURCE",
-        "weights show SOURCE",
-        "weights convert SOURCE OUT.npz --layout vit_jax",
-        "weights push SOURCE me/vit",
-        "finetune --weights SOURCE --dataset digits --workdir OUT --total_steps 1",
-    ],
+    some(
+        [
+            "predict --model SOURCE IMAGE",
+            "evaluate --model SOURCE --dataset digits",
+            "fewshot --model SOURCE --dataset digits",
+            "probe --model SOURCE --dataset digits",
+            "inspect --model SOURCE --image IMAGE --output OUT",
+            "export --model SOURCE --output OUT",
+            "benchmark --model SOURCE",
+            "weights show SOURCE",
+            "weights convert SOURCE OUT.npz --layout vit_jax",
+            "weights push SOURCE me/vit",
+            "finetune --weights SOURCE --dataset digits --workdir OUT --total_steps 1",
+        ],
+        2,
+    ),
     ids=lambda command: command.partition(" -")[0],
 )
 def test_every_command_that_opens_a_model_checks_what_it_opens(command, refused, weights, images, tmp_path):

@@ -43,6 +43,7 @@ def test_images_are_completed_below_their_first_rows(run, images, keras_vit, tmp
         np.testing.assert_array_equal(found[path.relative_to(images).with_suffix(".png").as_posix()], image)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count, written", some([(1, "1 image is"), (3, "3 images are")], 2))
 def test_new_images_are_sampled(count, written, run, keras_vit, tmp_path):
     folder, model = run

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from made.tables import by_table
 
 from keras_vit.cli.parser import parser
 
@@ -34,7 +35,7 @@ def test_the_command_line_and_later_files_win(tmp_path):
     assert not found["per_class"]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "text, words",
     [
         ("epochs: 3", "unknown option --epochs; did you mean --total_steps"),

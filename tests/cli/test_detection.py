@@ -64,6 +64,7 @@ def run(keras_vit, scenes, tmp_path_factory, eager):
     return workdir
 
 
+@pytest.mark.slow
 def test_a_run_has_the_scores_of_the_test_split(run):
     result = json.loads((run / "result.json").read_text())
     assert {"test_ap", "test_ap50", "test_ar_100", "test_f1"} <= result.keys()
@@ -74,6 +75,7 @@ def test_a_run_has_the_scores_of_the_test_split(run):
     assert all(0 <= float(row["val_ap"]) <= 1 for row in rows)
 
 
+@pytest.mark.slow
 def test_evaluate(keras_vit, run, scenes, tmp_path):
     options = "--per_class", "--confusion", tmp_path / "m.png", "--json", "-"
     found = keras_vit("evaluate", "--model", run, "--dataset", f"folder:{scenes}", *options)
@@ -83,6 +85,7 @@ def test_evaluate(keras_vit, run, scenes, tmp_path):
         assert image.width > 100
 
 
+@pytest.mark.slow
 def test_predict_writes_objects_in_every_format(keras_vit, run, scenes, tmp_path):
     images = [scenes / "00.png", scenes / "01.png"]
     table = keras_vit("predict", "--model", run, *images, "--top", 3).stdout.splitlines()
@@ -96,6 +99,7 @@ def test_predict_writes_objects_in_every_format(keras_vit, run, scenes, tmp_path
     assert written.column_names == rows[0] and written.num_rows == len(rows) - 1
 
 
+@pytest.mark.slow
 def test_predict_writes_a_file_of_coco_that_can_be_read_as_labels(keras_vit, run, scenes, tmp_path):
     for path in scenes.glob("*.png"):
         shutil.copy(path, tmp_path)
@@ -138,6 +142,7 @@ def test_of_classes_of_one_name_objects_are_of_the_first():
     assert [annotation["category_id"] for annotation in content["annotations"]] == [2]
 
 
+@pytest.mark.slow
 def test_predict_draws_boxes(keras_vit, run, scenes, tmp_path):
     images = [scenes / "00.png", scenes / "01.png"]
     options = "--boxes", tmp_path / "drawn", "--threshold", 0.6, "--format", "json"
@@ -161,6 +166,7 @@ def test_predict_draws_boxes(keras_vit, run, scenes, tmp_path):
     assert not [*tmp_path.glob("none*")]
 
 
+@pytest.mark.slow
 def test_an_image_without_objects_is_listed_as_such(keras_vit, run, scenes, tmp_path):
     import keras
 

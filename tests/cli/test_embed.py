@@ -3,6 +3,7 @@ import os
 
 import pytest
 from made.folders import write_broken
+from made.tables import by_table
 from reference.small import one_block
 
 from keras_vit import from_pretrained
@@ -65,7 +66,7 @@ def test_folders_of_photographs_need_no_classes(model, tmp_path, keras_vit, imag
     ]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, words",
     [
         (("--shard", "2/2"), "expected I/N with I from 0 to N - 1, such as 0/4; got '2/2'"),

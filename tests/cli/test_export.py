@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made.folders import write_table
 from made.servers import Server, serving
+from made.tables import by_table
 from reference.comparing import assert_close
 
 from keras_vit import export, from_pretrained
@@ -28,6 +29,7 @@ def exported(model, images, keras_vit, request, tmp_path_factory):
     return folder, request.param, done
 
 
+@pytest.mark.slow
 def test_it_prints_a_table_and_writes_the_result(exported, model, images):
     path, (formats, precisions), done = exported
     result = json.loads((path / "result.json").read_text())
@@ -63,6 +65,7 @@ def test_a_format_beyond_its_bound_is_named_and_the_others_are_listed(
     assert json.loads((tmp_path / "export" / "result.json").read_text())["failed"] == report["failed"]
 
 
+@pytest.mark.slow
 def test_an_export_is_downloaded(exported, keras_vit, images, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     image = images / "cat" / "00.png"
@@ -126,7 +129,7 @@ def test_another_size_is_resized_first(model, keras_vit, tmp_path):
     assert description.read_description(tmp_path / "out" / "saved_model" / "1").image_size == (24, 24)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "source, name",
     [
         ("runs/my flowers/", "my-flowers"),

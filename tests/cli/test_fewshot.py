@@ -35,6 +35,7 @@ def test_a_row_per_number_of_shots_is_printed_and_all_is_written(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [pytest.param((), marks=pytest.mark.slow), ("--neighbors", 3)], ids=["linear", "nearest"]
 )
@@ -55,7 +56,11 @@ def test_embeddings_stand_for_the_model_and_its_images(options, weights, images,
 
 
 @pytest.mark.parametrize(
-    "command", [("fewshot", "--shots", "1", "--neighbors", "1"), ("embed", "--output", "out")]
+    "command",
+    [
+        pytest.param(("fewshot", "--shots", "1", "--neighbors", "1"), marks=pytest.mark.slow),
+        ("embed", "--output", "out"),
+    ],
 )
 def test_images_that_cannot_be_read_are_left_out_if_asked(
     command, weights, images, keras_vit, tmp_path, monkeypatch

@@ -5,7 +5,9 @@ import types
 import pytest
 from made.folders import write_captions
 from made.pages import read_page
+from made.sampling import some
 from made.shards import stored
+from made.tables import by_table
 from reference.small import one_block
 
 from keras_vit import ImageTextModel
@@ -61,7 +63,7 @@ def test_a_finished_run_is_not_trained_again_and_only_a_missing_report_is_writte
     assert report.read_text() == "mine"
 
 
-@pytest.mark.parametrize(
+@by_table(
     "given, expected",
     [
         ("google/siglip-base-patch16-224", "google/siglip-base-patch16-224"),
@@ -177,11 +179,14 @@ def command_for(pretraining, images, tmp_path, **options):
 
 @pytest.mark.parametrize(
     "pretraining, name, words",
-    [
-        ("supervised", "finetune", "labels"),
-        ("self_supervised", "probe_finetune", "images alone"),
-        ("image_text", "probe_finetune", "images with texts"),
-    ],
+    some(
+        [
+            ("supervised", "finetune", "labels"),
+            ("self_supervised", "probe_finetune", "images alone"),
+            ("image_text", "probe_finetune", "images with texts"),
+        ],
+        3,
+    ),
 )
 def test_without_a_recipe_what_the_weights_learned_from_chooses_it(
     pretraining, name, words, images, tmp_path, keras_vit, configurations

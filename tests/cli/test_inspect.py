@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import pytest
 from made.pages import read_page
+from made.tables import by_table
 from PIL import Image
 from reference.small import small
 
@@ -41,6 +42,7 @@ def inspected(model, images, keras_vit, tmp_path_factory):
     return out, json.loads((out / "result.json").read_text())
 
 
+@pytest.mark.slow
 def test_it_writes_the_figures_and_a_report_without_paths_of_the_machine(inspected, images, model):
     folder, result = inspected
     files = ["confusion.png", *PNGS]  # eight images, four per figure
@@ -57,6 +59,7 @@ def test_it_writes_the_figures_and_a_report_without_paths_of_the_machine(inspect
     assert not any(str(path) in text for path in (images, model.parent, pathlib.Path.home()))
 
 
+@pytest.mark.slow
 def test_the_scores_are_those_of_evaluate(inspected, images, model, json_of):
     data = ("--dataset", f"folder:{images}", "--split", "train", "--seed", 3, "--per_class")
     evaluated = json_of("evaluate", "--model", model, *data)
@@ -65,6 +68,7 @@ def test_the_scores_are_those_of_evaluate(inspected, images, model, json_of):
     assert inspected[1]["drawn_from"] == 14
 
 
+@pytest.mark.slow
 def test_the_result_is_the_models(inspected, images, model):
     _, result = inspected
     live = keras.saving.load_model(model)
@@ -110,7 +114,7 @@ def test_a_regressions_values_are_shown(keras_vit, images, tmp_path):
     np.testing.assert_allclose(found["values"], expected)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "paths, names",
     [
         (["/home/me/cat/0.png"], ["0.png"]),

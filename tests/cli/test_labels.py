@@ -3,6 +3,8 @@ import hashlib
 import numpy as np
 import pytest
 from made import tokenizers
+from made.sampling import some
+from made.tables import by_table
 from PIL import Image
 from reference.comparing import randomize
 
@@ -129,17 +131,20 @@ def test_words_find_pictures(two_towers, images, keras_vit, json_of, tmp_path):
 
 @pytest.mark.parametrize(
     "command, message",
-    [
-        ("predict {image}", "this model has no classes but those of texts; give --labels"),
-        ("evaluate --dataset digits", "this model has no classes but those of texts; give --labels"),
-    ],
+    some(
+        [
+            ("predict {image}", "this model has no classes but those of texts; give --labels"),
+            ("evaluate --dataset digits", "this model has no classes but those of texts; give --labels"),
+        ],
+        2,
+    ),
 )
 def test_what_is_wrong_is_one_line(command, message, two_towers, images, refused):
     words = [word.format(image=images / "cat" / "00.png") for word in command.split()]
     refused((words[0], "--model", two_towers[0], *words[1:]), message)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "labels, message",
     [
         ("cat,cat", "expected different labels, none of them empty; got 'cat,cat'"),

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from made.folders import write_broken, write_classes
+from made.sampling import some
 from made.servers import Server, file, serving
 from reference.small import one_block, small
 
@@ -187,6 +188,7 @@ def test_a_command_continues_after_a_report_was_written(keras_vit, interrupted, 
         assert len({row["image"] for row in csv.DictReader(file)}) == 38
 
 
+@pytest.mark.slow
 def test_a_command_is_not_continued_with_other_images_or_another_model(refused, interrupted, many, tmp_path):
     command, partial = interrupted
     times = (many / "cat" / "00.png").stat()
@@ -201,7 +203,7 @@ def test_a_command_is_not_continued_with_other_images_or_another_model(refused, 
     refused((*command, "skip"), "partial' was begun with another model; remove it")
 
 
-@pytest.mark.parametrize("format", ["csv", "jsonl", "json"])
+@pytest.mark.parametrize("format", some(["csv", "jsonl", "json"], 3))
 def test_each_format_is_printed_and_written_alike(format, keras_vit, model, images, tmp_path):
     file = tmp_path / f"found.{format}"
     done = keras_vit("predict", "--model", model, images, "--format", format, "--output", file, "--top", 2)
@@ -294,7 +296,7 @@ def test_rows_are_printed_per_batch_and_the_file_appears_at_the_end(
 
 
 @pytest.mark.parametrize(
-    "task, names", [("regression", ("height", "width")), ("regression", None), ("multi_label", None)]
+    "task, names", some([("regression", ("height", "width")), ("regression", None), ("multi_label", None)], 3)
 )
 def test_multi_label_and_regression_have_their_columns(task, names, keras_vit, images, tmp_path):
     paths = sorted(images.rglob("*.png"))[:3]

@@ -1,12 +1,14 @@
 import json
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from keras_vit import evaluation
 from keras_vit.evaluation import probe_blocks
 
 
+@pytest.mark.slow
 def test_a_row_per_block_is_printed_and_drawn(weights, images, keras_vit, monkeypatch, tmp_path):
     found = []
 

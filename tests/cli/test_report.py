@@ -6,11 +6,12 @@ from unittest.mock import Mock
 
 import pytest
 from made.disks import largest_file
+from made.tables import by_table
 
 from keras_vit.cli.report import check_json, report, text_table
 
 
-@pytest.mark.parametrize(
+@by_table(
     "rows, expected",
     [
         ([("a", 1), ("long", 100)], "name  count\na         1\nlong    100"),

@@ -135,6 +135,7 @@ def test_an_index_of_embeddings_is_as_one_of_pictures(embedded, indexed, json_of
     )
 
 
+@pytest.mark.slow
 def test_embeddings_of_a_later_state_replace_those_before(embedded, weights, tmp_path, keras_vit, json_of):
     index, later = tmp_path / "index", tmp_path / "later"
     json_of("search", "index", "--embeddings", embedded.parent / "vectors", "--index", index)

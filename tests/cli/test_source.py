@@ -5,7 +5,9 @@ import pathlib
 import shutil
 
 import pytest
+from made.sampling import some
 from made.servers import Server, file, serving
+from made.tables import by_table
 from reference.small import small
 
 from keras_vit import VisionTransformer, save_weights
@@ -18,7 +20,7 @@ from keras_vit.export.web import PAGE
 pytestmark = pytest.mark.usefixtures("eager")
 
 
-@pytest.mark.parametrize(
+@by_table(
     "source",
     [
         *("m.tflite", "~/runs/m.onnx", "vit.tar.gz", "vit.tgz", pathlib.Path("export/vit.tgz")),
@@ -31,7 +33,7 @@ def test_exports_are_recognized_by_their_names(source):
     assert is_exported(source)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "source",
     [
         *("vit_b16_augreg_in21k", "m.keras", "ViT-B_16.npz", "hf://timm/vit_base_patch16_224.augreg_in21k"),
@@ -57,12 +59,14 @@ def test_a_model_is_opened_at_another_patch_size(saved, tmp_path):
         open_model(saved, patch_size=4)
 
 
+@pytest.mark.slow
 def test_a_tgz_is_opened(saved, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     path = tar_archive.make_archive(saved, tmp_path / "vit.tar.gz").rename(tmp_path / "vit.tgz")
     assert isinstance(open_model(path), ExportedModel)
 
 
+@pytest.mark.slow
 def test_of_an_export_without_a_saved_model_the_files_are_named(saved, tmp_path):
     (tmp_path / "verification.json").write_text("{}")
     with pytest.raises(ValueError, match="' holds no SavedModel; expected a folder with"):
@@ -99,7 +103,7 @@ def test_a_folder_has_no_digest(saved):
         open_model(saved, sha256="0" * 64)
 
 
-@pytest.mark.parametrize("name", ["m.keras", "m.npz", "m.tar.gz", "run"])
+@pytest.mark.parametrize("name", some(["m.keras", "m.npz", "m.tar.gz", "run"], 4))
 def test_the_digest_of_every_file_is_checked(name, saved, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     path = tmp_path / name
@@ -125,16 +129,14 @@ def test_a_keras_file_is_opened_from_a_url(tmp_path, monkeypatch):
         assert isinstance(open_model(f"{server.url}/m.keras"), VisionTransformer)
 
 
-@pytest.mark.parametrize(
-    "recipe", ["null", "[1]", '"text"', '{"seed": Infinity}', '{"seed": 0, "task": [1]}']
-)
+@by_table("recipe", ["null", "[1]", '"text"', '{"seed": Infinity}', '{"seed": 0, "task": [1]}'])
 def test_a_damaged_recipe_is_refused_in_one_line(recipe, tmp_path):
     (tmp_path / "config.json").write_text(f'{{"recipe": {recipe}}}')
     with pytest.raises(ValueError, match="config.json' is damaged: expected an int seed"):
         run_of(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["[]", "null", "3", "{", '{"model_type": "vit"}', "[" * 100_000])
+@by_table("text", ["[]", "null", "3", "{", '{"model_type": "vit"}', "[" * 100_000])
 def test_another_configuration_is_ignored(text, tmp_path):
     (tmp_path / "config.json").write_text(text)
     assert run_of(tmp_path) == {}

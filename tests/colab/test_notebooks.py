@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from made.folders import write_boxes, write_classes, write_masks
 from made.notebooks import differences, executed, offline_parameters, pictures
+from made.tables import by_table
 from made.trained import NotInstalled
 from reference.comparing import randomize
 
@@ -300,7 +301,7 @@ def test_distill_compares_a_student_with_and_without_a_teacher(tmp_path):
     assert [format for _, format in rows] == ["live", "live", "tflite", "tflite"]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "text, picture, message",
     [
         ("step 1 of 9  loss 8.1\nstep 9 of 9  loss 0.4  val_loss 0.4\n92% of  cats\n", True, ""),

@@ -2,8 +2,8 @@
 
 import pathlib
 
-import pytest
 from made.scripts import script
+from made.tables import by_table
 
 ROOT = pathlib.Path(__file__).parents[2]
 ARROWS = {  # the arrows as drawn; each part may also import what its targets may
@@ -129,7 +129,7 @@ def test_files_are_named_after_their_subjects():
     assert not {path.stem for path in FILES} & {"utils", "helpers", "common", "misc", "util"}
 
 
-@pytest.mark.parametrize(
+@by_table(
     "path, source, is_allowed",
     [
         ("layers/mlp.py", "from keras_vit.models import vit", False),

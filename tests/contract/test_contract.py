@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import assert_close, float_weights, numpy, randomize, without_initial_values
 from reference.small import DECODER, HEAD, HYBRID, NO_TRANSFORMER, PACKED, PIXELS, SMALL, TEXT
 
@@ -320,7 +321,7 @@ def test_the_configuration_has_every_argument_and_restores_the_layer(cls, argume
     assert {name: config[name] for name in numbers} == numbers
 
 
-@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 16 if ON_JAX else 4))
+@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 16 if ON_JAX else 9))
 def test_eager_compiled_and_symbolic_calls_agree(cls, arguments, shapes):
     layer, inputs = ready(cls, arguments, shapes)
     eager = numpy(layer(*inputs))
@@ -349,7 +350,7 @@ def test_an_empty_batch_has_an_empty_output(cls, arguments, shapes):
 
 
 @pytest.mark.tensorflow_only("JAX knows every size when it compiles")
-@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 3))
+@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 9))
 def test_the_batch_may_be_unknown_in_the_graph(cls, arguments, shapes):
     import tensorflow as tf
 
@@ -372,7 +373,7 @@ HALVES = [  # in an order in which every other one has each case with one dtype,
 ]
 
 
-@pytest.mark.parametrize("cls, arguments, shapes, compute", some(HALVES, 42 if ON_JAX else 5))
+@pytest.mark.parametrize("cls, arguments, shapes, compute", some(HALVES, 42 if ON_JAX else 11))
 def test_mixed_precision_computes_in_16_bits_and_stays_finite(cls, arguments, shapes, compute):
     layer, inputs = ready(cls, arguments, shapes, dtype=f"mixed_{compute}")
     output = layer(*inputs)
@@ -386,7 +387,7 @@ def test_mixed_precision_computes_in_16_bits_and_stays_finite(cls, arguments, sh
     assert_close(output, numpy(exact(*inputs)), 0.15)
 
 
-@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 21 if ON_JAX else 4))
+@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 21 if ON_JAX else 9))
 def test_a_saved_file_loads_in_safe_mode_and_computes_the_same(cls, arguments, shapes, tmp_path):
     layer, inputs = ready(cls, arguments, shapes)
     is_model = isinstance(layer, keras.Model)
@@ -399,7 +400,7 @@ def test_a_saved_file_loads_in_safe_mode_and_computes_the_same(cls, arguments, s
     assert_close(loaded(*inputs if is_model else [inputs]), numpy(layer(*inputs)), 1e-6)
 
 
-@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 16 if ON_JAX else 2))
+@pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 16 if ON_JAX else 4))
 def test_gradients_reach_every_trainable_weight(cls, arguments, shapes):
     layer, inputs = ready(cls, arguments, shapes)
     factors = np.random.default_rng(1).standard_normal(layer(*inputs).shape).astype("float32")
@@ -452,7 +453,7 @@ DOCUMENTED = {
 }
 
 
-@pytest.mark.parametrize("name", [*DOCUMENTED])
+@by_table("name", [*DOCUMENTED])
 def test_public_docstrings_describe_the_arguments_and_have_an_example(name):
     thing = DOCUMENTED[name]
     text = inspect.getdoc(thing) or ""

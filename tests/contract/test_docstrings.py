@@ -34,9 +34,10 @@ EXAMPLES = {
 
 SLOW = re.compile(
     r"keras_vit\.(training|export|engine|inspection|reports|embeddings|cli\.(?!export)|losses"
-    r"|models\.(pretraining|distillation|pixels|segmentation|detection|depth|image_text|windows)"
+    r"|models\.(pretraining|distillation|pixels|segmentation|detection|depth|image_text|windows|packed)"
     r"|evaluation|tasks\.segmentation_scores|weights\.soups"
-    r"|data\.(augmentation\.masking|batches|color_palette|damage|files|remote_files|shard_writing))\."
+    r"|data\.(augmentation|batches|chunked_records|color_palette|damage|decoding|files|pairs|readable|remote_files"
+    r"|shard_writing|sources))\."
 )
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * bool(SLOW.match(name))) for name in EXAMPLES]
 

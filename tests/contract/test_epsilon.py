@@ -11,6 +11,7 @@ import re
 import pytest
 from made.checkpoints import base
 from made.sampling import some
+from made.tables import by_table
 from reference.small import DECODER, HEAD, HYBRID, PACKED, PIXELS, SMALL, TEXT
 
 import keras_vit
@@ -166,7 +167,7 @@ WITHOUT_CONFIGURATION = {
 }
 
 
-@pytest.mark.parametrize("name", WITHOUT_CONFIGURATION)
+@by_table("name", WITHOUT_CONFIGURATION)
 def test_files_without_a_configuration_have_the_epsilon_of_their_project(name, tmp_path):
     checkpoint = base(name)
     path = checkpoint.write(tmp_path / "file", metadata={})

@@ -7,8 +7,8 @@ from unittest import mock
 
 import keras
 import numpy as np
-import pytest
 from keras.src import backend
+from made.tables import by_table
 from reference.comparing import numpy
 
 from keras_vit.layers import rotate
@@ -80,7 +80,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("name", EXACT)
+@by_table("name", EXACT)
 def test_what_takes_no_product_of_numbers_is_exact(name):
     expected = numpy(EXACT[name]())
     with with_rounded_products():

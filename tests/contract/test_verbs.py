@@ -20,8 +20,10 @@ import keras
 import numpy as np
 import pytest
 from made.folders import write_classes, write_depths, write_masks
+from made.sampling import some
 from made.scenes import few_scenes
 from made.servers import asked_hub
+from made.tables import by_table
 from PIL import Image
 from reference.comparing import assert_same_arrays, randomize
 from reference.small import DECODER, HEAD, HYBRID, NO_TRANSFORMER, PACKED, PIXELS, SMALL, TEXT
@@ -461,7 +463,7 @@ def working():
     pairs = [(kind, verb) for verb, (_, kinds) in VERBS.items() for kind in KINDS if kind in kinds]
     costly = [pair for pair in pairs if COSTLY.match(pair[1])]
     cheap = [pair for pair in pairs if pair not in costly]
-    fast = {*[pair for pair in costly if pair[1] != "export openvino"][::24], *cheap[::3]}
+    fast = {*[pair for pair in costly if pair[1] != "export openvino"][::48], *cheap[::6]}
     return [pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in fast)) for pair in pairs]
 
 
@@ -511,7 +513,7 @@ def test_it_works(kind, verb, tmp_path, files, eager):
 
 
 @pytest.mark.parametrize("reads", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, 4))
 def test_the_rest_is_refused_in_one_line_before_anything_is_written(kind, reads, tmp_path, files, eager):
     model = model_of(kind)
     refused = [verb for verb, (_, kinds) in VERBS.items() if kind not in kinds]
@@ -569,7 +571,7 @@ def test_a_fresh_process_on_another_backend_reads_the_files_of_all_kinds(files):
                 np.testing.assert_allclose(array, expected[name], rtol=1e-6, err_msg=f"{kind}: {name}")
 
 
-@pytest.mark.parametrize("kind", sorted(WITH_IMAGES))
+@by_table("kind", sorted(WITH_IMAGES))
 def test_pixels_are_no_input(kind):
     """Keras would compute with them as if they were normalized."""
     model = model_of(kind)

@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.small import PACKED, one_block
 
 import _keras_vit_cli
@@ -420,7 +421,7 @@ def _nothing_is_left(places, paths, monkeypatch):
     assert {*places.iterdir()} == before
 
 
-@pytest.mark.parametrize("command, message", COMMAND_LINES.items(), ids=COMMAND_LINES)
+@by_table("command, message", COMMAND_LINES.items(), ids=COMMAND_LINES)
 def test_a_wrong_command_line_is_refused_in_one_line(command, message, paths):
     words = [re.sub("[A-Z]{3,}", lambda name: paths.get(name[0], name[0]), word) for word in command.split()]
     stderr = io.StringIO()
@@ -433,7 +434,7 @@ def test_a_wrong_command_line_is_refused_in_one_line(command, message, paths):
     assert status == 2 and line.startswith("keras-vit") and message in line
 
 
-@pytest.mark.parametrize("call, message", CALLS.items(), ids=CALLS)
+@by_table("call, message", CALLS.items(), ids=CALLS)
 def test_a_wrong_call_is_refused_in_one_line(call, message, values):
     with pytest.raises((ValueError, TypeError)) as error:
         eval(call, values)

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from made.encoded import encoded
 from made.folders import picture, write_classes
+from made.sampling import some
 from PIL import Image
 
 from keras_vit import Preprocessing
@@ -68,6 +69,7 @@ def test_workers_evaluate_every_sample_once_in_order_and_in_as_many_batches():
     assert [len(batch) for batch in joined[:-1]] == [batch_size] * (len(joined) - 1)
 
 
+@pytest.mark.slow
 def test_batches_with_every_augmentation_are_the_same_in_a_resumed_run(digits):
     options = {"steps": 12, "augmentation": ALL, "num_classes": 10}
     whole = stream(digits, Preprocessing(8), 4, **options)
@@ -89,7 +91,7 @@ def test_each_image_keeps_its_label(tmp_path):
                 assert means[nearest] == label
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", some([1, 3], 2))
 def test_evaluation_prepares_images_as_preprocessing_does(channels, tmp_path):
     samples = load_dataset(f"folder:{write_classes(tmp_path / 'images')}").split("test")
     colors = {"mean": (0.4,) * channels, "std": (0.2,) * channels}

@@ -152,7 +152,7 @@ def test_labels_that_do_not_move_are_refused(samples):
         training_batches(samples, Preprocessing(8), 1, seed=0, steps=1, augmentation=Augmentation(mixup=0.2))
 
 
-@pytest.mark.parametrize("grid", [2, 3])
+@pytest.mark.parametrize("grid", some([2, 3], 2))
 def test_a_mosaic_has_the_boxes_of_its_images(grid, samples):
     probabilities = tuple(float(number == grid) for number in (1, 2, 3))
     preprocessing = Preprocessing((60, 66), mean=(0,) * 3, std=(1,) * 3)

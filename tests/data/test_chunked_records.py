@@ -87,6 +87,7 @@ def test_a_resumed_stream_is_the_rest_also_with_another_number_of_workers(step):
     assert sorted(halves[0] + halves[1]) == whole[step * 12 :]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=6).filter(any),
     st.integers(1, 24),
@@ -109,6 +110,7 @@ def test_each_lane_reads_its_part_of_each_epoch_once_and_the_parts_are_the_whole
         assert len(read_once) == total and {*read_once} == rows
 
 
+@pytest.mark.slow
 def test_the_order_is_a_function_of_the_seed_and_differs_between_epochs_and_lanes(monkeypatch):
     monkeypatch.setattr(chunked_records, "WINDOW_RECORDS", 64)
     found = stream(samples((64,)), steps=16, batch_size=8)

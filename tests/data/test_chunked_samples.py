@@ -41,6 +41,7 @@ def test_remote_shards_are_the_same_images_and_labels_as_local_ones(source, fold
             assert read_splits(data, split) == read_splits(local, split)
 
 
+@pytest.mark.slow
 def test_training_reads_each_image_once_an_epoch_in_an_order_of_seed_and_step(source, folder):
     with serving_files(folder) as server:
         train = load_dataset(name_of(source, server)).split("train")

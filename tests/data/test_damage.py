@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from made.folders import BROKEN, write_classes
 from made.prepared import example, prepare
+from made.sampling import some
 from made.shards import encoded, structs, write_parquet, write_tar
 from PIL import Image
 
@@ -35,7 +36,7 @@ def of_parquet(root, damage=BROKEN):
     return f"parquet:{file}", f"{file}, row 3 of row group 1"
 
 
-@pytest.mark.parametrize("write", [of_folder, of_tar, of_parquet])
+@pytest.mark.parametrize("write", some([of_folder, of_tar, of_parquet], 3))
 def test_a_damaged_image_is_found_and_named_where_it_is_read(write, tmp_path):
     name, place = write(tmp_path)
     splits = load_dataset(name).splits
@@ -48,7 +49,7 @@ def test_a_damaged_image_is_found_and_named_where_it_is_read(write, tmp_path):
     assert str(error.value) == words
 
 
-@pytest.mark.parametrize("write", [of_folder, of_tar, of_parquet])
+@pytest.mark.parametrize("write", some([of_folder, of_tar, of_parquet], 3))
 def test_an_image_of_too_many_pixels_is_named(write, tmp_path):
     file = io.BytesIO()
     Image.new("1", (12_000, 12_000)).save(file, "PNG")

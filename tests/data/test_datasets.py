@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from made.folders import write_broken, write_classes
+from made.tables import by_table
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -41,7 +42,7 @@ def test_the_split_is_a_function_of_the_seed(name, tmp_path):
     assert sorted(first.split("test").images) != sorted(other.split("test").images)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, hint",
     [
         ("digit", "'digits'"),

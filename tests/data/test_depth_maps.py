@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from made.damage import damaged
 from made.encoded import encoded
+from made.tables import by_table
 from PIL import Image
 
 from keras_vit import Preprocessing
@@ -66,7 +67,7 @@ WRITTEN = {  # what is written, and its values
 }
 
 
-@pytest.mark.parametrize("form", WRITTEN)
+@by_table("form", WRITTEN)
 def test_each_format_gives_the_values_that_were_written(form):
     content, values = WRITTEN[form]
     found = read_depth_file(content)
@@ -106,7 +107,7 @@ REFUSED = {  # what a file has, and the message
 }
 
 
-@pytest.mark.parametrize("wrong", REFUSED)
+@by_table("wrong", REFUSED)
 def test_files_without_a_depth_map_are_refused(wrong):
     content, message = REFUSED[wrong]
     with pytest.raises(ValueError, match=message):
@@ -272,6 +273,7 @@ def test_maps_of_their_own_sizes_are_padded_without_measurements():
         assert (values[:height, :width] == 1).all() and np.isfinite(values).sum() == height * width
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_batches_of_an_uninterrupted_one():
     options = {"seed": 3, "steps": 4, "augmentation": Augmentation(scale_jitter=(0.5, 2.0), flip=True)}
     whole = [*training_batches(SAMPLES, PIXELS, 2, **options)]

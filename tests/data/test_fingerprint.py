@@ -9,6 +9,7 @@ from made.folders import write_classes, write_masks
 from made.prepared import prepare
 from made.sampling import some
 from made.shards import encoded, write_parquet, write_tar
+from made.tables import by_table
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import differences, fingerprint
@@ -36,7 +37,7 @@ def test_a_fingerprint_has_the_classes_the_splits_and_every_file(root):
     assert differences(found, fingerprint_of(root)) == []
 
 
-@pytest.mark.parametrize("name", [".", "./", "../here", "folder:."])
+@by_table("name", [".", "./", "../here", "folder:."])
 def test_files_have_their_names_in_the_folder_however_it_is_named(name, tmp_path, monkeypatch):
     write_classes(tmp_path / "here", ("bat", "cat"), count=3)
     monkeypatch.chdir(tmp_path / "here")

@@ -3,13 +3,14 @@ import json
 import numpy as np
 import pytest
 from made.folders import write_classes
+from made.tables import by_table
 from PIL import Image
 
 from keras_vit.data import load_dataset
 from keras_vit.data.folder_splits import folder_splits, split_among, split_of_labels
 
 
-@pytest.mark.parametrize(
+@by_table(
     "names, expected",
     [
         (["images", "val"], ("validation", 1)),
@@ -114,7 +115,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@by_table("layout", LAYOUTS)
 def test_the_split_of_an_image_is_that_of_its_folder_whatever_words_its_name_has(layout, tmp_path):
     write, options = LAYOUTS[layout]
     names = [*(f"Train/val_{n}" for n in range(4)), *(f"val2017/train_{n}" for n in range(3))]
@@ -156,7 +157,7 @@ UNCLEAR = {
 }
 
 
-@pytest.mark.parametrize("layout", UNCLEAR)
+@by_table("layout", UNCLEAR)
 def test_folders_of_splits_in_classes_that_are_unclear_are_refused(layout, tmp_path):
     for name in UNCLEAR[layout]:
         write_classes(tmp_path, (name,), count=3)

@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 from made.damage import damaged
 from made.encoded import encoded, png_of
+from made.sampling import some
+from made.tables import by_table
 from PIL import Image
 
 from keras_vit import Preprocessing
@@ -69,7 +71,7 @@ WRITTEN = {  # by form: the number of values, and what writes it
 }
 
 
-@pytest.mark.parametrize("form", WRITTEN)
+@by_table("form", WRITTEN)
 def test_masks_are_numbers_in_any_depth(form):
     count, write = WRITTEN[form]
     values = np.arange(16, dtype="uint8").reshape(2, 8) % count
@@ -128,7 +130,7 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize("name", MOVES)
+@pytest.mark.parametrize("name", some(MOVES, 3))
 def test_a_mask_moves_with_its_image(name):
     """The red channel of each image is its mask, and padding is black here."""
     for images, masks in batches(MOVES[name]):
@@ -194,13 +196,13 @@ IMAGES_ALONE = {"randaugment": (2, 0.5), "layers": (keras.layers.GaussianNoise(0
 IMAGES_ALONE |= {"mixup": 0.2, "cutmix": 1.0}
 
 
-@pytest.mark.parametrize("name", IMAGES_ALONE)
+@by_table("name", IMAGES_ALONE)
 def test_changes_of_images_alone_are_refused(name):
     with pytest.raises(ValueError, match=f"with which they move; got {name}$"):
         batches(Augmentation(**{name: IMAGES_ALONE[name]}))
 
 
-@pytest.mark.parametrize("resize", ["squash", "crop"])
+@pytest.mark.parametrize("resize", some(["squash", "crop"], 2))
 def test_evaluation_resizes_masks_like_images(resize):
     preprocessing = dataclasses.replace(PIXELS, resize=resize)
     for images, masks in evaluation_batches(SAMPLES, preprocessing, 8).as_numpy_iterator():

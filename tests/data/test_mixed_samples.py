@@ -88,6 +88,7 @@ def test_shares_are_the_weights_up_to_one_sample(weights, batch_size):
     assert all(abs(share - expected) < 1 for share, expected in zip(shares, exact))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5, 20))])
 def test_the_global_batches_do_not_depend_on_the_number_of_workers(workers):
     parts = [stream(mixture(), worker=worker, workers=workers) for worker in range(workers)]

@@ -3,6 +3,7 @@ from itertools import product
 import pytest
 import tensorflow as tf
 from made.sampling import some
+from made.tables import by_table
 
 from keras_vit.data.samples import IndexedRecords, Samples, hold_out, worker_slots
 
@@ -130,7 +131,7 @@ def test_the_order_is_a_function_of_the_seed_and_the_epoch(samples):
     assert sorted(first) != first != second and epochs(6)[0] != first
 
 
-@pytest.mark.parametrize("count, held", [(1, 0), (2, 1), (9, 1), (10, 2), (14, 2), (15, 3)])
+@by_table("count, held", [(1, 0), (2, 1), (9, 1), (10, 2), (14, 2), (15, 3)])
 def test_of_each_class_one_in_so_many_is_held_out_and_one_of_two(count, held):
     samples = Samples(tuple(map(str, range(2 * count))), (0, 1) * count)
     rest, out = hold_out(samples, 5, [0])

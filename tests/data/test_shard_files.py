@@ -4,6 +4,7 @@ import time
 import pytest
 from made.sampling import some
 from made.servers import Server, file, serving
+from made.tables import by_table
 
 from keras_vit.data.shard_files import shards_of, split_shards, version_of
 
@@ -16,7 +17,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
+@by_table(
     "argument, expected",
     [
         ("a", "a/test-0.tar a/train-0.tar a/train-1.tar"),
@@ -49,7 +50,7 @@ def test_a_file_of_two_names_is_refused(folder, monkeypatch):
             shards_of(argument, ".tar")
 
 
-@pytest.mark.parametrize(
+@by_table(
     "argument",
     [
         "{root}/{{train,val}}/0.tar",

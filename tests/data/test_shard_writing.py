@@ -126,6 +126,7 @@ def unpacked(folder):
             yield io.BytesIO(image)
 
 
+@pytest.mark.slow
 @FORMATS
 def test_a_stopped_call_continues_with_the_missing_shards(file_format, tmp_path, monkeypatch):
     name = stored(tmp_path / "in", "parquet")

@@ -1,10 +1,11 @@
 import pytest
+from made.tables import by_table
 
 from keras_vit.data.stored_labels import parse_numbers
 from keras_vit.labels import label_kind
 
 
-@pytest.mark.parametrize(
+@by_table(
     "task, value, expected",
     [
         ("single_label", "1.0", 1),
@@ -17,7 +18,7 @@ def test_numbers_of_classes_may_be_written_as_floats(task, value, expected):
     assert parse_numbers(value, "a", label_kind(task)) == expected
 
 
-@pytest.mark.parametrize("value", ["1.5", "nan", "inf", "1e400", "cat", True, None, [1, 2], "1 2"])
+@by_table("value", ["1.5", "nan", "inf", "1e400", "cat", True, None, [1, 2], "1 2"])
 def test_other_values_are_no_class(value):
     with pytest.raises(ValueError, match="^a: expected an integer as label; got "):
         parse_numbers(value, "a", label_kind("single_label"))

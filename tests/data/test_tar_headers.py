@@ -4,6 +4,7 @@ import tarfile
 import time
 
 import pytest
+from made.tables import by_table
 
 from keras_vit.data.tar_headers import tar_entries
 
@@ -38,7 +39,7 @@ def test_entries_are_those_of_the_standard_library_in_each_format(form, tmp_path
     assert [tuple(entry) for entry in entries(path)] == expected and len(expected) == 7
 
 
-@pytest.mark.parametrize("zeros", [512, 1024, 7 * 512, 64 * 512])
+@by_table("zeros", [512, 1024, 7 * 512, 64 * 512])
 def test_the_end_of_other_writers_is_accepted(zeros, tmp_path):
     path = write(tmp_path / "a.tar", sizes=(0, 0, 0, 0), names="abcd")
     path.write_bytes(path.read_bytes()[:2048] + bytes(zeros - (2048 if zeros > 1024 else 0)))
@@ -79,7 +80,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
+@by_table("case", HOSTILE)
 def test_a_hostile_header_is_refused_at_once(case, tmp_path):
     content, message = HOSTILE[case]
     (tmp_path / "a.tar").write_bytes(content + bytes(1024))

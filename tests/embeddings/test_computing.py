@@ -103,6 +103,7 @@ def test_threads_share_one_open_model(model, folder, tmp_path, monkeypatch):
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole") and len({*paths}) == 4
 
 
+@pytest.mark.slow
 def test_what_is_written_is_kept_and_the_rest_is_computed_after_an_error(
     model, folder, tmp_path, monkeypatch
 ):
@@ -126,6 +127,7 @@ def test_what_is_written_is_kept_and_the_rest_is_computed_after_an_error(
     assert os.stat(out / [*first][0]).st_mtime_ns == [*first.values()][0]
 
 
+@pytest.mark.slow
 def test_a_part_that_another_process_computes_is_left_to_it(model, folder, tmp_path):
     embedder = begun(model, folder, tmp_path / "out")
     with computing._claimed(embedder, 1) as is_own:
@@ -180,6 +182,7 @@ def test_wrong_options_are_refused_before_anything_is_written(model, folder, tmp
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_numbers_too_large_for_float16_are_refused(folder, tmp_path):
     model = small()
     model.get_layer("head").bias.assign([70_000.0] * 5)
@@ -235,6 +238,7 @@ REWRITTEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change, message", some(REWRITTEN.values(), 3), ids=REWRITTEN)
 def test_a_part_that_another_program_has_rewritten_is_refused(change, message, model, folder, tmp_path):
     out = tmp_path / "out"
@@ -246,6 +250,7 @@ def test_a_part_that_another_program_has_rewritten_is_refused(change, message, m
             read(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".parquet", ".tar"])
 @pytest.mark.parametrize("labels", some([[0, 1] * 4, [0, -1] * 4, None], 3))
 def test_labels_are_read_where_all_images_have_them(labels, suffix, model, tmp_path):
@@ -264,6 +269,7 @@ def test_labels_are_read_where_all_images_have_them(labels, suffix, model, tmp_p
     assert [row.get("label") for row in rows] == expected
 
 
+@pytest.mark.slow
 def test_a_part_is_written_into_a_folder_of_the_home_folder(model, folder, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     begun(model, folder, "~/out")
@@ -300,6 +306,7 @@ def test_the_plan_has_absolute_paths(model, folder, tmp_path, monkeypatch):
     assert [data[name] for name in ("classes", "data_dir")] == [f"{tmp_path}/classes.txt", f"{tmp_path}/tfds"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_leaves_whole_parts_only(model, folder, tmp_path):
     embedder = begun(model, folder, tmp_path / "out")
     with largest_file(1000), pytest.raises(OSError, match="part-00000-of-00003.parquet' cannot be written"):
@@ -308,6 +315,7 @@ def test_a_full_disk_is_named_and_leaves_whole_parts_only(model, folder, tmp_pat
     assert embed(embedder)["written"] == 3
 
 
+@pytest.mark.slow
 def test_embeddings_are_read_whole_or_not_at_all(model, folder, tmp_path):
     out = tmp_path / "out"
     embedder = begun(model, folder, out)

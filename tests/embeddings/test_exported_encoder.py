@@ -36,6 +36,7 @@ def expected(folder, tmp_path_factory):
     return model, vectors(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["tflite_float32", *(pytest.param(name, marks=pytest.mark.slow) for name in EXPORT_FORMATS)]
 )

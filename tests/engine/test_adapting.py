@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from made.devices import devices
+from made.tables import by_table
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import NEWER, images_for, one_block, small
 
@@ -255,7 +256,7 @@ def test_outputs_stay_the_same_with_new_factors_and_after_merging():
     model.enable_lora(1)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "change, message",
     [
         (lambda m: m.enable_lora(0), "rank must be a positive int; got 0"),

@@ -4,6 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.sampling import some
+from made.tables import by_table
 from reference.small import small
 
 from keras_vit import VisionTransformer
@@ -19,7 +21,7 @@ def tiny():
     return DistributedModel(x, keras.layers.Dense(4)(x))
 
 
-@pytest.mark.parametrize(
+@by_table(
     "loss, remedy",
     [
         ("categorical_crossentropy", "CategoricalCrossentropy"),
@@ -37,7 +39,7 @@ def test_a_loss_that_expects_probabilities_causes_a_warning(loss, remedy):
     assert caught[0].filename == __file__
 
 
-@pytest.mark.parametrize(
+@by_table(
     "loss",
     [None, "mse", keras.losses.SparseCategoricalCrossentropy(from_logits=True), SoftmaxCrossEntropy()],
     ids=["none", "mse", "keras", "keras_vit"],
@@ -78,7 +80,9 @@ def test_a_model_that_does_not_output_logits_causes_none():
     DistributedModel(classifier.input, probabilities).compile("sgd", "categorical_crossentropy")
 
 
-@pytest.mark.parametrize("epochs, effect", [(5, "the learning rate is about 0"), (2, "not decayed by then")])
+@pytest.mark.parametrize(
+    "epochs, effect", some([(5, "the learning rate is about 0"), (2, "not decayed by then")], 2)
+)
 def test_a_fit_that_ends_far_from_its_schedule_warns_before_the_first_step(epochs, effect):
     model = tiny()
     compile_model(model, epochs=3, steps_per_epoch=2)
@@ -144,9 +148,7 @@ def test_a_callback_that_sets_a_scheduled_learning_rate_is_refused(callback):
         model.fit(X, Y, verbose=0, callbacks=callback)
 
 
-@pytest.mark.parametrize(
-    "shape", [(1, 3, 16, 16), (1, 16, 16, 1), (16, 16, 3), (1, 0, 16, 3), (0, 16, 16, 3)]
-)
+@by_table("shape", [(1, 3, 16, 16), (1, 16, 16, 1), (16, 16, 3), (1, 0, 16, 3), (0, 16, 16, 3)])
 def test_arrays_that_are_no_input_are_refused(shape):
     """Keras does not see their shapes after inputs of several sizes."""
     model = small(image_size=(None, None))

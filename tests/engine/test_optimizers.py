@@ -2,6 +2,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
+from made.sampling import some
 from reference.small import NEWER, images_for, small
 
 import keras_vit
@@ -48,11 +49,19 @@ class Adam:
 
 @pytest.mark.parametrize(
     "optimizer, reference, layer_decay, atol",
-    [
-        (SGD(RATE, 0.9, weight_decay=0.5, layer_decay=0.7, global_clipnorm=3.0), "float64", 0.7, 5e-6),
-        (SGD(RATE, 0.9, "bfloat16", weight_decay=0.5, global_clipnorm=3.0), BFLOAT16, 1.0, 1e-3),
-        (AdamW(RATE, weight_decay=0.5, layer_decay=0.6, global_clipnorm=3.0, epsilon=1e-8), Adam, 0.6, 1e-4),
-    ],
+    some(
+        [
+            (SGD(RATE, 0.9, weight_decay=0.5, layer_decay=0.7, global_clipnorm=3.0), "float64", 0.7, 5e-6),
+            (SGD(RATE, 0.9, "bfloat16", weight_decay=0.5, global_clipnorm=3.0), BFLOAT16, 1.0, 1e-3),
+            (
+                AdamW(RATE, weight_decay=0.5, layer_decay=0.6, global_clipnorm=3.0, epsilon=1e-8),
+                Adam,
+                0.6,
+                1e-4,
+            ),
+        ],
+        3,
+    ),
     ids=["sgd", "sgd in bfloat16", "adamw"],
 )
 def test_steps_follow_the_formulas(optimizer, reference, layer_decay, atol, rng):

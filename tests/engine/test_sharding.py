@@ -2,6 +2,7 @@
 
 import keras
 import pytest
+from made.tables import by_table
 from reference.small import small
 
 import keras_vit
@@ -11,7 +12,7 @@ B8, B2M4 = {"batch": 8}, {"batch": 2, "model": 4}
 DIVIDED = {"hidden_size": 16, "num_layers": 1, "mlp_dim": 32, "num_heads": 4}
 
 
-@pytest.mark.parametrize(
+@by_table(
     "shape, axis, fsdp, model_parallel",
     [
         ((16, 16, 3, 768), -1, (None, None, None, "batch"), (None, None, None, "model")),
@@ -129,7 +130,7 @@ def test_tokens_stay_divided_by_the_batch_alone():
     assert {name: kept[name] for name in KEPT} == KEPT
 
 
-@pytest.mark.parametrize(
+@by_table(
     "text, devices, expected",
     [
         ("auto", 1, ("single", {"batch": 1})),
@@ -145,7 +146,7 @@ def test_a_strategy_gives_a_mesh_of_all_devices(text, devices, expected):
     assert parse_strategy(text, devices) == expected
 
 
-@pytest.mark.parametrize(
+@by_table(
     "text, devices, words",
     [
         ("gpu", 8, "strategy must be one of 'auto', .*; got 'gpu'"),

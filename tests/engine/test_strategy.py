@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.tables import by_table
 
 from keras_vit.engine.strategy import is_chief, make_devices, make_strategy
 
@@ -54,7 +55,7 @@ def test_mirrored_uses_every_device_and_divides_a_batch_in_its_order():
         assert sum(parts, []) == [*range(2 * count * number, 2 * count * (number + 1))]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, config, words",
     [
         ("multi_worker", None, "multi_worker needs TF_CONFIG, such as"),
@@ -84,7 +85,7 @@ def test_auto_uses_the_workers_of_the_environment(monkeypatch):
     assert make_strategy() != "several workers"
 
 
-@pytest.mark.parametrize(
+@by_table(
     "strategy, index, chief",
     [("auto", 0, True), ("auto", 1, False), ("multi_worker", 1, False), ("single", 1, True)],
 )

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from made.sampling import some
+from made.tables import by_table
 from made.unread import Unread
 from reference.comparing import numpy
 from reference.small import small
@@ -55,6 +56,7 @@ def test_features_are_standardized_and_a_constant_one_is_harmless():
     assert few_shot_accuracy(few, labels, [[1e-4, 7.0], [9e-4, 7.0]], [0, 1], 2, 1.0) == 1.0
 
 
+@pytest.mark.slow
 def test_accuracies_are_those_of_the_parts_for_every_seed(dataset):
     model = small(num_layers=1)
     train, test = (representations(model, dataset.split(split)) for split in ("train", "test"))
@@ -76,7 +78,7 @@ def test_the_nearest_images_vote_or_all_where_there_are_fewer(shots, votes, data
     assert few_shot(model, dataset, (shots,), (6,), k=5) == {shots: [expected]}
 
 
-@pytest.mark.parametrize(
+@by_table(
     "function, options, words",
     [
         (few_shot, {"shots": (99,)}, "expected 99"),
@@ -134,7 +136,7 @@ def test_a_probe_of_a_few_images_has_an_accuracy_for_each_seed(dataset):
     np.testing.assert_allclose([each[1] for each in found], alone, atol=0.12)  # an image of nine
 
 
-@pytest.mark.parametrize("shots, evaluation", [((99,), few_shot), (99, probe_blocks)])
+@pytest.mark.parametrize("shots, evaluation", some([((99,), few_shot), (99, probe_blocks)], 2))
 def test_shots_of_unknown_labels_are_checked_after_the_features(shots, evaluation, dataset):
     with pytest.raises(ValueError, match="expected 99"):
         evaluation(small(num_layers=1), unread(dataset), shots=shots)

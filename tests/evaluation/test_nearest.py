@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made.tables import by_table
 from reference.small import small
 from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 
@@ -80,7 +81,7 @@ def test_a_model_is_scored_by_its_representations():
     assert knn(model, train, test, k=1) == knn_accuracy(*arrays, k=1)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "changes, message",
     [
         ({"k": 0}, "k must be a positive int; got 0"),

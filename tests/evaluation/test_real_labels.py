@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from made.tables import by_table
 
 from keras_vit.data.datasets import Samples
 from keras_vit.evaluation import Predictions
@@ -57,7 +58,7 @@ def test_another_file_is_refused(held, words, write):
         read_real_labels(write(held))
 
 
-@pytest.mark.parametrize(
+@by_table(
     "samples, words",
     [
         (imagenet(1, 3), "label for 'ILSVRC2012_val_00000003.JPEG'; got 2 for other file names"),
@@ -71,7 +72,7 @@ def test_images_that_cannot_be_matched_are_refused(samples, words):
         real_labels_of(samples, {1: [0], 2: [1]})
 
 
-@pytest.mark.parametrize(
+@by_table(
     "labels, words",
     [
         ([[0]], "expected 2 lists of ReaL labels, one per sample; got 1"),

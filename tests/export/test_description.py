@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from made.tables import by_table
 from reference.small import small
 
 from keras_vit.export.description import describe, parse_description, read_description
@@ -72,7 +73,7 @@ def test_a_field_that_is_missing_is_refused(description):
             parse_description(text, "m.onnx")
 
 
-@pytest.mark.parametrize(
+@by_table(
     "change",
     [
         *("", "{", "[]", "[1]", "null", "3", "{}", "[" * 100_000),  # the whole text

@@ -5,6 +5,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from made.exports import FILES, digits, pixels
+from made.tables import by_table
 from reference.comparing import assert_close
 from reference.small import one_block, run_live
 
@@ -150,7 +151,7 @@ def test_versions_are_folders_of_tf_serving(model, copied, tmp_path):
         export_folder(model, folder, ("saved_model", "onnx"), version=9)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, message",
     [
         ({"image_size": (8, 8)}, r"image_size must be the model's \(16, 16\); got \(8, 8\)"),

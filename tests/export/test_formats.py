@@ -9,6 +9,8 @@ import keras
 import numpy as np
 import pytest
 from made.exports import EXPORTS, FILES, HEADS, NAMES, SEVERAL, digits, pixels, segmenter
+from made.sampling import some
+from made.tables import by_table
 from reference.comparing import assert_close
 from reference.small import NEWER, one_block, run_live
 
@@ -153,7 +155,7 @@ def verified(model):
     return images, labels, run_live(model, images)
 
 
-@pytest.mark.parametrize("row", rows())
+@pytest.mark.parametrize("row", some(rows(), 4))
 def test_a_row_of_the_report_says_what_its_file_computes(row, opened, folder_of, verified, model):
     exported, report = opened(row), json.loads((folder_of(row) / "verification.json").read_text())
     about = report["formats"][row.name]
@@ -190,7 +192,7 @@ EXACT = [row for row in (SAVED_MODEL, *CONVERTED) if precision_of(row) == "float
 
 
 # tests/cli/test_export.py evaluates a SavedModel among the fast tests.
-@pytest.mark.parametrize("row", rows(EXACT, lambda row: row is not SAVED_MODEL))
+@pytest.mark.parametrize("row", some(rows(EXACT, lambda row: row is not SAVED_MODEL), 2))
 def test_an_exported_model_is_evaluated_and_classifies_like_the_live_one(row, live, opened):
     exported, (samples, scores, classified) = opened(row), live
     assert evaluate(exported, samples) == pytest.approx(scores, rel=1e-4)
@@ -276,7 +278,8 @@ def overflowing(tmp_path_factory):
     return export_saved_model(model, tmp_path_factory.mktemp("overflowing") / "1", warmup=())
 
 
-@pytest.mark.parametrize("row", rows(first_of_each(CONVERTED)))
+@pytest.mark.slow
+@pytest.mark.parametrize("row", some(rows(first_of_each(CONVERTED)), 2))
 def test_outputs_that_are_not_finite_are_refused(row, job, overflowing, tmp_path):
     job = dataclasses.replace(checked(row, job), saved_model=overflowing)
     with pytest.raises(ValueError, match="^the converted .* model computes NaN or infinite logits.*$"):
@@ -309,7 +312,7 @@ def test_formats_and_precisions_choose_rows():
     ]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "names, precisions, message",
     [
         (("openvino", "onnx"), ("float16",), "of openvino are float32, bfloat16, int8; got float16"),

@@ -1,4 +1,4 @@
-import pytest
+from made.tables import by_table
 from reference.small import HYBRID, small
 
 from keras_vit import Preprocessing
@@ -57,7 +57,7 @@ def test_names_given_by_users_are_neither_html_nor_markdown():
     assert "\x1b" not in text and "<script>" not in text
 
 
-@pytest.mark.parametrize(
+@by_table(
     "task, options, title, output",
     [
         ("single_label", {}, "image classification", "`logits` of 5 classes; softmax"),

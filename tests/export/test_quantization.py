@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made.exports import pixels
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import assert_close
 from reference.small import one_block, run_live
 
@@ -164,7 +165,7 @@ def test_calibration_images_of_models_for_any_size_have_any_size():
         [*tflite.calibration_samples(given, (1, None, None, 1))]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "images, message",
     [
         ([], "expected 100 to 500 calibration images; got none"),

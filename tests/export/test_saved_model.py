@@ -130,6 +130,7 @@ def test_wrong_arguments_models_and_backends_are_refused(model, tmp_path, monkey
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.slow
 def test_a_write_that_fails_ends_in_one_line(model, tmp_path):
     with pytest.raises(OSError) as error, largest_file(10_000):
         export_saved_model(model, tmp_path / "1")

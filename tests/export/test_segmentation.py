@@ -11,6 +11,7 @@ import tensorflow as tf
 from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
 from made.exports import HEADS, SCENE, pixels, segmenter
 from made.refusals import assert_is, tables
+from made.tables import by_table
 from PIL import Image
 from reference.comparing import assert_close
 from reference.small import run_live
@@ -74,6 +75,7 @@ def test_serving_gives_maps_scores_and_logits(model, loaded):
     assert "image_feature_vector" not in loaded.signatures
 
 
+@pytest.mark.slow
 def test_masks_have_the_sizes_of_the_images(model, loaded):
     images = photos((40, 31), (16, 24))
     for mask, expected in zip(masks_of(loaded, images), model.segment(images, whole=True)):
@@ -84,6 +86,7 @@ def test_masks_have_the_sizes_of_the_images(model, loaded):
     assert found["mask_bytes"].shape == (0,)
 
 
+@pytest.mark.slow
 def test_litert_gives_bytes_that_are_the_live_maps(model, litert):
     runner = open_runner(litert)
     details = runner.get_output_details()
@@ -150,7 +153,7 @@ def test_an_export_is_refused_with_the_message_of_the_manual(wrong, model):
 LIVE = np.array([[[0.0, 1.0, 0.5], [3.0, 1.0, 3.0]]], "float32")[np.newaxis]  # (1, 1, 2, 3)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "classes, agreement, score",
     [([[1, 0]], 1.0, 1.0), ([[1, 2]], 1.0, 1 / 3), ([[2, 0]], 0.5, 1 / 3), ([[7, 1]], 0.0, 0.0)],
     ids=str,

@@ -77,6 +77,7 @@ def assert_reads_as_the_model_does(model, loaded, files):
         assert_close(logits, model(model.preprocessing(images)), 1e-5)
 
 
+@pytest.mark.slow
 def test_encoded_and_uint8_images_are_read_as_the_model_reads_them(model, loaded, files):
     assert_reads_as_the_model_does(model, loaded, files)
 
@@ -127,7 +128,8 @@ def free(any_size):
     return any_size[0], tf.saved_model.load(any_size[1])
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.slow
+@pytest.mark.parametrize("dynamic", some([False, True], 2))
 def test_an_empty_batch_gives_empty_outputs(dynamic, loaded, free):
     for signature, inputs in (
         ("serving_default", {"images": tf.zeros((0, 16, 16, 3))}),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from made.disks import largest_file
 from made.servers import Server, file, serving
+from made.tables import by_table
 
 from keras_vit.export import tar_archive
 from keras_vit.export.tar_archive import extract_archive, make_archive, saved_model_folder
@@ -142,7 +143,7 @@ GREEDY = {
 }
 
 
-@pytest.mark.parametrize("kind", [*HOSTILE, *GREEDY])
+@by_table("kind", [*HOSTILE, *GREEDY])
 def test_nothing_but_plain_files_below_the_folder_is_written_and_as_much_as_declared(kind, tmp_path):
     path = tmp_path / "vit.tar.gz"
     if kind in GREEDY:
@@ -187,7 +188,7 @@ def test_a_damaged_archive_is_refused(folder, tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted([path, tmp_path / "vit"])
 
 
-@pytest.mark.parametrize("content", [b"", b"<html>", gzip.compress(b"no archive" * 100, mtime=0), None])
+@by_table("content", [b"", b"<html>", gzip.compress(b"no archive" * 100, mtime=0), None])
 def test_what_is_no_archive_of_a_saved_model_is_refused(content, tmp_path):
     path = archive_of(tmp_path / "vit.tar.gz", ("vit/saved_model.pb", b"x"))
     reason = "" if content is not None else r".*no saved_model\.pb at its root"

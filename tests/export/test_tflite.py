@@ -7,6 +7,7 @@ import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
 from made.exports import pixels
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import assert_close
 from reference.small import run_live
 
@@ -52,6 +53,7 @@ def test_int8_computes_dense_layers_in_8_bits_and_all_else_in_float(exported):
     assert names["BATCH_MATMUL", False] == 2 and names["SOFTMAX", False] >= 1
 
 
+@pytest.mark.slow
 def test_the_batch_and_the_size_are_fixed(exported, any_size, tmp_path):
     assert input_shape(exported / "model_float32.tflite") == [1, 16, 16, 3]
     model, folder = any_size
@@ -65,7 +67,7 @@ def test_the_batch_and_the_size_are_fixed(exported, any_size, tmp_path):
         open_runner(path)(images=pixels(7, (24, 48)))
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, message",
     [
         ({"precision": "int8"}, "int8 is calibrated on images"),
@@ -88,7 +90,7 @@ def test_options_that_do_not_fit_are_refused(options, message, saved_model, tmp_
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize(
+@by_table(
     "parameters, precision, fitting",
     [
         (532_000_000, "float32", "float16 or dynamic_int8"),

@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.tables import by_table
 from reference.small import small
 
 from keras_vit.data.datasets import load_dataset
@@ -28,7 +29,7 @@ def test_differences_are_relative_to_the_largest_live_logit():
     assert found["mean_logit_difference"] == pytest.approx(3 / 6 / 4)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "task, labels, outputs, agreement, score",
     [
         ("single_label", [0, 1], LIVE, 1.0, 0.5),
@@ -84,7 +85,7 @@ def test_an_export_beyond_its_tolerance_is_refused_or_warned_about(required, tol
             tolerance.check(row(max_logit_difference=nothing), 256)
 
 
-@pytest.mark.parametrize("agreement, decided", [(None, None), (None, 0), (0.5, 255), (1.0, 16)])
+@by_table("agreement, decided", [(None, None), (None, 0), (0.5, 255), (1.0, 16)])
 def test_an_agreement_on_few_images_or_on_noise_is_not_compared(agreement, decided):
     few = {"decided": decided, "decided_agreement": agreement}
     assert "256 or more decided predictions" in AGREEMENT.check(row(**few), 512)
@@ -92,7 +93,7 @@ def test_an_agreement_on_few_images_or_on_noise_is_not_compared(agreement, decid
         AGREEMENT.check(row(**few, mean_logit_difference=0.11), 512)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "task, labels, margin, decided, agreement",
     [
         ("single_label", [0, 1], 0.4, 2, 0.5),

@@ -62,6 +62,7 @@ def test_a_folder_holds_the_page_the_model_the_runtime_and_its_license(page):
     assert web.LITERT_VERSION in text_of(page)
 
 
+@pytest.mark.slow
 def test_a_single_file_holds_them_all(single, page):
     assert [file.name for file in single.iterdir()] == ["index.html"]
     text = text_of(single)

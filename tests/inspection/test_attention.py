@@ -1,6 +1,8 @@
 import keras
 import numpy as np
 import pytest
+from made.sampling import some
+from made.tables import by_table
 from reference.attention_numpy import MODELS, inspected, query_tokens, set_attention
 from reference.comparing import assert_close
 from reference.small import images_for, small
@@ -116,7 +118,7 @@ def test_half_precision_gives_float32_close_to_it():
         np.testing.assert_allclose(found, expected, atol=0.03 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("block", [2, -3, 1.0, True])
+@by_table("block", [2, -3, 1.0, True])
 def test_a_block_out_of_range_is_refused(block):
     model = small()
     for function in (attention_weights, attention_maps):
@@ -124,8 +126,8 @@ def test_a_block_out_of_range_is_refused(block):
             function(model, images_for(model), block)
 
 
-@pytest.mark.parametrize("function", [attention_maps, attention_rollout, attention_distance])
-@pytest.mark.parametrize("pooling", ["token", "map"])
+@pytest.mark.parametrize("function", some([attention_maps, attention_rollout, attention_distance], 3))
+@pytest.mark.parametrize("pooling", some(["token", "map"], 2))
 def test_the_result_does_not_depend_on_the_chunks(function, pooling, monkeypatch):
     model = small(pooling=pooling, image_size=(16, 32))
     expected = function(model, images_for(model))

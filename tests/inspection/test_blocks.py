@@ -5,6 +5,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.attention_numpy import inspected
 from reference.comparing import assert_close
 from reference.small import images_for, small
@@ -108,7 +109,7 @@ def test_memory_is_bounded_at_1024_pixels():
     assert 67e6 < int(run.stdout) < 600e6, run.stdout
 
 
-@pytest.mark.parametrize(
+@by_table(
     "image_size, images, message",
     [
         (16, np.zeros((16, 16, 3)), r"images of shape \(batch, 16, 16, 3\), from .*; got \(16, 16, 3\)"),

@@ -2,6 +2,7 @@ import matplotlib
 import numpy as np
 import pytest
 from made.sampling import some
+from made.tables import by_table
 from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
@@ -137,7 +138,7 @@ def assert_overlay(axes, image, values, limits):
     assert (opacity.argmax(), opacity.argmin()) == (values.argmax(), values.argmin())
 
 
-@pytest.mark.parametrize("count", [1, 8])
+@pytest.mark.parametrize("count", some([1, 8], 2))
 def test_each_image_is_above_its_attention_map(count):
     images, maps = pictures(count), attention(count, 2, 3)
     figure = figures.attention_overlay(images, maps, [f"name{i}" for i in range(count)], "Attention")
@@ -161,7 +162,7 @@ def test_one_bright_patch_does_not_darken_the_others():
     assert heat.get_clim() == (0, 2) and heat.colorbar.extend == "max"
 
 
-@pytest.mark.parametrize("heads", [1, 12])
+@pytest.mark.parametrize("heads", some([1, 12], 2))
 def test_each_head_has_its_map_over_the_image(heads):
     (image,), maps = pictures(1), attention(heads, 2, 3)
     figure = figures.head_figure(image, maps, "Heads")
@@ -251,7 +252,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("draw, arguments, message", WRONG)
+@by_table("draw, arguments, message", WRONG)
 def test_arrays_that_do_not_match_are_refused_in_one_line(draw, arguments, message):
     with pytest.raises(ValueError, match="^expected .*" + message):
         draw(*arguments)
@@ -334,6 +335,7 @@ def test_a_confusion_matrix_of_many_classes_has_no_counts_and_of_more_no_names(c
     assert ([tick.get_text() for tick in axes.get_xticklabels()][-1] == f"c{classes - 1}") is named
 
 
+@pytest.mark.slow
 def test_any_name_is_drawn_without_a_warning_as_text_and_cut():
     """Warnings, such as of a missing glyph, are errors in these tests."""
     before, images, count = dict(matplotlib.rcParams), pictures(len(NAMES), 4, 4), len(NAMES)
@@ -388,7 +390,7 @@ def test_an_example_shows_where_a_class_is_right_missed_and_wrong():
     assert {"cat: IoU 0.33", "right", "missed", "predicted wrongly"} <= {*drawn(figure)}
 
 
-@pytest.mark.parametrize("count", [2, 70])
+@pytest.mark.parametrize("count", some([2, 70], 2))
 def test_each_class_has_a_bar_and_of_many_the_lowest_are_shown(count):
     rows = [{"name": NAMES[i % 5], "iou": i / count} for i in range(count)] + [{"name": "none", "iou": None}]
     figure = iou_figure(rows, "IoU")

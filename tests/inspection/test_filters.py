@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.comparing import arrays, assert_close
 from reference.small import HYBRID, small
 from reference.vit_numpy import RESNET_EPSILONS
@@ -58,7 +59,7 @@ def test_the_default_count_is_the_papers_or_all():
     assert [*explained] == sorted(explained, reverse=True)
 
 
-@pytest.mark.parametrize("count", [0, 13, 1.0, True])
+@by_table("count", [0, 13, 1.0, True])
 def test_a_count_out_of_range_is_refused(count):
     with pytest.raises(ValueError, match=f"expected count to be an integer from 1 to 12; got {count!r}"):
         filter_components(small(), count)

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.comparing import arrays, assert_close
 from reference.small import small
 from reference.vit_numpy import sincos
@@ -22,7 +23,7 @@ def cosine(one, other):
     return one @ other / np.sqrt(one @ one) / np.sqrt(other @ other)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@by_table("name", MODELS)
 def test_similarities_are_the_cosines_of_every_two_positions(name, golden):
     make, grid, prefix = MODELS[name]
     model = make(golden)

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.comparing import arrays, assert_close
 from reference.goldens import GOLDENS
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, small
@@ -19,7 +20,7 @@ def similarity_by_numpy(features):
     return found
 
 
-@pytest.mark.parametrize("name", ["token", "gap", "bigvision_map", "hybrid_root", "timm_avg"])
+@by_table("name", ["token", "gap", "bigvision_map", "hybrid_root", "timm_avg"])
 def test_similarities_are_the_cosines_of_the_patches_tokens(name, golden):
     file, _, given = GOLDENS[name]
     model = from_pretrained(golden / file, **{**given, "image_size": (32, 48)})

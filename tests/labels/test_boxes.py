@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made.tables import by_table
 
 from keras_vit.labels import label_kind
 from keras_vit.labels.boxes import encode_boxes
@@ -15,7 +16,7 @@ def test_rows_of_known_classes_and_padding_are_accepted():
     KIND.check(ROWS[:, :0], 3)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "labels, message",
     [
         (

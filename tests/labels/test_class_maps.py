@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made.tables import by_table
 
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.evaluation import SegmentationPredictions, panoptic_counts
@@ -32,7 +33,7 @@ USERS = {
 }
 
 
-@pytest.mark.parametrize("user", USERS)
+@by_table("user", USERS)
 def test_a_class_has_not_the_number_of_ignored_pixels(user):
     USERS[user](255)
     with pytest.raises(ValueError, match="^expected at most 255 classes, since 255 marks .*; got 256$"):

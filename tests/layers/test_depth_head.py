@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.comparing import assert_close, numpy, randomize
 
 from keras_vit.layers.aligned_resize import aligned_resize
@@ -19,7 +20,7 @@ def along(x, axis, length):
     return np.apply_along_axis(lambda row: np.interp(places, np.arange(old), row), axis, x)
 
 
-@pytest.mark.parametrize("size", [(5, 9), (3, 4), (2, 1), (1, 1)])
+@by_table("size", [(5, 9), (3, 4), (2, 1), (1, 1)])
 def test_an_aligned_resize_interpolates_between_the_corners(size):
     x = numbers(2, 3, 4, 5)
     expected = along(along(x, 1, size[0]), 2, size[1])
@@ -54,7 +55,7 @@ def test_readouts_say_what_the_class_token_adds():
     assert_close(numpy(layer(tokens, grid)), numpy(expected))
 
 
-@pytest.mark.parametrize("factor, size", [(4, (12, 20)), (2, (6, 10)), (1, (3, 5)), (0.5, (2, 3))])
+@by_table("factor, size", [(4, (12, 20)), (2, (6, 10)), (1, (3, 5)), (0.5, (2, 3))])
 def test_reassemble_changes_the_resolution_by_its_factor(factor, size):
     layer, grid = Reassemble(6, 7, factor), np.zeros((2, 3, 5, 8))
     assert layer(grid).shape == (2, *size, 7)
@@ -87,7 +88,7 @@ def test_fusion_has_the_size_of_its_target():
     assert layer(x).shape == (1, 4, 6, 8)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "activation, low, high", [("sigmoid", 0, 20), ("exp", 0, np.inf), ("relu", 0, np.inf), ("linear", -9, 9)]
 )
 def test_pixel_values_are_in_the_range_of_their_activation(activation, low, high):
@@ -108,7 +109,7 @@ def test_bins_of_large_scores_stay_finite():
     assert_close(values, np.full((1, 4, 4, 1), 2.5), 1e-4)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "make, message",
     [
         (lambda: Readout("mean"), "kind must be one of 'ignore', 'add', 'project'"),

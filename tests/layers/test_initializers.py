@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.comparing import numpy
 
 from keras_vit import layers
@@ -28,7 +29,7 @@ CASES = {  # layer, shape of its input, weight, its standard deviation (largest 
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@by_table("name", CASES)
 def test_initial_values_have_the_published_standard_deviation(name):
     layer, shape, path, std = CASES[name]
     layer.build(*[shape] * (2 if name == "mask token" else 1))

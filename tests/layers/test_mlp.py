@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference import vit_numpy
 from reference.comparing import numpy
 
@@ -9,7 +10,7 @@ from keras_vit.layers.mlp import ACTIVATIONS
 X = np.linspace(-6, 6, 241).astype("float32")
 
 
-@pytest.mark.parametrize("name", [*ACTIVATIONS])
+@by_table("name", [*ACTIVATIONS])
 def test_an_activation_is_the_published_one(name):
     expected = vit_numpy.ACTIVATIONS[name](X.astype("float64"))
     np.testing.assert_allclose(numpy(ACTIVATIONS[name](X)), expected, rtol=1e-5, atol=2e-6)

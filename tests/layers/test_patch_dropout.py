@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.comparing import numpy
 
 from keras_vit.layers import PatchDropout, RotaryPositions
@@ -16,7 +17,7 @@ def numbered(images, patches):
     return np.tile(np.arange(PREFIX + patches, dtype="float32"), (images, 1))[..., np.newaxis]
 
 
-@pytest.mark.parametrize("patches, rate, kept", [(9, 0.5, 4), (10, 0.9, 1), (8, 0.25, 6), (3, 0.99, 1)])
+@by_table("patches, rate, kept", [(9, 0.5, 4), (10, 0.9, 1), (8, 0.25, 6), (3, 0.99, 1)])
 def test_all_prefix_tokens_and_a_fixed_number_of_patches_are_kept_in_order(patches, rate, kept):
     output = numpy(PatchDropout(rate, PREFIX, seed=0)(numbered(5, patches), training=True))[..., 0]
     assert output.shape == (5, PREFIX + kept)

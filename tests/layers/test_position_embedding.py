@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 from made.sampling import some
+from made.tables import by_table
 from reference import vit_numpy
 from reference.comparing import assert_close, numpy
 from scipy.ndimage import zoom
@@ -73,12 +74,12 @@ def test_resizing_to_a_size_known_only_in_the_graph_gives_the_same(old, new, int
     assert_close(resized, resize_position_grid(grid, new, interpolation), 1e-5)
 
 
-@pytest.mark.parametrize("rows, columns, channels", [(2, 3, 8), (4, 4, 24), (1, 5, 12), (14, 9, 64)])
+@by_table("rows, columns, channels", [(2, 3, 8), (4, 4, 24), (1, 5, 12), (14, 9, 64)])
 def test_sincos2d_is_the_published_formula(rows, columns, channels):
     assert_close(sincos_2d(rows, columns, channels), vit_numpy.sincos(rows, columns, channels), 2e-6)
 
 
-@pytest.mark.parametrize("channels", [4, 6, 10, 30])
+@by_table("channels", [4, 6, 10, 30])
 def test_sincos2d_refuses_channels_that_it_cannot_split(channels):
     with pytest.raises(ValueError, match=f"multiples of 4, at least 8; got {channels}"):
         sincos_2d(2, 2, channels)

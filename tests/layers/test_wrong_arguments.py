@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from made.tables import by_table
 
 from keras_vit import layers
 from keras_vit.layers.attention import Projection
@@ -35,7 +36,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("cls, arguments, message", CASES)
+@by_table("cls, arguments, message", CASES)
 def test_wrong_arguments_are_refused(cls, arguments, message):
     with pytest.raises(ValueError, match=message):
         cls(**arguments)(np.zeros((1, 5, 8)))

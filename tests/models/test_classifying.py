@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.small import one_block
 
 from keras_vit.models.classifying import classify, most_probable
@@ -28,7 +29,7 @@ def of_fixed_logits(task):
     return model
 
 
-@pytest.mark.parametrize(
+@by_table(
     "task, named, expected",
     [
         (None, None, SOFTMAX),
@@ -50,7 +51,7 @@ def test_a_regression_has_no_classes(named):
         classify(of_fixed_logits("regression"), np.zeros((16, 16, 3), "uint8"), task=named)
 
 
-@pytest.mark.parametrize("top", [1, 3, 40, 60])
+@by_table("top", [1, 3, 40, 60])
 def test_the_most_probable_classes_are_the_first_of_a_stable_order(top):
     probabilities = np.random.default_rng(0).integers(0, 9, (5, 40)) / 9  # many are equal
     names = [str(number) for number in range(40)]

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL, small
 
@@ -56,6 +57,7 @@ def test_a_model_of_one_size_computes_the_same(size, model, rng):
     assert_close(model(packed(images, (8, 8), 12, channels=3)), numpy(fixed(images)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_fit_trains_on_packed_images(images):
     model = PackedVisionTransformer(**PACKED)
@@ -89,7 +91,7 @@ def test_images_are_classified_and_compared_with_texts(model, images, tmp_path):
     assert_close(numpy(classifier(classifier.preprocessing(paths[:1])))[0], logits, 1e-5)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, message",
     [
         ({"image_size": 16}, r"max_num_patches=12 needs image_size=\(None, None\)"),

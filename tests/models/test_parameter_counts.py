@@ -10,6 +10,7 @@ import math
 import keras
 import pytest
 from made.sampling import some
+from made.tables import by_table
 
 from keras_vit import VisionTransformer
 from keras_vit.models.vit.geometry import grid_shape
@@ -97,7 +98,7 @@ def test_a_published_model_has_its_published_number_of_parameters(name, count, o
         assert one + (every - 1) * (two - one) + some_heads * (three - one) == count
 
 
-@pytest.mark.parametrize("name", [*OFFICIAL, *VIT_5])
+@by_table("name", [*OFFICIAL, *VIT_5])
 def test_the_cost_of_a_variant_has_its_number_of_parameters(name):
     if name in VIT_5:
         assert cost(name, num_classes=None)["parameters"] == VIT_5[name]

@@ -5,6 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from made.sampling import some
 from made.trained import photograph
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import NEWER, SMALL
@@ -160,7 +161,7 @@ def test_dense_features_of_a_model_with_relative_positions_come_from_windows_of_
         dense_features(model, image, window=(8, 8))
 
 
-@pytest.mark.parametrize("size, grid", [(None, (3, 5)), ((32, 16), (4, 2))])
+@pytest.mark.parametrize("size, grid", some([(None, (3, 5)), ((32, 16), (4, 2))], 2))
 def test_a_model_for_any_size_computes_the_whole_image(size, grid):
     model = encoder(any_size=True)
     assert dense_features(model, photo(20, 33), size=size)[0].shape == (*grid, 12)

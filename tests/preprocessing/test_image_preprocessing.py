@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made.sampling import some
+from made.tables import by_table
 from PIL import Image
 from reference.comparing import assert_close
 
@@ -33,7 +34,7 @@ def bilinear(image, size):
     return image
 
 
-@pytest.mark.parametrize(
+@by_table(
     "preprocessing, expected",
     [
         (Preprocessing(None), (PIXELS - 127.5) / 127.5),
@@ -181,7 +182,7 @@ def test_channels_are_repeated_dropped_or_mixed_to_the_models():
         as_pixels(PIXELS, 4)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "image, message",
     [
         (PIXELS.astype("float32"), r"float images must be in \[0, 1\] .*; got values from 0 to 255"),
@@ -203,7 +204,7 @@ def test_images_of_several_sizes_need_a_size():
         Preprocessing(None)([PIXELS, PIXELS[:10]])
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, message",
     [
         ({"image_size": 0}, "image_size must be a positive int, .*; got 0"),

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made.tables import by_table
 from reference.comparing import numpy
 
 from keras_vit import Preprocessing
@@ -52,7 +53,7 @@ def test_no_images_are_an_empty_batch():
     assert batch["patches"].shape == (0, 12, 192) and batch["grids"].shape == (0, 2)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, message",
     [
         ({"max_num_patches": 4}, "belong together"),

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import assert_close, randomize
 from reference.small import small
 
@@ -99,7 +100,7 @@ def test_a_value_range_is_two_numbers_in_order(value_range):
             call(value_range)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "tensor, message",
     [
         (tf.zeros((2, 3, 8, 8), tf.uint8), "reads 3 channels; got an image with 8, .*put the channels last"),
@@ -134,6 +135,7 @@ def classifier():
     return randomize(small(num_layers=1))
 
 
+@pytest.mark.slow
 def test_the_layer_is_saved_with_the_model_after_it(classifier, tmp_path):
     layer = classifier.preprocessing.as_layer(value_range=(0, 255), name="prepare")
     whole = keras.Sequential([keras.Input((None, None, 3), dtype="uint8"), layer, classifier])

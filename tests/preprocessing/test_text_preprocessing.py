@@ -9,6 +9,7 @@ import zlib
 import pytest
 from made import tokenizers
 from made.servers import asked_hub
+from made.tables import by_table
 
 from keras_vit import TextPreprocessing
 from keras_vit.data.sources.digits_words import word_tokenizer
@@ -103,7 +104,7 @@ CONFIG = {"tokenizer": text_preprocessing.pack(b"{}"), "form": "tokenizers", "le
 BOMB = base64.b64encode(zlib.compress(bytes(1 << 20))).decode()
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, message",
     [
         ({"length": 0}, "length must be a positive int; got 0"),
@@ -122,7 +123,7 @@ def test_a_wrong_configuration_is_refused(options, message, monkeypatch):
         TextPreprocessing(**CONFIG | options)("a")
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, content, family, message",
     [
         ("tokenizer_config.json", "{}", None, "no known tokenizer_class .*; give family, one of 'siglip'"),
@@ -197,7 +198,7 @@ def tokenizer_json(**changes):
     return json.dumps({"version": "1.0", "added_tokens": [], **words(WORDS), **changes}).encode()
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@by_table("kind", HOSTILE)
 def test_a_hostile_tokenizer_is_refused(kind, tmp_path):
     content, message = HOSTILE[kind]
     file = tmp_path / ("spiece.model" if isinstance(content, bytes) else "tokenizer.json")

@@ -144,11 +144,14 @@ def test_the_most_frequent_errors_are_counted(model, classified):
 
 @pytest.mark.parametrize(
     "task, label, words",
-    [
-        ("multi_label", (0.0, 1.0, 0.0, 0.0, 1.0), "bee, <eel>"),
-        ("multi_label", (0.0,) * 5, "none"),
-        ("regression", (0.5, 2.0, -1.0, 0.0, 1 / 3), "ant 0.5, bee 2, cat -1, dog 0, <eel> 0.3333"),
-    ],
+    some(
+        [
+            ("multi_label", (0.0, 1.0, 0.0, 0.0, 1.0), "bee, <eel>"),
+            ("multi_label", (0.0,) * 5, "none"),
+            ("regression", (0.5, 2.0, -1.0, 0.0, 1 / 3), "ant 0.5, bee 2, cat -1, dog 0, <eel> 0.3333"),
+        ],
+        3,
+    ),
 )
 def test_labels_of_several_numbers_are_text(task, label, words, model):
     samples = Samples(encoded(2)[0], (label, (1.0,) * 5))
@@ -203,6 +206,7 @@ def test_depths_and_boxes_that_are_read_in_order_are_drawn():
             assert any(np.array_equal(label, other, equal_nan=True) for other in drawn)
 
 
+@pytest.mark.slow
 def test_only_correct_predictions_are_best_and_there_may_be_none(model):
     samples, colors = labeled("single_label", 6)
     wrong = (outputs_of(model, colors).argmax(axis=1) + 1) % 5

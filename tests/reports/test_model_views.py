@@ -4,6 +4,8 @@ import keras
 import numpy as np
 import pytest
 from made.pages import read_page
+from made.sampling import some
+from made.tables import by_table
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, small
 
 from keras_vit.inspection import attention_maps, attention_rollout, feature_pca, figures, foreground
@@ -96,7 +98,7 @@ def test_patches_are_those_requested_and_others_are_refused_by_name():
         Subject(model, images, ["a", "b"], None, ((2, 0),))
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, size, words",
     [
         ({"resize": "squash"}, (16, 16), "resized to the model's 16 × 16 pixels, whatever"),
@@ -136,6 +138,7 @@ def test_filters_whose_colors_were_not_trained_are_not_drawn():
     assert "the images are gray" in missing["filters"]
 
 
+@pytest.mark.slow
 def test_images_are_grouped_by_size_in_their_order():
     model = small(image_size=(None, None))
     sizes = [(16, 16)] * 6 + [(16, 24), (16, 16)]
@@ -154,7 +157,7 @@ def test_images_are_grouped_by_size_in_their_order():
     assert [*report.figures] == ["rollout.png", *(f"rollout-{i}.png" for i in (2, 3, 4))]
 
 
-@pytest.mark.parametrize("block", [None, 0])
+@pytest.mark.parametrize("block", some([None, 0], 2))
 def test_the_heads_are_those_of_the_requested_block(block):
     model = small(pooling="map")
     images = images_for(model)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made.browser import chromium
 from made.pages import read_page
+from made.tables import by_table
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -136,7 +137,7 @@ def test_figures_fit_a_phone_or_are_scrolled_and_are_on_white_in_the_dark():
     assert re.search(r"\.plot img \{[^}]*background: #fff", found.style)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "value, text",
     [
         (0.0, "0"),

@@ -6,6 +6,7 @@ import pytest
 from made.folders import write_classes, write_table
 from made.pages import read_page
 from made.sampling import some
+from made.tables import by_table
 from PIL import Image
 from reference.small import small
 
@@ -163,7 +164,7 @@ def test_a_run_whose_data_are_gone_keeps_its_scores(tmp_path, capsys):
     assert f"loss {record['test_loss']:.4g}" in page.text
 
 
-@pytest.mark.parametrize(
+@by_table(
     "source, name",
     [
         ("gs://vit_models/imagenet21k/ViT-B_16.npz", "ViT-B_16.npz"),

@@ -55,6 +55,7 @@ def exact(vectors, queries, count):
     return np.argsort(-queries @ vectors.T, axis=1)[:, :count]
 
 
+@pytest.mark.slow
 def test_the_record_has_the_recall_of_independent_queries(folder, vectors):
     index, queries = open_index(folder), clustered(50, seed=1)
     found, cosines = index.nearest(queries, 10)

@@ -1,5 +1,6 @@
 import pyarrow
 import pytest
+from made.tables import by_table
 
 from keras_vit.search.conditions import matching
 
@@ -15,7 +16,7 @@ TABLE = pyarrow.table(
 )
 
 
-@pytest.mark.parametrize(
+@by_table(
     "condition, rows",
     [
         ("width=20", [1]),
@@ -49,7 +50,7 @@ def test_all_conditions_hold():
     assert matching(TABLE, ["path~a/", "width>10"]).tolist() == [False, True, False, False]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "condition, message",
     [
         ("width", "expected a condition such as label=3 or path~2024; got 'width'"),

@@ -3,6 +3,7 @@ import types
 import numpy as np
 import pytest
 from made.folders import write_depths
+from made.tables import by_table
 from reference.comparing import randomize
 from reference.small import small
 
@@ -85,7 +86,7 @@ def test_rows_have_the_ends_and_the_median_of_each_map(estimator, rng):
     assert TASK.value_names(estimator) == ["minimum 0", "median 0", "maximum 0"]
 
 
-@pytest.mark.parametrize("output", ["metric", "relative", "disparity", "values"])
+@by_table("output", ["metric", "relative", "disparity", "values"])
 def test_the_loss_is_that_of_what_the_model_predicts(output):
     encoder = small(num_classes=None, num_layers=1, pooling="gap")
     model = keras_vit.DepthEstimator(

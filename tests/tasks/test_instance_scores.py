@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from made.detections import images_of, random_predictions
 from made.instances import random_images, random_masks
+from made.tables import by_table
 
 from keras_vit.evaluation import (
     MaskPredictions,
@@ -122,7 +123,7 @@ def test_memory_does_not_grow_with_the_images():
     assert peak(20) < peak(2) + 2 * 400 * 500
 
 
-@pytest.mark.parametrize(
+@by_table(
     "truth, said",
     [
         (lambda one: [], "true objects of the same images; got true objects of 0"),

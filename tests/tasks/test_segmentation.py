@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.comparing import numpy
 from reference.segmentation import boundary_f_of_pairs, random_maps
 from sklearn import metrics
@@ -143,9 +144,7 @@ def test_scores_equal_independent_ones(classes, ignored, count, rng):
         assert boundary_f(predicted[0], labels[0], tolerance=0.1) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    "predicted, label", [([[2]], [[0]]), ([[-1]], [[0]]), ([[0]], [[2]]), ([[0]], [[-1]])]
-)
+@by_table("predicted, label", [([[2]], [[0]]), ([[-1]], [[0]]), ([[0]], [[2]]), ([[0]], [[-1]])])
 def test_classes_that_do_not_exist_are_refused(predicted, label):
     with pytest.raises(ValueError, match="from 0 to 1; got (2 to 2|-1 to -1)"):
         SegmentationPredictions.of_maps(np.array([predicted]), np.array([label]), 2)

@@ -3,6 +3,7 @@ import types
 import keras
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.comparing import numpy
 
 from keras_vit.tasks import TASKS
@@ -64,7 +65,7 @@ def test_numbers_have_the_weighted_squared_error(rng):
         assert value_of(metric, (y, p, weights)) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("objective", TASKS.values(), ids=lambda objective: objective.name)
+@by_table("objective", TASKS.values(), ids=lambda objective: objective.name)
 def test_the_metric_that_selects_a_checkpoint_exists(objective):
     of_validate = {"ap"} if objective.validate else set()
     known = {"loss", *(metric.name for metric in objective.metrics(with_outputs(3)))} | of_validate
@@ -113,7 +114,7 @@ def test_a_task_decides_scores_compares_and_describes(name):
     assert task.label.agreement(OUTPUTS, nearly) == expected
 
 
-@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if task.label.has_classes])
+@by_table("name", [name for name, task in TASKS.items() if task.label.has_classes])
 def test_probabilities_are_the_activation_of_the_logits(name):
     task = TASKS[name]
     expected = numpy(getattr(keras.ops, task.label.activation)(OUTPUTS))
@@ -121,7 +122,7 @@ def test_probabilities_are_the_activation_of_the_logits(name):
     assert np.isfinite(task.label.probabilities(1e4 * OUTPUTS.astype("float64"))).all()
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, good, bad, expected",
     [
         ("single_label", {"cat": "cat"}, [""], "the name of a class"),

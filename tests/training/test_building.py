@@ -49,7 +49,7 @@ def test_a_new_model_has_the_data_sets_classes_and_the_recipes_options():
     assert {model.dtype for model in model.trainable_variables} == {"float32"}
 
 
-@pytest.mark.parametrize("objective", ["mae", "masked_patch"])
+@pytest.mark.parametrize("objective", some(["mae", "masked_patch"], 2))
 def test_a_model_without_labels_learns_from_images_alone_whatever_its_file_says(objective):
     model = build_model(config(objective=objective), DATASET)
     assert backbone(model).pretraining == finished_model(model).pretraining == "self_supervised"
@@ -84,7 +84,7 @@ def test_new_heads_have_the_recipes_bias():
         np.testing.assert_array_equal(model.get_layer(name).kernel.numpy(), 0)
 
 
-@pytest.mark.parametrize("split_seed, expected", [(None, 7), (0, 0)])
+@pytest.mark.parametrize("split_seed, expected", some([(None, 7), (0, 0)], 2))
 def test_the_seed_of_the_split_is_the_runs_unless_it_has_its_own(split_seed, expected):
     of_run = config(RECIPE.with_changes(seed=7, split_seed=split_seed))
     assert build_model(of_run, DATASET).split_seed == expected
@@ -153,7 +153,9 @@ def test_a_pretrainer_gets_the_recipes_arguments_and_refuses_others():
             build_model(config(recipe, objective=objective), DATASET)
 
 
-@pytest.mark.parametrize("make, finish", [(lambda x: x, finished_model), (MaskedPatchPredictor, whole_model)])
+@pytest.mark.parametrize(
+    "make, finish", some([(lambda x: x, finished_model), (MaskedPatchPredictor, whole_model)], 2)
+)
 def test_the_finished_model_is_plain_and_computes_the_same(make, finish):
     names = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
     rates = dict.fromkeys((*names, "patch_dropout_rate") if make is not MaskedPatchPredictor else names, 0.5)

@@ -208,6 +208,7 @@ def test_the_average_is_evaluated_and_the_weights_are_restored_bit_for_bit():
     assert again["loss"] == pytest.approx(history["val_loss"][0], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_later_validations_read_the_weights_of_now_and_trace_nothing(monkeypatch):
     traced, call = [], PatchEmbedding.call
     monkeypatch.setattr(PatchEmbedding, "call", lambda self, x: traced.append(self) or call(self, x))

@@ -53,6 +53,7 @@ def save_at(checkpoints, model, step, **metrics):
     checkpoints.save(model, metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe", ["scaled", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sgd", "averaged"))]
 )

@@ -67,6 +67,7 @@ def test_features_that_are_random_or_have_no_size_or_are_not_all_frozen_are_not_
     assert frozen_features.frozen_parts(segmenter(**options)) is None
 
 
+@pytest.mark.slow
 def test_batches_of_features_are_in_the_order_of_the_images(tmp_path):
     dataset = load_dataset(f"folder:{write_masks(tmp_path, size=(16, 16))}", task="segmentation")
     samples, preprocessing = dataset.split("train"), segmenter().preprocessing

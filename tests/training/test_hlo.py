@@ -3,6 +3,7 @@
 import pathlib
 
 import pytest
+from made.tables import by_table
 
 from keras_vit.training.hlo import collectives, operation_name, operations, shape_bytes
 
@@ -34,7 +35,7 @@ def test_the_bytes_of_shapes():
     assert shape_bytes("(bf16[2,3]{1,0:T(8,128)(2,1)S(1)}, s8[5]{0}, u32[]{:S(2)})") == [12, 5, 4]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "op_name, name",
     [
         ("jit(train_step)/adam_w_12/mul", "update adam_w/mul"),

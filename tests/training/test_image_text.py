@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from made.folders import write_captions
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import arrays, numpy, randomize
 from reference.small import SMALL, small
 
@@ -83,6 +84,7 @@ def test_each_text_is_a_wording_of_its_class_by_seed_and_step(digits):
         np.testing.assert_array_equal(ids, np.concatenate([part for part, _ in parts]))
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_an_image_text_model_with_its_tokenizer(finished, digits):
     workdir, record = finished
     model = read_model(workdir.model)
@@ -103,7 +105,7 @@ def _pixels(samples):
     return [np.repeat(tf.io.decode_png(each).numpy(), 3, axis=-1) for each in samples.images]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "changes, message",
     [
         ({"mixup": 0.2}, "image_text compares whole batches of pairs"),
@@ -190,6 +192,7 @@ def test_another_tokenizer_does_not_resume_a_run(lit, tmp_path, monkeypatch):
         train(config, tmp_path / "run", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, image_size",
     [

@@ -1,4 +1,5 @@
 import pytest
+from made.tables import by_table
 
 from keras_vit import VisionTransformer
 from keras_vit.training import RECIPES
@@ -104,7 +105,7 @@ def test_recipes_that_begin_with_a_probe(name, fields):
     assert (*found, recipe.crop_area, recipe.flip) == fields
 
 
-@pytest.mark.parametrize(
+@by_table(
     "pretraining, name",
     [
         (None, "finetune"),
@@ -123,13 +124,13 @@ def test_unknown_weights_have_no_default_recipe():
         default_recipe("unknown", "a.npz")
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@by_table("name", PUBLISHED)
 def test_the_hyperparameters_of_later_papers_are_theirs(name):
     recipe = vars(RECIPES[name])
     assert {field: recipe[field] for field in PUBLISHED[name]} == PUBLISHED[name]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@by_table("name", TABLES)
 def test_the_hyperparameters_are_the_papers(name):
     recipe = RECIPES[name]
     found = (recipe.optimizer, recipe.base_lr, recipe.decay, recipe.total_steps, recipe.warmup_steps)

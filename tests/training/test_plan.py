@@ -4,6 +4,7 @@ import sys
 import types
 
 import pytest
+from made.tables import by_table
 
 from keras_vit.training import plan as planning
 from keras_vit.training.named_recipes import find_recipe
@@ -34,7 +35,7 @@ def found(strategy="data_parallel", remat=False, weights=10, optimizer=20, **mes
     return {"settings": settings, "memory": memory}
 
 
-@pytest.mark.parametrize(
+@by_table(
     "of, words, strategy",
     [
         (found(), ["remat", "remat, fsdp", "remat, fsdp, 4 micro-batches"], "fsdp"),

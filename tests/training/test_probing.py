@@ -141,6 +141,7 @@ def test_a_probe_is_fitted_to_a_bounded_number_of_images_of_all_classes(tmp_path
 _ZEROS = np.zeros((SMALL["hidden_size"], 2), "float32"), np.zeros(2, "float32")
 
 
+@pytest.mark.slow
 def test_a_linear_probe_ends_where_logistic_regression_does(tmp_path, eager):
     dataset = f"folder:{write_classes(tmp_path / 'data', count=8)}"
     recipe = RECIPES["linear_probe"].with_changes(total_steps=8, batch_size=8)

@@ -2,6 +2,7 @@ import dataclasses
 import json
 
 import pytest
+from made.tables import by_table
 
 from keras_vit.training import RECIPES, Recipe
 from keras_vit.training.recipes import PROVENANCE, SIZES
@@ -54,7 +55,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@by_table("name", WRONG)
 def test_a_value_that_is_not_allowed_is_refused(name):
     for value in WRONG[name]:
         with pytest.raises(ValueError) as refused:
@@ -63,7 +64,7 @@ def test_a_value_that_is_not_allowed_is_refused(name):
         assert message.startswith(f"{name} must be") and f"; got {value!r}" in message
 
 
-@pytest.mark.parametrize(
+@by_table(
     "changes, words",
     [
         ({"weight_decay": 0.3}, "weight_decay must be 0 for 'sgd'; got 0.3"),
@@ -84,7 +85,7 @@ def test_there_is_a_checkpoint_with_every_evaluation_unless_there_are_more():
     assert SHORT.with_changes(eval_every=20, checkpoint_every=5).checkpoint_steps == 5
 
 
-@pytest.mark.parametrize(
+@by_table(
     "changes, every",
     [
         ({}, (400, 100)),
@@ -109,7 +110,7 @@ def test_hyperparameters_are_json_and_exclude_provenance():
         assert recipe.with_changes(seed=recipe.seed + 1).hyperparameters() != found
 
 
-@pytest.mark.parametrize(
+@by_table(
     "images, changes, sizes",
     [
         (81, {}, (16, 200, 40, 50)),

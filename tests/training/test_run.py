@@ -151,6 +151,7 @@ def test_a_run_is_not_resumed_with_other_data(unfinished, tmp_path):
     assert {file: file.stat().st_mtime_ns for file in files} == files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["result.json", pytest.param("model.keras", marks=slow)])
 def test_an_interrupted_run_says_so_and_completes_what_is_missing(missing, unfinished, finished, capfd):
     config, path = unfinished

@@ -1,9 +1,10 @@
 import pytest
+from made.tables import by_table
 
 from keras_vit.training import RECIPES, RunConfig
 
 
-@pytest.mark.parametrize(
+@by_table(
     "objective, fields, changes, message",
     [
         ("classify", {"target": "pixels"}, {}, "'classify' .* does not use target='pixels'"),

@@ -57,6 +57,7 @@ def test_an_unknown_argument_of_the_segmenter_is_refused():
         built(head_options={"head": "up", "decoder_width": 8})
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_head_of_its_weights(tmp_path):
     trained = finished_model(built(head_options={"head": "up", "decoder_size": 8}))
     trained.get_layer("head").bias.assign(np.arange(11.0))

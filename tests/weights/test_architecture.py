@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from made.sampling import some
+from made.tables import by_table
 from reference.comparing import arrays, assert_same_arrays
 from reference.small import HYBRID, NO_TRANSFORMER, small
 
@@ -43,7 +45,7 @@ def table(rows, **options):
     return {**arrays(small(**options)), "position_embedding/table": np.zeros((1, rows, 12))}
 
 
-@pytest.mark.parametrize(
+@by_table(
     "rows, metadata, expected",
     [  # with a row for the class token, or without
         (1 + 9, {}, ((3, 3), True)),
@@ -59,7 +61,7 @@ def test_the_grid_is_inferred(rows, metadata, expected):
     assert (inferred["position_grid"], inferred["prefix_positions"]) == expected
 
 
-@pytest.mark.parametrize(
+@by_table(
     "rows, metadata, message",
     [
         (1 + 6, {}, r"6 grid positions are not a square; give position_grid=\(rows, columns\)"),
@@ -92,7 +94,7 @@ def test_positions_without_a_table_are_those_of_the_metadata():
         infer_arguments(without)
 
 
-@pytest.mark.parametrize("pooling", ["token", "gap", None])
+@pytest.mark.parametrize("pooling", some(["token", "gap", None], 3))
 def test_pooling_is_that_of_the_metadata_if_the_arrays_allow_it(pooling):
     expected = {"token": pooling, "gap": pooling and "gap", "map": "map"}
     for stored, inferred in expected.items():
@@ -102,7 +104,7 @@ def test_pooling_is_that_of_the_metadata_if_the_arrays_allow_it(pooling):
 # The official layout -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", ARCHITECTURES, ids=str)
+@by_table("options", ARCHITECTURES, ids=str)
 def test_an_architecture_is_loaded_from_its_arrays_alone(options, tmp_path):
     model = small(**options)
     np.savez(tmp_path / "model.npz", **LAYOUTS["vit_jax"].write(arrays(model), model.get_config()))

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 from made import refusals
 from made.archives import npy, zipped
+from made.sampling import some
+from made.tables import by_table
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -72,7 +74,7 @@ def dicts(draw):
     return {key: array.view(DTYPES[dtype]) for key, array in arrays.items()}, dtype
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", some(SUFFIXES, 2))
 @given(made=dicts())
 @example(made=({"file": np.array(0x7F81, "uint16").view(DTYPES["bfloat16"])}, "bfloat16"))
 def test_any_arrays_are_read_back_bit_by_bit(suffix, made, tmp_path_factory):
@@ -130,7 +132,7 @@ def test_the_content_of_a_file_determines_its_format(tmp_path):
         assert_identical(read_arrays(tmp_path / name), arrays_of())
 
 
-@pytest.mark.parametrize(
+@by_table(
     "content, reason",
     [
         (b"", "it is no archive of arrays"),
@@ -155,7 +157,7 @@ def test_a_folder_and_a_missing_file_are_refused(tmp_path):
     refused(tmp_path / "missing.npz", UNREADABLE)
 
 
-@pytest.mark.parametrize("dtype", [">f4", "complex64", "int64", "bool", "<U1", "V4", "longdouble"])
+@by_table("dtype", [">f4", "complex64", "int64", "bool", "<U1", "V4", "longdouble"])
 def test_an_array_of_another_dtype_is_refused_with_its_key(dtype, tmp_path):
     np.savez(tmp_path / "a.npz", **{"head/bias": np.zeros(3, dtype), "head/kernel": np.zeros(3)})
     kind = np.dtype(dtype).str
@@ -212,7 +214,7 @@ def test_a_torch_file_without_torch_is_refused(tmp_path, monkeypatch):
     refused(path, "torch", "install it, or take a safetensors file")
 
 
-@pytest.mark.parametrize("nested", [None, "model", "state_dict"])
+@pytest.mark.parametrize("nested", some([None, "model", "state_dict"], 3))
 def test_a_torch_file_is_read(nested, tmp_path):
     torch = pytest.importorskip("torch")
     state = {

@@ -4,6 +4,8 @@ import pytest
 import scipy.ndimage
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from made.sampling import some
+from made.tables import by_table
 from PIL import Image
 from reference.comparing import arrays, assert_close, assert_same_arrays, numpy
 from reference.goldens import GOLDENS, stored
@@ -130,7 +132,8 @@ def test_a_checkpoint_gets_the_resized_table(golden, name, method, grid, key, pr
 
 
 @pytest.mark.parametrize(
-    "name, interpolation", [("token", "bilinear"), ("timm_token", "bicubic_antialias"), ("hf_vit", "bicubic")]
+    "name, interpolation",
+    some([("token", "bilinear"), ("timm_token", "bicubic_antialias"), ("hf_vit", "bicubic")], 3),
 )
 def test_by_default_the_table_is_resized_as_the_authors_do(golden, name, interpolation):
     file, _, given = GOLDENS[name]
@@ -200,7 +203,7 @@ def test_a_patch_kernel_is_the_least_squares_solution(old, new, rng):
     assert_close(resized_patch_kernel(kernel, new), solved.reshape(*new, 2, 2), 1e-5)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@by_table("dtype", DTYPES)
 def test_what_is_resized_from_16_bits_is_not_rounded_to_them(dtype):
     stored = np.dtype(dtype)
     table, kernel = table_of((2, 2), 1, dtype=stored), np.linspace(0, 1, 8 * 6 * 15).reshape(8, 6, 3, 5)
@@ -216,7 +219,7 @@ def test_what_is_resized_from_16_bits_is_not_rounded_to_them(dtype):
         assert_close(resized, resize(array.astype("float64"), *sizes), 1e-6)
 
 
-@pytest.mark.parametrize("name, patch, size", [("timm_avg", 4, 16), ("hf_vit", (12, 8), (48, 32))])
+@pytest.mark.parametrize("name, patch, size", some([("timm_avg", 4, 16), ("hf_vit", (12, 8), (48, 32))], 2))
 def test_a_checkpoint_gets_the_resized_patch_kernel(golden, name, patch, size):
     file, _, given = GOLDENS[name]
     original = arrays(from_pretrained(golden / file, **given))
@@ -242,7 +245,7 @@ def test_larger_patches_have_the_embeddings_of_the_smaller(golden):
 # Input channels ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, bound", [("token", 3e-6), ("hybrid", 1e-4)])
+@pytest.mark.parametrize("name, bound", some([("token", 3e-6), ("hybrid", 1e-4)], 2))
 def test_a_gray_image_has_the_outputs_of_its_copy_in_every_channel(golden, name, bound):
     """In a hybrid up to the standardization of the kernel, whose scale the group norm removes."""
     file, _, given = GOLDENS[name]
@@ -252,7 +255,9 @@ def test_a_gray_image_has_the_outputs_of_its_copy_in_every_channel(golden, name,
     assert_close(compute(gray, images)["logits"], compute(color, repeated)["logits"], bound)
 
 
-@pytest.mark.parametrize("name, first", [("token", "patch_embedding/kernel"), ("hybrid", "conv_root/kernel")])
+@pytest.mark.parametrize(
+    "name, first", some([("token", "patch_embedding/kernel"), ("hybrid", "conv_root/kernel")], 2)
+)
 def test_more_channels_repeat_the_stored_ones(golden, name, first):
     file, _, given = GOLDENS[name]
     before, after = (arrays(from_pretrained(golden / file, **given, **m)) for m in ({}, {"in_channels": 4}))

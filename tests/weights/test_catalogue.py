@@ -1,6 +1,7 @@
 import re
 
 import pytest
+from made.tables import by_table
 
 from keras_vit import Preprocessing
 from keras_vit.models.vit.geometry import stem_stride
@@ -148,7 +149,7 @@ def test_reported_facts_have_a_source():
         assert row.revision is None or re.fullmatch(r"[0-9a-f]{40}", row.revision), row.name
 
 
-@pytest.mark.parametrize(
+@by_table(
     "source, words",
     [
         ("hf://timm/vit_small_patch16_dinov3.lvd1689m", "Meta's DINOv3 license, which restricts"),
@@ -196,7 +197,7 @@ def test_a_revision_or_a_file_of_a_repository_is_found_and_other_sources_are_not
         assert find(source) is None
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, message",
     [
         ("VIT_B16_AUGREG_IN21", "'VIT_B16_AUGREG_IN21'; did you mean .*'vit_b16_augreg_in21k'"),
@@ -222,7 +223,7 @@ def test_paths_and_urls_stay_as_they_are(tmp_path, monkeypatch):
         assert resolve(source) is source
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, row",
     [
         ("vit_base_patch16_224.augreg_in21k_ft_in1k", "vit_b16_augreg_in21k_ft_in1k"),

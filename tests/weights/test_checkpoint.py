@@ -36,7 +36,7 @@ refused = functools.partial(refusals.refused, read_checkpoint)
 # Every layout --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", some(NAMES, 2))
+@pytest.mark.parametrize("name", some(NAMES, 5))
 def test_a_checkpoint_is_read_whole_in_its_layout(name, tmp_path):
     original = base(name)
     read = read_checkpoint(original.write(tmp_path), **original.stored_options)

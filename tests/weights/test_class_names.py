@@ -1,4 +1,5 @@
 import pytest
+from made.tables import by_table
 
 from keras_vit.weights.class_names import LISTS, PROMPTS, class_names, is_same_class, prompt_templates
 
@@ -35,7 +36,7 @@ def test_prompts_have_one_place_for_a_name(name, count):
         prompt_templates("clip")
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, other, same",
     [
         ("n02123045", "tabby, tabby cat", True),
@@ -78,7 +79,7 @@ def test_a_file_without_names_is_refused(content, message, tmp_path):
         class_names(tmp_path / "names.txt")
 
 
-@pytest.mark.parametrize("name", [*LISTS, *(f"prompts_{name}" for name in PROMPTS)])
+@by_table("name", [*LISTS, *(f"prompts_{name}" for name in PROMPTS)])
 def test_a_list_comes_with_its_license(name, repository):
     text = (repository / f"keras_vit/weights/{name}.txt").read_text()
     of_clip = ("Copyright (c) 2021 OpenAI", "The above copyright notice and this permission notice")

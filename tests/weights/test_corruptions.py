@@ -9,6 +9,7 @@ import pytest
 from made import refusals
 from made.checkpoints import HEADS, NAMES, base, write
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import arrays as arrays_of
 
 from keras_vit import VisionTransformer, from_pretrained
@@ -111,7 +112,7 @@ def test_random_damage_is_refused_or_leaves_another_whole_checkpoint(seed, tmp_p
         assert sizes(arrays_of(model)) == sizes(read_arrays(path))
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, key, new",
     [
         ("timm_token", "blocks.1.norm2.bias", "blocks.100000.norm2.bias"),
@@ -132,7 +133,7 @@ def test_a_huge_index_is_refused_before_so_many_blocks_are_built(name, key, new,
     refused(base(name).write(tmp_path, damage(base(name).arrays)), "only in file", **base(name).options)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "key, shape, options",
     [
         (TABLE, (2, 17, 24), {"image_size": 48}),
@@ -161,7 +162,7 @@ HEADERS = [
 ]
 
 
-@pytest.mark.parametrize("header", HEADERS, ids=lambda header: header[:60])
+@by_table("header", HEADERS, ids=lambda header: header[:60])
 def test_an_impossible_array_header_is_refused(header, tmp_path):
     header = header.encode() + b"\n"
     raw = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(400)

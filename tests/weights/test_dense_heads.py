@@ -29,7 +29,7 @@ def made(encoder=None, **options):
 
 @pytest.mark.parametrize(
     "encoder, options",
-    [({}, {"masked_attention": False}), ({"position_embedding": "none", "rotary": "dinov3"}, {})],
+    some([({}, {"masked_attention": False}), ({"position_embedding": "none", "rotary": "dinov3"}, {})], 2),
 )
 def test_a_segmenter_is_written_and_read(encoder, options, tmp_path):
     model = made(encoder, **options, class_names=[*"abcde"])
@@ -72,7 +72,7 @@ def words(preprocessing=None, **options):
     return randomize(ObjectDetector(encoder, text=text, **options))
 
 
-@pytest.mark.parametrize("objectness", [True, False])
+@pytest.mark.parametrize("objectness", some([True, False], 2))
 def test_a_detector_by_words_is_written_and_read_with_its_tokenizer(objectness, tmp_path, rng):
     (tmp_path / "words").mkdir()
     for name, content in tokenizers.clip_files().items():
@@ -121,7 +121,7 @@ def test_a_clip_becomes_a_detector_by_words(tmp_path, rng):
     }
 
 
-@pytest.mark.parametrize("layout", ["huggingface", "keras"])
+@pytest.mark.parametrize("layout", some(["huggingface", "keras"], 2))
 def test_a_detector_by_words_gets_other_words(layout, tmp_path, rng):
     model = words(class_ids=[[5] * 8])
     path = tmp_path / ("model.keras" if layout == "keras" else "model")
@@ -163,11 +163,14 @@ def test_a_file_without_a_text_tower_stores_none(tmp_path):
 
 @pytest.mark.parametrize(
     "options, message",
-    [
-        ({"merge_class_token": False}, "merge_class_token=False (supported: True)"),
-        ({"query_size": 10}, "query_size=10 (supported: 12)"),
-        ({"head_activation": None}, "head_activation=None (supported: 'gelu_erf')"),
-    ],
+    some(
+        [
+            ({"merge_class_token": False}, "merge_class_token=False (supported: True)"),
+            ({"query_size": 10}, "query_size=10 (supported: 12)"),
+            ({"head_activation": None}, "head_activation=None (supported: 'gelu_erf')"),
+        ],
+        3,
+    ),
 )
 def test_a_detector_that_no_layout_expresses_is_refused(options, message, tmp_path):
     with pytest.raises(ValueError) as error:

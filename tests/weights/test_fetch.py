@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import requests
 from made.servers import Server, asked_hub, chunked, file, serving, status, without_length
+from made.tables import by_table
 
 from keras_vit.weights import download
 from keras_vit.weights.cache import cache_folder
@@ -74,7 +75,7 @@ def test_a_path_is_its_file_if_digest_and_size_agree(tmp_path, monkeypatch):
     assert "size must be an int of at least 0 or None; got -1" in refusal(path, size=-1)
 
 
-@pytest.mark.parametrize("source", ["none.npz", "", "~nobody-of-that-name/x.npz", "a\0b"])
+@by_table("source", ["none.npz", "", "~nobody-of-that-name/x.npz", "a\0b"])
 def test_a_path_without_a_file_is_refused(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert refusal(source) == f"no such checkpoint file: {source!r}"

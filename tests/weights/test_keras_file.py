@@ -33,7 +33,7 @@ def peak_of(call):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("layout, most", [("timm", 1.35), ("vit_jax", 1.25), ("huggingface", 1.25)])
+@pytest.mark.parametrize("layout, most", some([("timm", 1.35), ("vit_jax", 1.25), ("huggingface", 1.25)], 3))
 def test_saving_holds_the_arrays_about_once(layout, most, large, tmp_path):
     target = tmp_path / {"timm": "model.safetensors", "vit_jax": "model.npz"}.get(layout, "model")
     path = save_weights(one_block(), target, layout, overwrite=True)  # imports
@@ -90,7 +90,7 @@ def test_variables_without_values_leave_nothing_behind(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("change", ["quantized", "lora"])
+@pytest.mark.parametrize("change", some(["quantized", "lora"], 2))
 def test_changed_layers_are_read_with_their_model(change, tmp_path):
     model = one_block()
     model.quantize("int8") if change == "quantized" else model.enable_lora(2)

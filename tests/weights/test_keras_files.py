@@ -12,6 +12,7 @@ from keras.src.backend.common import global_state
 from keras.src.saving import saving_lib, serialization_lib
 from made.archives import rezipped
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import arrays, assert_same_arrays, numpy, randomize
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block, small
 
@@ -40,7 +41,7 @@ def saved(tmp_path, **options):
     return model, tmp_path / "model.keras"
 
 
-@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+@by_table("options", MODELS.values(), ids=MODELS)
 def test_every_model_comes_back_as_it_was(options, tmp_path):
     model, path = saved(tmp_path, **options)
     again = from_pretrained(path)
@@ -128,7 +129,7 @@ def file(small_file, tmp_path):
     return shutil.copy(small_file, tmp_path / "model.keras")
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@by_table("kind", HOSTILE)
 def test_a_hostile_configuration_is_refused_in_one_line(kind, file):
     path = rezipped(file, **{"config.json": HOSTILE[kind]})
     with pytest.raises(ValueError, match="model.keras' is not a readable .keras file: .") as error:
@@ -233,7 +234,7 @@ def test_files_are_read_in_safe_mode_whatever_the_process_has_set(file, monkeypa
         global_state.set_global_attribute("safe_mode_saving", before)
 
 
-@pytest.mark.parametrize("image_size", [None, 32])
+@pytest.mark.parametrize("image_size", some([None, 32], 2))
 def test_relative_positions_without_a_table_are_read_and_resized(image_size, tmp_path):
     model = randomize(small(relative_positions=True, position_embedding="none"))
     model.save(tmp_path / "model.keras")

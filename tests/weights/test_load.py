@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from made import checkpoints
 from made.sampling import some_on_jax
+from made.tables import by_table
 from reference.comparing import assert_close, numpy
 from reference.goldens import GOLDENS
 from reference.small import images_for
@@ -28,7 +29,7 @@ def write(tmp_path):
 # Golden outputs ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", some_on_jax(GOLDENS, 4))
+@by_table("name", some_on_jax(GOLDENS, 4))
 def test_a_checkpoint_computes_what_its_authors_code_computes(golden, name):
     file, _, options = GOLDENS[name]
     model = from_pretrained(golden / file, **options)
@@ -65,7 +66,7 @@ def trained_outputs(golden):
     return outputs | {"images": (outputs["image"][None] / np.float32(255) - mean) / std}
 
 
-@pytest.mark.parametrize("image_size", [112, (None, None)], ids=str)
+@pytest.mark.parametrize("image_size", [112, pytest.param((None, None), marks=pytest.mark.slow)], ids=str)
 def test_some_channels_of_trained_weights_compute_what_transformers_computes(
     golden, trained_outputs, image_size
 ):
@@ -88,7 +89,7 @@ def test_the_first_blocks_of_trained_weights_compute_what_transformers_computes(
     assert_close(found, trained_outputs["block_1"])
 
 
-@pytest.mark.parametrize("name, size, any_size", RESIZED)
+@by_table("name, size, any_size", RESIZED)
 def test_a_resized_checkpoint_computes_what_the_official_loader_makes_of_it(golden, name, size, any_size):
     image_size = (None, None) if any_size else size
     model = from_pretrained(golden / f"{name}.npz", image_size=image_size, representation_size=None)
@@ -123,7 +124,7 @@ def test_the_head_is_kept_if_it_fits_and_else_zero(golden, stored, options, kept
         assert not numpy(head.kernel).any() and not numpy(head.bias).any()
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, message",
     [
         ({"num_classes": 5, "head": "keep"}, r"wrong shape: head/bias \(7,\) for head/bias \(5,\)"),

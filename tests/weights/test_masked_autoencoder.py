@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from made.sampling import some
+from made.tables import by_table
 from reference.comparing import arrays, assert_same_arrays, randomize
 from safetensors.numpy import load_file, save_file
 
@@ -24,7 +26,7 @@ def model():
     return made()
 
 
-@pytest.mark.parametrize("layout, name", [("huggingface", "mae"), ("timm", "mae.safetensors")])
+@pytest.mark.parametrize("layout, name", some([("huggingface", "mae"), ("timm", "mae.safetensors")], 2))
 def test_what_is_written_is_read(layout, name, model, tmp_path):
     save_weights(model, tmp_path / name, layout)
     again = from_pretrained(tmp_path / name, kind="pretrainer")
@@ -34,6 +36,7 @@ def test_what_is_written_is_read(layout, name, model, tmp_path):
     assert type(from_pretrained(tmp_path / name)) is VisionTransformer
 
 
+@pytest.mark.slow
 def test_a_keras_file_and_a_run_hold_all_of_it(model, tmp_path):
     model.save(tmp_path / "pretrainer.keras")
     for source in (tmp_path, tmp_path / "pretrainer.keras"):
@@ -58,7 +61,7 @@ def test_a_norm_after_the_pooling_is_new(model, tmp_path):
     np.testing.assert_array_equal(found, arrays(model)["class_token/token"])
 
 
-@pytest.mark.parametrize(
+@by_table(
     "encoder, options, layout, message",
     [
         ({}, {}, "vit_jax", "cannot express this model: .*activation|the decoder of a masked autoencoder"),
@@ -86,7 +89,7 @@ def moved(state):
     return {**state, "decoder.decoder_pos_embed": state["decoder.decoder_pos_embed"] + 1}
 
 
-@pytest.mark.parametrize(
+@by_table(
     "change, message",
     [
         (without_block_0, "2 axes of the checkpoint's decoder_block_0/mlp/dense_0/kernel; got no such array"),

@@ -9,6 +9,7 @@ import shutil
 import pytest
 from made import refusals
 from made.checkpoints import base
+from made.tables import by_table
 from reference.small import HYBRID, small
 
 from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
@@ -42,7 +43,7 @@ def test_it_holds_every_option_of_the_model():
     assert again.get_config() == small(class_names=NAMES).get_config() | {"name": again.name}
 
 
-@pytest.mark.parametrize("options", NOT_IN_ARRAYS, ids=str)
+@by_table("options", NOT_IN_ARRAYS, ids=str)
 def test_options_that_the_arrays_do_not_determine_are_read_from_it(options, tmp_path):
     model = small(**options)
     again = from_pretrained(save_weights(model, tmp_path / "model.npz", "vit_jax"))
@@ -69,7 +70,7 @@ def with_sidecar(folder, arguments):
     return path
 
 
-@pytest.mark.parametrize("arguments", DISAGREEING, ids=str)
+@by_table("arguments", DISAGREEING, ids=str)
 def test_it_must_agree_with_the_arrays(arguments, tmp_path):
     path = with_sidecar(tmp_path, arguments)
     refused(path, r"model\.json says .*, the arrays hold|does not fit the checkpoint's|grid positions")
@@ -85,7 +86,7 @@ FILES = [("model.json", content) for content in NOT_JSON]
 FILES += [("config.json", "null"), ("preprocessor_config.json", "\x00")]
 
 
-@pytest.mark.parametrize("file, content", FILES, ids=lambda value: repr(value[:20]))
+@by_table("file, content", FILES, ids=lambda value: repr(value[:20]))
 def test_a_file_that_is_no_configuration_is_refused_by_its_name(file, content, tmp_path):
     path = base("hf_bare").write(tmp_path)
     (tmp_path / file).write_text(content)
@@ -116,7 +117,7 @@ DAMAGED = [
 ]
 
 
-@pytest.mark.parametrize("arguments", DAMAGED, ids=lambda arguments: str(arguments)[:40])
+@by_table("arguments", DAMAGED, ids=lambda arguments: str(arguments)[:40])
 def test_a_wrong_argument_is_refused(arguments, tmp_path):
     path = with_sidecar(tmp_path, arguments)
     refusals.refused(from_pretrained, path, rf"{[*arguments][0]}|only in model")

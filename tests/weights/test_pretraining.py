@@ -2,6 +2,8 @@ import json
 
 import numpy as np
 import pytest
+from made.sampling import some
+from made.tables import by_table
 from reference.small import DECODER, SMALL, one_block
 
 from keras_vit import MaskedAutoencoder, from_pretrained
@@ -35,7 +37,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@by_table("name", NAMES)
 def test_a_published_name_says_what_the_weights_learned_from(name):
     assert _metadata_of_row(find(name))["pretraining"] == NAMES[name]
 
@@ -47,7 +49,7 @@ def test_every_row_of_the_catalogue_says_it():
     assert {learned_from[name] for name in with_classes} == {"supervised"}
 
 
-@pytest.mark.parametrize("name", sorted(TYPES.keys() - {"vit"}))
+@by_table("name", sorted(TYPES.keys() - {"vit"}))
 def test_every_model_type_but_vit_has_an_answer_without_a_head(name):
     kind = TYPES[name]
     assert kind.head or pretraining.of_type(name, False)
@@ -64,7 +66,7 @@ def huggingface_folder(path, kind, architecture=None, config=True, **options):
     return path
 
 
-@pytest.mark.parametrize(
+@by_table(
     "kind, expected",
     [
         ("vit", "unknown"),
@@ -107,7 +109,7 @@ def with_keys(path, model, **arrays):
     return path
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, arrays, expected",
     [
         ({"num_classes": None}, {}, "unknown"),
@@ -141,7 +143,7 @@ def test_the_tag_of_timm_says_it(name, expected, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "layout, end", [("vit_jax", ".npz"), ("big_vision", ".npz"), ("timm", ".safetensors")]
+    "layout, end", some([("vit_jax", ".npz"), ("big_vision", ".npz"), ("timm", ".safetensors")], 3)
 )
 def test_files_keep_what_a_model_knows(layout, end, tmp_path):
     options = {"pooling": "gap"} if layout == "big_vision" else {}

@@ -7,6 +7,7 @@ import pytest
 from huggingface_hub import close_session
 from made.sampling import some
 from made.servers import asked_hub
+from made.tables import by_table
 from reference.small import HYBRID, images_for, one_block
 
 from keras_vit import ImageSegmenter, Preprocessing, from_pretrained
@@ -89,7 +90,7 @@ def test_the_card_has_the_known_facts(hub):
     assert "## Training\n\nNot stated." in card and "## License\n\nNot stated." in card
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, given, message",
     [
         ({**HYBRID, "resnet": (1,)}, {}, "'huggingface' cannot .*resnet=.*'timm' cannot .*resnet="),

@@ -11,6 +11,7 @@ import safetensors.numpy
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import arrays, assert_same_arrays, numpy
 from reference.goldens import GOLDENS, stored
 from reference.small import HYBRID, NO_TRANSFORMER, images_for, one_block
@@ -186,6 +187,7 @@ def variations(draw):
     return layout, options | (options.pop("resnet", None) or {})
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=variations())
 def test_a_layout_holds_a_model_or_says_what_it_cannot_express(tmp_path_factory, drawn):
@@ -225,7 +227,9 @@ def test_a_dtype_policy_gives_the_type_of_its_variables(name, stored_type, tmp_p
     assert {array.dtype for array in read_arrays(path).values()} == {np.dtype(stored_type)}
 
 
-@pytest.mark.parametrize("file, size", [("model.npz", 16), ("model.keras", (24, 40))])  # 16 is the table's
+@pytest.mark.parametrize(
+    "file, size", some([("model.npz", 16), ("model.keras", (24, 40))], 2)
+)  # 16 is the table's
 def test_a_model_for_any_size_keeps_the_size_to_which_it_resizes_images(file, size, tmp_path):
     dynamic = {"image_size": (None, None), "position_grid": (2, 2)}
     model = one_block(**dynamic, preprocessing=Preprocessing(size, "crop", 0.5))
@@ -284,7 +288,7 @@ REFUSED = [  # one of each reason; `variations` draws the other options
 ]
 
 
-@pytest.mark.parametrize("layout, options, reason", REFUSED, ids=[f"{r[0]}: {r[2]}" for r in REFUSED])
+@by_table("layout, options, reason", REFUSED, ids=[f"{r[0]}: {r[2]}" for r in REFUSED])
 def test_what_a_layout_cannot_express_is_named(layout, options, reason, model):
     config = {**model.get_config(), **options}
     assert any(reason in found for found in LAYOUTS[layout].unsupported(config))
@@ -332,7 +336,7 @@ def refuses(message, model, path, *arguments, **options):
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, layout, options, message",
     [
         ("model.npz", "vit_jax", {"scan": True}, "'vit_jax' has the options none; got scan"),
@@ -426,7 +430,7 @@ def test_a_failure_leaves_the_files_as_they_were(layout, existing, broken, model
     assert contents(tmp_path) == before
 
 
-@every_layout
+@pytest.mark.parametrize("layout", some(ONE_TOWER, 4))
 def test_an_interrupted_save_is_refused(layout, model, tmp_path, monkeypatch):
     path = save_weights(model, target(tmp_path, layout), layout)
     replace, other = os.replace, one_block(activation="gelu_erf")

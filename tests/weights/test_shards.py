@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from made.checkpoints import base
 from made.servers import asked_hub
+from made.tables import by_table
 from reference.comparing import arrays, assert_same_arrays
 from safetensors.numpy import save_file
 
@@ -47,7 +48,7 @@ def with_files(**changes):
     return lambda index: {"weight_map": {**index["weight_map"], **changes}}
 
 
-@pytest.mark.parametrize(
+@by_table(
     "change, message",
     [
         *(

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from made.checkpoints import base, write
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import float_weights
 from reference.small import HYBRID, NO_TRANSFORMER, small
 
@@ -27,7 +28,7 @@ def test_expected_shapes_are_those_of_the_model(options):
     assert found == {weight.path: tuple(weight.shape) for weight in float_weights(model)}
 
 
-@pytest.mark.parametrize(
+@by_table(
     "file, options",
     [
         ("token.npz", {}),
@@ -47,7 +48,7 @@ def test_an_undamaged_file_has_no_missing_or_extra_arrays(golden, file, options)
     assert found["dtypes"] == ["float32"]
 
 
-@pytest.mark.parametrize("name", ["model.npz", "model.keras"])
+@pytest.mark.parametrize("name", some(["model.npz", "model.keras"], 2))
 def test_another_position_grid_than_the_images_is_valid(name, tmp_path):
     model = small(position_grid=(3, 5))
     if name == "model.npz":

@@ -6,6 +6,7 @@ import scipy.ndimage
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from made.tables import by_table
 from PIL import Image, ImageEnhance, ImageOps
 
 from keras_vit import Preprocessing
@@ -91,7 +92,7 @@ def test_random_values_stay_in_range_and_change(channels, rng):
         assert 1 <= sum(gray) <= 12
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, message",
     [
         ({"image_size": None}, "image_size"),

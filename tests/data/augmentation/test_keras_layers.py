@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.tables import by_table
 
 from keras_vit.data.augmentation.keras_layers import apply_layer, apply_rand_augment, is_exact
 
@@ -95,7 +96,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@by_table("name", OTHERS)
 def test_other_random_state_is_found(name):
     class Other(keras.Layer):
         def call(self, images):

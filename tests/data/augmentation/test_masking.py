@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.tables import by_table
 
 from keras_vit.data.augmentation.masking import corruption, masked_patch_batches, random_order_batches
 
@@ -12,7 +13,7 @@ def sampled(images, patches, seed=(0, 0), **fractions):
     return sources, corrupted
 
 
-@pytest.mark.parametrize("patches, rate, count", [(9, 0.5, 4), (11, 0.25, 3), (4, 1.0, 4), (7, 0.01, 1)])
+@by_table("patches, rate, count", [(9, 0.5, 4), (11, 0.25, 3), (4, 1.0, 4), (7, 0.01, 1)])
 def test_every_image_has_the_same_number_of_corrupted_patches(patches, rate, count):
     _, corrupted = sampled(30, patches, corrupt_rate=rate)
     assert (corrupted.sum(axis=1) == count).all()

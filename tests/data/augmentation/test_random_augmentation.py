@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from made.encoded import encoded
 from made.sampling import some
+from made.tables import by_table
 from PIL import Image
 
 from keras_vit import Preprocessing
@@ -45,6 +46,7 @@ def test_shifts_are_subpixel_up_to_their_fraction_with_black_borders():
     np.testing.assert_array_equal(random_shift(image, [0, 0], 0.0), POSITIONS)
 
 
+@pytest.mark.slow
 def test_the_training_images_are_those_of_the_official_pipeline():
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (30, 40, 3), "uint8"))
     content = encoded(noise.resize((160, 120)), "JPEG")
@@ -92,7 +94,7 @@ EVERYTHING = Augmentation(
 FIELDS = ["crop_area", "shift", "flip", "layers", "randaugment", "random_erasing"]
 
 
-@pytest.mark.parametrize("name", some(FIELDS, 3))
+@pytest.mark.parametrize("name", some(FIELDS, 5))
 def test_each_field_changes_images_as_a_function_of_the_seed(name):
     augmentation = Augmentation(**{name: getattr(EVERYTHING, name)})
     augment = tf.function(image_augmentation(augmentation, Preprocessing(24)))
@@ -117,7 +119,7 @@ def solid(count):
     return indices[:, None, None, None] * tf.ones((count, 16, 16, 3)), tf.eye(count)
 
 
-@pytest.mark.parametrize("name, value", [("mixup", 0.2), ("cutmix", 1.0)])
+@pytest.mark.parametrize("name, value", some([("mixup", 0.2), ("cutmix", 1.0)], 2))
 def test_labels_are_mixed_as_the_images_are(name, value):
     blend = tf.function(batch_augmentation(Augmentation(**{name: value})))
     images, labels = solid(8)
@@ -168,7 +170,7 @@ def test_a_layer_with_other_random_state_is_accepted_and_reported():
     assert image.shape == (24, 24, 3)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "fields, message",
     [
         ({"scale_jitter": (2.0, 0.5)}, r"scale_jitter must be \(smallest, largest\) above 0"),
@@ -199,7 +201,7 @@ SIZE = "need a preprocessing with an image_size; got None"
 GRAY = Preprocessing(24, mean=(0.5,), std=(0.5,))
 
 
-@pytest.mark.parametrize(
+@by_table(
     "fields, preprocessing, message",
     [
         ({"crop_area": (0.5, 1.0)}, Preprocessing(None), f"crop_area {SIZE}"),

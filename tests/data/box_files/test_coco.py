@@ -3,6 +3,7 @@ import re
 
 import pytest
 from made.box_folders import NAMES, OBJECTS, coco, load, objects_of, write_coco, write_images
+from made.tables import by_table
 
 
 def write(root, **files):
@@ -100,7 +101,7 @@ def test_a_class_whose_supercategory_is_itself_stays_a_class(tmp_path):
     assert load(tmp_path).class_names == ("person", *NAMES)
 
 
-@pytest.mark.parametrize("value, expected", [("0", 0), ("false", 0), (None, 0), ("1", 1), (1.0, 1)])
+@by_table("value, expected", [("0", 0), ("false", 0), (None, 0), ("1", 1), (1.0, 1)])
 def test_a_crowd_may_be_stated_as_text(value, expected, tmp_path):
     write(tmp_path, labels=changed(annotations={"iscrowd": value}))
     assert load(tmp_path, seed=None).split("train")[0][1][:, 5].tolist() == [expected]
@@ -156,7 +157,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@by_table("case", WRONG)
 def test_wrong_values_are_refused_with_their_place(case, tmp_path):
     content, message = WRONG[case]
     write(tmp_path, labels=content)

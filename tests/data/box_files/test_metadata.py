@@ -3,6 +3,7 @@ import re
 
 import pytest
 from made.box_folders import load, write_images
+from made.tables import by_table
 
 OBJECTS = {"bbox": [[4, 2, 16, 10]], "category": ["cat"]}
 
@@ -44,7 +45,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@by_table("case", WRONG)
 def test_wrong_lines_are_refused_with_their_place(case, tmp_path):
     line, message = WRONG[case]
     write(tmp_path, line)

@@ -1,5 +1,6 @@
 import pytest
 from made.box_folders import load, write_images, write_voc
+from made.tables import by_table
 
 ALL = range(12)
 
@@ -59,7 +60,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("lists", WRONG)
+@by_table("lists", WRONG)
 def test_lists_that_contradict_each_other_are_refused(lists, tmp_path):
     named, message = WRONG[lists]
     write(tmp_path, **named)
@@ -115,7 +116,7 @@ def test_an_unknown_size_is_not_compared(size, tmp_path):
     assert len(load(tmp_path, seed=None).split("train")) == 12
 
 
-@pytest.mark.parametrize(
+@by_table(
     "old, new, message",
     [
         (

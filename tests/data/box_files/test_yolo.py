@@ -2,6 +2,7 @@ import re
 
 import pytest
 from made.box_folders import load, objects_of, write_images, write_yolo
+from made.tables import by_table
 
 LINE = "0 0.5 0.5 0.25 0.5"
 
@@ -34,7 +35,7 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+@by_table("config", CONFIGS)
 def test_the_folders_of_splits_are_those_of_the_config(config, tmp_path):
     text, folders = CONFIGS[config]
     write(tmp_path, f"{text}names: [cat]", (NORTH, SOUTH, EAST))
@@ -115,7 +116,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@by_table("case", WRONG)
 def test_wrong_configs_are_refused(case, tmp_path):
     config, message = WRONG[case]
     write(tmp_path, config, (NORTH, SOUTH))
@@ -150,7 +151,7 @@ def test_a_class_may_be_written_as_a_float(number, tmp_path):
     assert objects_of(load(tmp_path, seed=None).split("train"))[0] == [("cat", 15, 5, 25, 15)]
 
 
-@pytest.mark.parametrize("word", ["1.5", "-1", "nan", "inf", "²", "2"])
+@by_table("word", ["1.5", "-1", "nan", "inf", "²", "2"])
 def test_other_classes_are_unknown(word, tmp_path):
     write_yolo(tmp_path)
     (tmp_path / "labels/00.txt").write_text(LINE.replace("0", word, 1))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.encoded import encoded, png_of
+from made.tables import by_table
 from PIL import Image
 
 from keras_vit.data.decoding.encoded_images import decode_stored, is_bounded
@@ -66,7 +67,7 @@ RARE = {
 }
 
 
-@pytest.mark.parametrize("kind", RARE)
+@by_table("kind", RARE)
 def test_rare_forms_are_decoded_as_pillow_does(kind, tmp_path):
     (tmp_path / "image").write_bytes(RARE[kind])
     pixels = read_image(tmp_path / "image")
@@ -83,7 +84,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", REFUSED)
+@by_table("kind", REFUSED)
 def test_what_the_two_decoders_read_differently_is_refused_by_both(kind, tmp_path):
     content, message = REFUSED[kind]
     (tmp_path / "image").write_bytes(content)
@@ -126,7 +127,7 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("kind", LARGE)
+@by_table("kind", LARGE)
 def test_an_image_of_more_pixels_than_the_bound_is_refused_by_its_header(kind, tmp_path):
     content = LARGE[kind]
     (tmp_path / "image").write_bytes(content)

@@ -5,6 +5,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from made.photos import FORMATS, ORIENTATIONS, exif, photo
+from made.tables import by_table
 
 from keras_vit.data.decoding.exif import orientation
 from keras_vit.preprocessing.image_files import exif_orientation
@@ -52,7 +53,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("kind", MALFORMED)
+@by_table("kind", MALFORMED)
 def test_images_with_malformed_exif_data_are_upright(kind):
     assert found(jpeg((0xE1, MALFORMED[kind]))) == exif_orientation(MALFORMED[kind]) == 1
 

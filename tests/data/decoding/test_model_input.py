@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from made.encoded import encoded
 from made.photos import ORIENTATIONS, exif, photo, waves
+from made.tables import by_table
 from PIL import Image, ImageOps
 
 from keras_vit import Preprocessing
@@ -61,7 +62,7 @@ def encode(kind):
     return encoded(image.quantize(64) if mode == "P" else image.convert(mode), name, **options)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@by_table("kind", KINDS)
 def test_an_encoded_image_and_a_window_of_it_become_pillows_pixels(kind):
     # WebP's chroma is upsampled in more than one way; all others decode to the same integers.
     tolerance = 3 if kind == "webp" else 0
@@ -98,7 +99,7 @@ def test_a_window_of_a_jpeg_contains_the_pixels_of_the_whole(kind, rng):
 COLORS = {"mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25)}
 
 
-@pytest.mark.parametrize(
+@by_table(
     "kind, preprocessing",
     [
         ("png", Preprocessing((24, 24), **COLORS)),

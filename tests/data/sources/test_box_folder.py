@@ -19,6 +19,8 @@ from made.box_folders import (
     write_voc,
     write_yolo,
 )
+from made.sampling import some
+from made.tables import by_table
 from PIL import Image
 
 from keras_vit.data import load_dataset
@@ -28,7 +30,7 @@ from keras_vit.preprocessing import Preprocessing
 from keras_vit.tasks.detection_scores import detection_scores, predictions_of
 
 
-@pytest.mark.parametrize("layout", WRITERS)
+@by_table("layout", WRITERS)
 def test_every_layout_has_the_same_boxes(layout, tmp_path):
     WRITERS[layout](tmp_path)
     data = load(tmp_path, seed=None)
@@ -41,7 +43,7 @@ def test_every_layout_has_the_same_boxes(layout, tmp_path):
         assert not rows[:, 5].any()
 
 
-@pytest.mark.parametrize("write", [*WRITERS.values(), write_roboflow])
+@by_table("write", [*WRITERS.values(), write_roboflow])
 def test_boxes_are_found_where_classes_are_asked_for(write, tmp_path):
     write(tmp_path)
     with pytest.raises(ValueError, match="; boxes found: --recipe detect, or task='detection'$"):
@@ -176,7 +178,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@by_table("case", WRONG)
 def test_wrong_coco_files_are_refused(case, tmp_path):
     change, message = WRONG[case]
     write_coco(tmp_path, **change(coco()))
@@ -197,7 +199,7 @@ WRONG_YOLO = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG_YOLO)
+@by_table("case", WRONG_YOLO)
 def test_wrong_yolo_files_are_refused(case, tmp_path):
     line, message = WRONG_YOLO[case]
     write_yolo(tmp_path)
@@ -206,7 +208,7 @@ def test_wrong_yolo_files_are_refused(case, tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "layout, file, text, message",
     [
         ("YOLO", "data.yaml", "nc: 2", "expected names, a list of the classes or one by number"),
@@ -268,7 +270,7 @@ def test_boxes_that_are_rounded_over_the_edge_are_cut_where_they_are_trained_on(
     np.testing.assert_allclose(trained[0, :4], [0, 0.1, 1, 0.6], atol=1e-6)
 
 
-@pytest.mark.parametrize("side", [2, 3])
+@pytest.mark.parametrize("side", some([2, 3], 2))
 def test_a_box_without_extent_counts_but_is_not_trained_on(side, tmp_path):
     """As some in COCO's own files, which its evaluation counts as objects that nothing finds."""
     box = [4, 2, 16, 10]

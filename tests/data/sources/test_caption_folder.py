@@ -4,6 +4,7 @@ import pytest
 from made.folders import write_broken, write_captions
 from made.photos import photo
 from made.refusals import assert_is, in_turn, tables
+from made.tables import by_table
 
 from keras_vit.data import load_dataset
 from keras_vit.data.fingerprint import differences, fingerprint
@@ -132,7 +133,7 @@ def test_the_manual_lists_what_is_refused():
     assert [*MESSAGES] == [*DAMAGES]
 
 
-@pytest.mark.parametrize("wrong", DAMAGES)
+@by_table("wrong", DAMAGES)
 def test_a_wrong_folder_is_refused_with_the_message_of_the_manual(wrong, tmp_path):
     DAMAGES[wrong](write_captions(tmp_path, 2))
     with pytest.raises(ValueError) as error:

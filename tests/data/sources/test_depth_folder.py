@@ -6,7 +6,9 @@ import pytest
 import tensorflow_datasets as tfds
 from made.folders import write_broken
 from made.prepared import PICTURE, prepare
+from made.sampling import some
 from made.shards import encoded, write_parquet, write_tar
+from made.tables import by_table
 from PIL import Image
 
 from keras_vit.data.damage import damaged
@@ -149,7 +151,7 @@ REFUSED = {  # what is wrong: how it is written, and the message
 }
 
 
-@pytest.mark.parametrize("wrong", REFUSED)
+@by_table("wrong", REFUSED)
 def test_wrong_folders_are_refused(wrong, tmp_path):
     options, message = REFUSED[wrong]
     write(tmp_path, **options)
@@ -200,7 +202,7 @@ def json_of(found):
     return {**json.loads(json.dumps({**found, "files": None})), "files": found["files"]}
 
 
-@pytest.mark.parametrize("file_format", ["webdataset", "parquet"])
+@pytest.mark.parametrize("file_format", some(["webdataset", "parquet"], 2))
 def test_shards_have_the_depths_and_their_unit(file_format, tmp_path):
     of = {"max": 8, "crop": "kitti_garg", **METERS}  # Some are invalid.
     dataset = load(write(tmp_path / "in", settings=of))

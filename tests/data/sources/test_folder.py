@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from made.folders import picture, write_broken, write_classes, write_table
 from made.photos import photo
+from made.tables import by_table
 from PIL import Image
 
 from keras_vit.data.datasets import load_dataset
@@ -53,7 +54,7 @@ def test_the_same_images_without_classes_are_held_out_everywhere(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
+@by_table(
     "folders, expected",
     [
         (("",), (7, 1, 2)),
@@ -172,7 +173,7 @@ UNCLEAR = {  # folders, and whether they contain class folders
 }
 
 
-@pytest.mark.parametrize("kind", UNCLEAR)
+@by_table("kind", UNCLEAR)
 def test_folders_that_may_be_splits_are_refused_with_the_expected_layout(kind, tmp_path):
     for name, has_classes in UNCLEAR[kind].items():
         write_classes(tmp_path / name, *([] if has_classes else [(".",)]), count=1)
@@ -210,7 +211,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("make, message", REFUSED)
+@by_table("make, message", REFUSED)
 def test_a_folder_that_is_not_a_data_set_is_refused(make, message, tmp_path):
     make(tmp_path / "images")
     with pytest.raises(ValueError, match=message):
@@ -313,7 +314,7 @@ WRONG_TABLES = [
 ]
 
 
-@pytest.mark.parametrize("task, lines, message", WRONG_TABLES)
+@by_table("task, lines, message", WRONG_TABLES)
 def test_a_wrong_table_is_refused_with_line_and_column(task, lines, message, tmp_path):
     write_table(tmp_path, *lines, images=["a.png", "b.png"])
     with pytest.raises(ValueError, match=f"labels.csv,? {message}"):

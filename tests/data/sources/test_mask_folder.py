@@ -6,6 +6,7 @@ import pytest
 from made.folders import write_broken, write_masks
 from made.photos import photo
 from made.refusals import assert_is, in_turn, tables
+from made.tables import by_table
 from PIL import Image
 
 from keras_vit.data.damage import damaged
@@ -101,7 +102,7 @@ def test_masks_in_color_have_the_classes_of_their_colors(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "text",
     [
         "".join(f"class {number}\t{number}\n" for number in range(256)),
@@ -187,7 +188,7 @@ def test_the_manual_lists_what_is_refused():
     assert [*MESSAGES] == [*DAMAGES]
 
 
-@pytest.mark.parametrize("wrong", DAMAGES)
+@by_table("wrong", DAMAGES)
 def test_a_wrong_folder_is_refused_with_the_message_of_the_manual(wrong, tmp_path):
     write_masks(tmp_path, 5)
     DAMAGES[wrong](tmp_path)

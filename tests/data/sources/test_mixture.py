@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 from made.folders import write_captions, write_classes, write_masks
 from made.prepared import prepare
+from made.sampling import some
 from made.shards import encoded, encoded_mask, read_splits, stored, structs, write_parquet, write_tar
+from made.tables import by_table
 from made.workers import end_of
 from reference.small import NO_TRANSFORMER, SMALL
 
@@ -38,7 +40,7 @@ def test_weights_follow_the_names():
     assert sources_of("webdataset:train-*.tar*2 + digits")[0] == ("webdataset:train-*.tar", "*2")
 
 
-@pytest.mark.parametrize("name", ["folder:cats + dogs", "folder:cats*2", "folder:a + folder", "digits"])
+@by_table("name", ["folder:cats + dogs", "folder:cats*2", "folder:a + folder", "digits"])
 def test_other_names_are_of_one_source(name):
     assert sources_of(name) == [(name, "")]
 
@@ -52,7 +54,7 @@ def test_names_and_titles_treat_each_path(tmp_path, monkeypatch):
     assert folder_of(name) is None
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, words",
     [
         ("digits*0 + digits", r"expected positive weights of sources; got 'digits\*0 \+ digits'"),
@@ -117,11 +119,14 @@ def test_classes_of_records_whose_labels_are_unknown_are_mapped(tmp_path):
 
 @pytest.mark.parametrize(
     "text, words",
-    [
-        ("cat\ndog\tcat", "line 2: expected another name; got 'cat'"),
-        ("cat\n\ndog", "line 2: expected another name; got ''"),
-        ("cat\ttabby", "expected a class on each of two or more lines; got 1"),
-    ],
+    some(
+        [
+            ("cat\ndog\tcat", "line 2: expected another name; got 'cat'"),
+            ("cat\n\ndog", "line 2: expected another name; got ''"),
+            ("cat\ttabby", "expected a class on each of two or more lines; got 1"),
+        ],
+        3,
+    ),
 )
 def test_a_wrong_file_of_classes_is_refused(text, words, tmp_path):
     (tmp_path / "classes.txt").write_text(text)

@@ -4,6 +4,7 @@ import pyarrow.parquet
 import pytest
 from made.sampling import some
 from made.shards import encoded, encoded_mask, read, read_splits, structs, write_parquet
+from made.tables import by_table
 
 from keras_vit.data import chunked_records, parquet_samples
 from keras_vit.data.datasets import load_dataset
@@ -176,7 +177,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@by_table("case", WRONG)
 def test_wrong_columns_and_labels_are_refused_in_one_line(case, tmp_path):
     columns, options, message = WRONG[case]
     path = write_parquet(tmp_path / "a.parquet", columns)
@@ -241,7 +242,7 @@ def test_a_file_that_changes_is_named_when_it_is_read(folder):
         read(test.evaluation_records())
 
 
-@pytest.mark.parametrize("names", [5, "cat", {"0": "cat"}, ["cat", 1], [["cat"]]])
+@by_table("names", [5, "cat", {"0": "cat"}, ["cat", 1], [["cat"]]])
 def test_class_names_that_are_no_list_of_texts_are_refused(names, tmp_path):
     features = {"label": {"_type": "ClassLabel", "names": names}}
     path = write_parquet(tmp_path / "a.parquet", IMAGE | {"label": [0, 1, 2] * 3}, features)

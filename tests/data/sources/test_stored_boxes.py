@@ -6,8 +6,10 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from made.sampling import some
 from made.scenes import few_scenes
 from made.shards import write_tar
+from made.tables import by_table
 
 from keras_vit.data import load_dataset
 from keras_vit.data.shard_writing import write_shards
@@ -82,7 +84,7 @@ def test_webdataset(sizes, tmp_path):
     assert names == ("0", "1")
 
 
-@pytest.mark.parametrize("width", [0, -40, 1e400, "40", [40], True, 40.5])
+@by_table("width", [0, -40, 1e400, "40", [40], True, 40.5])
 def test_a_size_that_is_no_number_of_pixels_is_refused(width, tmp_path):
     sizes = {"width": width, "height": 20}
     with pytest.raises(ValueError, match="expected the width and height of the image in pixels; got"):
@@ -96,7 +98,7 @@ def test_another_key_of_webdataset(tmp_path):
         load_dataset(name, task="detection")
 
 
-@pytest.mark.parametrize("file_format", ["webdataset", "parquet"])
+@pytest.mark.parametrize("file_format", some(["webdataset", "parquet"], 2))
 def test_a_copy_has_the_same_images_and_boxes(file_format, tmp_path):
     data = few_scenes()
     write_shards(data, tmp_path / "copy", file_format, images_per_shard=5)
@@ -128,7 +130,7 @@ def records_of(samples):
     return [(image.numpy(), label.numpy()) for image, label in samples.evaluation_records()]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "objects, message",
     [
         (

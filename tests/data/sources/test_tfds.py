@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from made.prepared import CLASSES, COLORS, PICTURE, blank, number_of, prepare
 from made.sampling import some
+from made.tables import by_table
 
 from keras_vit.data.batches import box_batches
 from keras_vit.data.chunked_records import ChunkedRecords
@@ -126,7 +127,7 @@ def test_floats_are_regression(targets, tmp_path):
 ALL = {"kind": CLASSES["label"], "label": CLASSES["label"], "tags": TAGS, "age": AGE}
 
 
-@pytest.mark.parametrize(
+@by_table(
     "features, keys, task, said",
     [
         ({"label": CLASSES["label"]}, None, "multi_label", r"has label \(single_label\)$"),

@@ -19,6 +19,7 @@ def vtab(data_dir, monkeypatch, task):
     return load_dataset(f"vtab:{task}", data_dir=data_dir)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task, own, validation, test",
     [

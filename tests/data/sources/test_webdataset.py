@@ -4,6 +4,7 @@ import tarfile
 import numpy as np
 import pytest
 from made.shards import encoded, encoded_mask, read, read_splits, write_tar
+from made.tables import by_table
 from PIL import Image
 
 from keras_vit.data.batches import training_batches
@@ -78,7 +79,7 @@ def test_names_of_classes_and_several_patterns(folder):
         load(folder)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "path, split",
     [
         ("d/validation/0.tar", "validation"),
@@ -216,7 +217,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("case", DAMAGED)
+@by_table("case", DAMAGED)
 def test_a_wrong_sample_is_refused_with_its_file_and_name(case, tmp_path):
     members, options, message = DAMAGED[case]
     path = write_tar(tmp_path / "a.tar", members)

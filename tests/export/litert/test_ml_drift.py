@@ -2,9 +2,9 @@ import re
 
 import flatbuffers
 import numpy as np
-import pytest
 import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
+from made.tables import by_table
 
 from keras_vit.export.litert.ml_drift import refusals
 
@@ -21,7 +21,7 @@ def cut(x):
     return tf.reshape(tf.transpose(tf.reshape(x, (1, 2, 2, 3, 2, 3)), (0, 1, 3, 2, 4, 5)), (1, 6, 12))
 
 
-@pytest.mark.parametrize(
+@by_table(
     "compute, shape, reason",
     [
         (tf.sin, (1, 4), "it has no operation SIN"),

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import ENCODERS, SMALL, images_for
 
@@ -57,7 +58,7 @@ def test_the_relu_of_a_new_head_lets_gradients_through(head):
     assert numpy(model(images_for(model))).min() > 0.5
 
 
-@pytest.mark.parametrize(
+@by_table(
     "layers, blocks", [(1, (0, 0, 0, 0)), (2, (0, 0, 1, 1)), (12, (2, 5, 8, 11)), (24, (4, 11, 17, 23))]
 )
 def test_four_blocks_at_equal_distances_are_read(layers, blocks):
@@ -88,7 +89,7 @@ def test_the_head_can_be_computed_from_its_inputs():
     assert_close(numpy(found), numpy(model(images)))
 
 
-@pytest.mark.parametrize("head", ["double", "values"])
+@pytest.mark.parametrize("head", some(["double", "values"], 2))
 def test_a_copy_has_every_option(head):
     model = made(**HEADS[head])
     again = type(model).from_config(model.get_config())
@@ -144,7 +145,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@by_table("name", REFUSED)
 def test_arguments_that_do_not_fit_are_refused(name):
     options, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from made.sampling import some
 from reference.small import SMALL
 
 import keras_vit
@@ -41,7 +42,7 @@ def test_windows_without_a_scale_get_one(output, size, options, image, monkeypat
     assert factor > 0 and np.abs(factor * found[..., 0] + addend - image[..., 0]).max() < 4
 
 
-@pytest.mark.parametrize("quantity", ["relative", "disparity"])
+@pytest.mark.parametrize("quantity", some(["relative", "disparity"], 2))
 def test_an_image_that_is_narrower_than_the_model_has_windows(quantity):
     encoder = keras_vit.VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1, "image_size": 16})
     model = keras_vit.DepthEstimator(encoder, head="linear", quantity=quantity)

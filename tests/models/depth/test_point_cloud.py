@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from made.tables import by_table
 
 from keras_vit.models.depth.point_cloud import point_cloud, write_ply
 
@@ -49,7 +50,7 @@ def test_a_file_holds_the_points(has_colors, rng, tmp_path):
         write_ply(tmp_path / "a.ply", points)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "call, message",
     [
         (lambda: point_cloud(np.ones((2, 3, 2)), CAMERA), r"\(height, width, 1\); got \(2, 3, 2\)"),

@@ -3,6 +3,8 @@
 import keras
 import numpy as np
 import pytest
+from made.sampling import some
+from made.tables import by_table
 from reference.comparing import arrays, assert_same_arrays, numpy, randomize
 from reference.small import TEXT, compute, small
 
@@ -44,6 +46,7 @@ def test_logits_are_cosines_that_each_patch_shifts_and_scales(images):
     np.testing.assert_array_equal(stages["logits"][..., 2], -1e6)
 
 
+@pytest.mark.slow
 def test_a_saved_model_has_its_words(images, tmp_path):
     model = words(objectness=True)
     model.save(tmp_path / "model.keras")
@@ -55,6 +58,7 @@ def test_a_saved_model_has_its_words(images, tmp_path):
         np.testing.assert_array_equal(numpy(again(images)), numpy(model(images)))
 
 
+@pytest.mark.slow
 def test_labels_make_a_detector_without_a_text_tower(images):
     model = words(IDS[:2])
     model.text_preprocessing = lambda texts: np.array([IDS[len(text)] for text in texts])
@@ -112,7 +116,7 @@ def test_objectness_is_a_stage_that_does_not_change_the_outputs(images):
     np.testing.assert_array_equal(numpy(same(images)), numpy(model(images)))
 
 
-@pytest.mark.parametrize("objectness", [False, True])
+@pytest.mark.parametrize("objectness", some([False, True], 2))
 def test_image_queries_find_the_patch_they_come_from(objectness, rng):
     model = words(IDS[:2], objectness=objectness)
     pixels = rng.integers(0, 256, (2, 16, 16, 3), "uint8")
@@ -131,7 +135,7 @@ def test_the_most_distinct_patch_fills_the_image():
     assert most_distinct(boxes, vectors[[1, 0, 2, 3]]) == 1
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, message",
     [
         (

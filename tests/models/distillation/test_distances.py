@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.comparing import gradient
 
 from keras_vit.models.distillation import distances
@@ -93,7 +94,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@by_table("case", CASES)
 def test_distances_and_gradients_are_those_of_the_formulas(case):
     distance, formula, temperature, (teacher, student) = CASES[case]
     factors = np.array([1.0, 2.0, -1.0])

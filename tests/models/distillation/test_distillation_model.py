@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from made.devices import devices
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import BOUND, assert_close, numpy, randomize
 from reference.small import SMALL
 
@@ -27,6 +28,7 @@ def segmenter(seed=1, **options):
     return randomize(keras_vit.ImageSegmenter({**BARE, **options}, 4), seed=seed)
 
 
+@pytest.mark.slow
 def test_teachers_read_their_own_normalization_and_size():
     mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
     student, same = classifier(1, dropout_rate=0.5), classifier(2, hidden_size=12)
@@ -158,7 +160,7 @@ def test_maps_of_a_teacher_are_resized_to_the_students():
     assert_close(outputs[:, 1], large.reshape(3, 16, 2, 16, 2, 4).mean((2, 4)), 0.1)  # antialiased
 
 
-@pytest.mark.parametrize("pooling", ["token", "gap", "map"])
+@pytest.mark.parametrize("pooling", some(["token", "gap", "map"], 3))
 def test_features_are_a_vector_and_patches_on_the_students_grid(pooling):
     student = randomize(keras_vit.VisionTransformer(**{**BARE, "patch_size": 8, "pooling": "gap"}))
     options = {**BARE, "hidden_size": 12, "num_heads": 2, "patch_size": 4, "pooling": pooling}
@@ -230,7 +232,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("reason", REFUSED)
+@by_table("reason", REFUSED)
 def test_what_cannot_be_compared_is_refused(reason):
     make, words = REFUSED[reason]
     with pytest.raises(ValueError, match=words):

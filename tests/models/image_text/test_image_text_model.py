@@ -181,6 +181,7 @@ def test_a_frozen_image_tower_stays_as_it_was(quick):
     assert {"text_projection/kernel", "text/token_embedding/table", "logit_factors/scale"} <= changed
 
 
+@pytest.mark.slow
 def test_a_file_keeps_the_towers_and_what_was_frozen(model, tmp_path):
     copy = ImageTextModel.from_config(model.get_config())
     copy.set_weights(model.get_weights())

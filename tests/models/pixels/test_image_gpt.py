@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import numpy, randomize
 from reference.small import SMALL
 
@@ -74,7 +75,7 @@ def test_logits_that_are_not_finite_are_refused():
         model.sample(1)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "changes, message",
     [
         ({"palette": None}, "palette=None and causal=True"),
@@ -91,7 +92,7 @@ def test_an_encoder_that_cannot_predict_pixels_is_refused(changes, message):
         ImageGPT({**ENCODER, **changes})
 
 
-@pytest.mark.parametrize(
+@by_table(
     "changes, message",
     [
         ({"patch_size": 2, "image_size": 4}, r"a palette needs patch_size=1, .*; got \(2, 2\)"),
@@ -149,6 +150,7 @@ def test_at_a_very_low_temperature_the_best_color_is_sampled(temperature):
         assert numpy(found).tolist() == [1]
 
 
+@pytest.mark.slow
 def test_completions_keep_the_first_rows_and_are_determined_by_the_seed():
     model, images = random_model(), random_images(5) / 2 + 0.5
     completed = model.complete(images, rows=2, seed=1)
@@ -182,7 +184,7 @@ def test_batches_of_any_size_and_one_channel_are_sampled():
     assert len(np.unique(samples.reshape(5, -1), axis=0)) > 1
 
 
-@pytest.mark.parametrize(
+@by_table(
     "arguments, message",
     [
         ({"rows": 4}, "rows must be at most 3, the height of the images; got 4"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made.tables import by_table
 from reference.comparing import arrays, assert_close, assert_same_arrays, numpy, randomize
 from reference.fine_tuning import Losses
 from reference.small import SMALL, small
@@ -71,6 +72,7 @@ def authors_loss(student, teacher, center, student_temperature, teacher_temperat
     return total / terms
 
 
+@pytest.mark.slow
 def test_ten_steps_follow_the_authors_formulas():
     model, data = dino(), views(20)
     model.compile(SGD(0.05), total_steps=10, seed=3)
@@ -306,7 +308,7 @@ def test_without_local_views_there_are_two(pooling):
     assert model.input.keys() == {"global_views"} and model.output_shape == (None, 4, 24)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "changes, message",
     [
         ({"local_size": 12}, r"local_size divisible by a token's region of \(8, 8\); got 12"),

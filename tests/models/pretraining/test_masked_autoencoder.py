@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import arrays, assert_close, numpy, randomize, without_initial_values
 from reference.small import ENCODERS, NEWER, SMALL
 
@@ -70,7 +71,7 @@ def test_without_attention_the_tokens_are_the_encoders_of_the_visible_patches(ki
     assert_close(read(inputs), np.concatenate([expected[:, :prefix], patches], axis=1), 1e-5)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "patches, fraction, visible", [(16, 0.75, 4), (16, 0.9, 1), (16, 0.99, 1), (16, 1e-20, 15), (4, 0.5, 2)]
 )
 def test_the_fraction_determines_the_visible_patches(patches, fraction, visible):
@@ -99,7 +100,7 @@ def test_targets_of_patches_of_one_value_are_finite():
 # The loss -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("normalize_targets, weights", [(True, None), (False, [1.0, 0.0, 3.0])])
+@pytest.mark.parametrize("normalize_targets, weights", some([(True, None), (False, [1.0, 0.0, 3.0])], 2))
 def test_the_loss_is_the_mean_over_the_masked_patches(normalize_targets, weights):
     model = made(normalize_targets=normalize_targets)
     inputs = inputs_for(model)
@@ -169,7 +170,7 @@ def test_the_encoder_is_shared_and_becomes_a_classifier(model):
 # Messages -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@by_table(
     "encoder, options, message",
     [
         ({"num_classes": 5}, {}, "without layers after its tokens; got {'num_classes': 5}"),

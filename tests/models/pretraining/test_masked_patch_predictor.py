@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import ENCODERS, HYBRID, NO_TRANSFORMER, SMALL
 
@@ -66,7 +67,7 @@ def with_patches_from(images, sources):
     return copied
 
 
-@pytest.mark.parametrize("kind", ["class_token", "sincos2d", "any_size"])
+@pytest.mark.parametrize("kind", some(["class_token", "sincos2d", "any_size"], 3))
 def test_the_vector_of_another_patch_has_the_effect_of_its_pixels(kind):
     predictor = random_predictor(**KINDS[kind])
     sources = [[2, 1, 2, 0], [3, 3, 1, 3]]
@@ -222,7 +223,7 @@ def test_an_encoder_whose_weights_do_not_fit_is_refused(changes):
         predictor.to_vision_transformer(**changes)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, message",
     [
         ({"num_classes": 5}, "without layers after its tokens; got {'num_classes': 5}"),

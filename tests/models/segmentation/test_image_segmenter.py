@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from made.devices import devices
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import ENCODERS, SMALL, images_for, small
 
@@ -146,7 +147,7 @@ def test_the_gradient_of_the_masks_is_the_slope_of_the_loss(rng):
     assert float(above - loss()) == pytest.approx(2e-3 * float(tf.norm(gradient)), rel=0.02)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@by_table("head", HEADS)
 def test_lora_trains_all_layers_of_the_head_and_none_of_the_encoder(head):
     model = made(**HEADS[head])
     own = {weight.path for layer in model.own_layers() for weight in layer.trainable_weights}
@@ -230,7 +231,7 @@ def test_masks_of_the_attention_end_one_block_after_the_other():
     np.testing.assert_allclose(second, [1, 1, 1, 1, 1, halfway, 0, 0], atol=1e-6)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, message",
     [
         ({"encoder": {"num_classes": 3}}, "without layers after its tokens; got {'num_classes': 3}"),

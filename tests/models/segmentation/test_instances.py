@@ -123,6 +123,7 @@ def test_wrong_arguments_are_refused(model, photo):
         linear.instances(photo)
 
 
+@pytest.mark.slow
 def test_changed_weights_change_the_objects(photo):
     encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
     model = randomize(ImageSegmenter(encoder, CLASSES, head="mask", num_queries=QUERIES, query_blocks=1))

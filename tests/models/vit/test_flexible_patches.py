@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.tables import by_table
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import PIXELS, SMALL, images_for
 
@@ -36,6 +37,7 @@ def as_in_graphs(model):
     return tf.function(model, input_signature=[tf.TensorSpec((None,) * 4)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "structure, sizes",
     [("published", SOME)]
@@ -118,7 +120,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("reason", REFUSED)
+@by_table("reason", REFUSED)
 def test_a_model_that_cannot_be_trained_at_other_sizes_is_refused_in_one_line(reason):
     options, message = REFUSED[reason]
     config = {**SMALL, "num_layers": 1, **ANTIALIASED, **options}

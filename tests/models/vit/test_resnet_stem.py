@@ -39,7 +39,7 @@ def test_a_hybrid_of_any_size_equals_one_of_that_size():
     np.testing.assert_allclose(numpy(free(images)), numpy(fixed(images)), atol=1e-5)
 
 
-@pytest.mark.parametrize("form", some_on_jax(FORMS, 2))
+@pytest.mark.parametrize("form", some(some_on_jax(FORMS, 2), 2))
 def test_the_form_of_the_stem_matters_where_its_weights_are_small(form):
     """With kernels of 3e-5 the epsilons decide what the stem computes."""
     model = small(**HYBRID | {"resnet": (1,), "resnet_form": form})

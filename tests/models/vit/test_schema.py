@@ -3,6 +3,7 @@ import json
 
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.small import NO_TRANSFORMER, SMALL, small
 
 from keras_vit import PackedVisionTransformer, PixelTransformer, Preprocessing, VisionTransformer
@@ -65,14 +66,14 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("options, message", WRONG, ids=[str(options) for options, _ in WRONG])
+@by_table("options, message", WRONG, ids=[str(options) for options, _ in WRONG])
 def test_an_invalid_option_is_refused_in_one_line_with_its_value(options, message):
     with pytest.raises(ValueError, match=message) as caught:
         VisionTransformer(**{**SMALL, **options})
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("shape", [(2, 16, 16, 4), (2, 16, 24, 3), (16, 16, 3), (2, 1, 16, 16, 3), (2, 16)])
+@by_table("shape", [(2, 16, 16, 4), (2, 16, 24, 3), (16, 16, 3), (2, 1, 16, 16, 3), (2, 16)])
 def test_images_of_another_shape_are_refused_with_both_shapes(shape):
     with pytest.raises(ValueError) as caught:
         small()(np.zeros(shape, "float32"))
@@ -83,7 +84,7 @@ def test_images_of_another_shape_are_refused_with_both_shapes(shape):
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("size", [16, (16, 16), [16, 16], np.int64(16)])
+@by_table("size", [16, (16, 16), [16, 16], np.int64(16)])
 def test_sizes_have_one_normal_form(size):
     config = ViTConfig(**{**SMALL, "image_size": size, "patch_size": size})
     assert config.image_size == config.patch_size == (16, 16)
@@ -151,7 +152,7 @@ def test_options_of_a_file_are_checked_one_by_one():
             check_options(options, "model.json")
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, whole",
     [
         ({}, True),

@@ -192,7 +192,7 @@ def test_images_of_whole_patches_stay_as_they_are(rng):
     np.testing.assert_array_equal(numpy(dynamic.get_layer("whole_patches")(images)), images)
 
 
-@pytest.mark.parametrize("kind", ["axial", "mixed", "dinov3"])
+@pytest.mark.parametrize("kind", some(["axial", "mixed", "dinov3"], 3))
 def test_rotary_positions_are_those_of_the_grid_of_the_images(kind):
     options = {"rotary": kind, "hidden_size": 24, "position_embedding": "none"}
     model = small(image_size=(None, None), **options)
@@ -237,7 +237,7 @@ def test_a_model_of_any_size_has_by_default_the_grid_of_a_224_pixel_image():
 # Features -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("registers", [0, 2])
+@pytest.mark.parametrize("registers", some([0, 2], 2))
 def test_features_of_any_stage_share_the_models_weights(registers):
     model = small(image_size=(16, 24), num_registers=registers)
     prefix, images = 1 + registers, images_for(model)
@@ -258,7 +258,7 @@ def test_features_of_any_stage_share_the_models_weights(registers):
     assert_close(grids["patch_embedding"], numpy(features["patch_embedding"]), 1e-6)
 
 
-@pytest.mark.parametrize("name", some_on_jax(NEWER, 1))
+@pytest.mark.parametrize("name", some(some_on_jax(NEWER, 1), 2))
 def test_dense_features_of_newer_families_at_any_rectangle(name):
     options = {**NEWER[name], "position_grid": (2, 3), "num_classes": None}
     model, size = small(**options, image_size=(None, None)), (24, 40)

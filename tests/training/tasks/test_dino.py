@@ -30,6 +30,7 @@ def finished(config, tmp_path_factory, eager):
     return train(config, tmp_path_factory.mktemp("dino") / "run", 0)
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_the_teachers_encoder_and_its_score(config, finished):
     workdir, record = finished
     model, whole = read_model(workdir.model), read_model(workdir.pretrainer, "pretrainer")
@@ -63,6 +64,7 @@ def test_without_labels_a_run_has_no_scores(config, eager, tmp_path):
     assert any("attention" in figure for figure in figures)
 
 
+@pytest.mark.slow
 @slow
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("has_checkpoint", [True, False])
@@ -81,6 +83,7 @@ def test_a_missing_pretrainer_is_rebuilt_from_a_checkpoint(has_checkpoint, confi
         np.testing.assert_equal(end_of(tmp_path / "run"), end_of(finished[0].path))
 
 
+@pytest.mark.slow
 @slow
 def test_the_report_shows_the_attention_of_the_class_token(config, finished):
     model = read_model(finished[0].pretrainer, "pretrainer")

@@ -11,6 +11,7 @@ import pytest
 from made.folders import write_classes
 from made.sampling import some
 from made.scenes import few_scenes
+from made.tables import by_table
 from reference.comparing import numpy, randomize
 from reference.fine_tuning import Losses
 from reference.small import NO_TRANSFORMER, SMALL
@@ -43,6 +44,7 @@ def softmax(logits):
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
+@pytest.mark.slow
 def test_a_run_ends_with_the_student_and_scores_beside_the_teachers(config, finished):
     workdir, record = finished
     student, teacher = (keras_vit.from_pretrained(path) for path in (workdir.path, config.teachers[0]))
@@ -62,6 +64,7 @@ def test_a_run_ends_with_the_student_and_scores_beside_the_teachers(config, fini
     assert scores == {"val_loss", "val_kl", "val_agreement", "val_accuracy", "val_teacher_accuracy"}
 
 
+@pytest.mark.slow
 def test_checkpoints_do_not_contain_the_teacher_and_another_one_is_refused(config, finished, tmp_path):
     workdir, _ = finished
     student = keras_vit.from_pretrained(workdir.path)
@@ -80,6 +83,7 @@ def test_checkpoints_do_not_contain_the_teacher_and_another_one_is_refused(confi
             train(config, tmp_path / "run", 0)
 
 
+@pytest.mark.slow
 @slow
 def test_the_report_shows_the_pictures_on_which_they_differ_most(config, finished):
     workdir, record = finished
@@ -168,6 +172,7 @@ def test_without_labels_the_student_has_the_teachers_classes(config, tmp_path):
     assert scores == {"test_samples", "test_kl", "test_agreement"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
     some(["detection", "multi_label", "regression", "segmentation"], 4),
@@ -230,7 +235,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("reason", REFUSED)
+@by_table("reason", REFUSED)
 def test_what_does_not_go_together_is_refused(reason, config):
     changes, own, words = REFUSED[reason]
     with pytest.raises(ValueError, match=words):

@@ -34,6 +34,7 @@ def test_a_resumed_run_draws_the_same_sizes(finished, tmp_path):
     np.testing.assert_equal(end_of(path), end_of(whole.path))
 
 
+@pytest.mark.slow
 def test_the_finished_model_is_tested_at_its_own_size_and_loads_at_others(finished):
     config, workdir, record = finished
     model = from_pretrained(workdir.path)
@@ -53,10 +54,11 @@ def test_the_finished_model_is_tested_at_its_own_size_and_loads_at_others(finish
         ({"image_text": {}}, "are for the tasks single_label, .*; got 'image_text'"),
     ],
 )
-def test_other_tasks_are_refused(changes, message, finished):
-    recipe = finished[0].recipe.with_changes(crop_area=None, flip=False, **changes)
+def test_other_tasks_are_refused(changes, message, labeled):
+    config = labeled("flexible", **SHORT)
+    recipe = config.recipe.with_changes(crop_area=None, flip=False, **changes)
     with pytest.raises(ValueError, match=f"^patch_sizes {message}$"):
-        dataclasses.replace(finished[0], recipe=recipe)
+        dataclasses.replace(config, recipe=recipe)
 
 
 def test_an_objective_without_labels_does_not_use_them(finished):

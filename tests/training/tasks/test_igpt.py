@@ -32,6 +32,7 @@ def finished(config, eager, tmp_path_factory):
 # The palette --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_palette_has_the_colors_of_training_pixels(config, finished):
     model = from_pretrained(finished.path, kind="pretrainer")
     samples = load_dataset(config.dataset, config.recipe.seed).split("train")
@@ -42,6 +43,7 @@ def test_the_palette_has_the_colors_of_training_pixels(config, finished):
     np.testing.assert_array_equal(numpy(encoder.get_layer("patch_embedding").palette), expected)
 
 
+@pytest.mark.slow
 @slow
 def test_weights_keep_their_palette(config, finished, tmp_path):
     recipe = config.recipe.with_changes(seed=5, total_steps=2, eval_every=2)
@@ -54,6 +56,7 @@ def test_weights_keep_their_palette(config, finished, tmp_path):
 # The loss -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_first_loss_is_that_of_equal_probabilities(finished):
     assert finished.steps()[0]["loss"] == pytest.approx(math.log(COLORS), rel=1e-5)
 

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from made.checkpoints import base
+from made.tables import by_table
 from reference.goldens import GOLDENS
 from reference.small import small
 
@@ -112,7 +113,7 @@ def refused(folder, message, config=VIT, images=None):
     assert type(caught.value) is ValueError and str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(
+@by_table(
     "images, expected",
     [
         (SAVED["ViT"], ("squash", 1, "bilinear")),
@@ -145,7 +146,7 @@ def test_pixels_are_rescaled_and_normalized_as_they_do(rescale, normalize, tmp_p
     np.testing.assert_allclose(found.normalize(pixels), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "changes",
     [
         *({"resample": code} for code in (1, None, "bicubic")),
@@ -171,7 +172,7 @@ def test_labels_must_be_numbered_as_the_classes(numbers, tmp_path):
     refused(tmp_path, f"{message}{len(numbers) - 1}", {**VIT, "id2label": dict.fromkeys(numbers, "cat")})
 
 
-@pytest.mark.parametrize(
+@by_table(
     "config, expected",
     [
         ({"model_type": "vit_mae", "layer_norm_eps": 1e-6}, {"norm_epsilon": 1e-6, "num_heads": 12}),
@@ -217,7 +218,7 @@ def test_each_model_type_has_its_words_and_defaults(config, expected, tmp_path):
     assert {name: found[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize(
+@by_table(
     "config, message",
     [
         ({"model_type": "blip"}, "describes a 'blip' model; expected transformers' 'vit' or 'deit' or"),
@@ -262,7 +263,7 @@ IMAGENET_NORM = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 HALF_NORM = ((0.5,) * 3,) * 2
 
 
-@pytest.mark.parametrize(
+@by_table(
     "kind, expected",
     [
         ("dinov2", ("crop", 224 / 256, "bicubic", *IMAGENET_NORM)),
@@ -282,7 +283,7 @@ def test_without_a_file_images_are_prepared_as_in_the_authors_repositories(kind,
     assert numbers == expected
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, norm, resample",
     [
         ("Siglip", HALF_NORM, 3),
@@ -314,7 +315,7 @@ def test_options_are_read_from_their_words(tmp_path):
     assert "class_names" not in read(tmp_path, {**VIT, "id2label": labels})
 
 
-@pytest.mark.parametrize(
+@by_table(
     "field, value, message",
     [
         ("hidden_size", 32, "says hidden_size=32"),
@@ -334,7 +335,7 @@ def test_a_configuration_must_agree_with_the_arrays(field, value, message, tmp_p
     assert "\n" not in str(caught.value) and tmp_path.name in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "config, images",
     [
         *(({"id2label": value}, None) for value in ([1], {"zero": "a"})),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.goldens import GOLDENS, stored
 
 from keras_vit.weights.layouts import LAYOUTS, detect_layout
@@ -67,7 +68,7 @@ def test_published_names_are_mapped_to_ours(layout):
         np.testing.assert_array_equal(mapped.arrays[ours], np.ones(3))
 
 
-@pytest.mark.parametrize("layout", UNKNOWN)
+@by_table("layout", UNKNOWN)
 def test_unknown_names_are_reported(layout):
     for key in UNKNOWN[layout]:
         assert read_one(layout, key) == MappedArrays({}, {}, [key], [])
@@ -93,13 +94,13 @@ def test_a_file_is_read_with_each_prefix(golden, name):
             assert LAYOUTS[layout].read(changed).unknown == [outside.removeprefix(prefix)]
 
 
-@pytest.mark.parametrize("name", GOLDENS)
+@by_table("name", GOLDENS)
 def test_only_its_own_layout_detects_a_file(golden, name):
     keys = stored(golden, name)
     assert [layout.name for layout in LAYOUTS.values() if layout.detect(keys)] == [GOLDENS[name][1]]
 
 
-@pytest.mark.parametrize(
+@by_table(
     "keys, expected",
     [
         (["conv_root/kernel", "embedding/kernel"], "vit_jax"),

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import SMALL, TEXT
 
@@ -103,7 +104,7 @@ def test_arrays_of_flax(tmp_path):
     np.testing.assert_array_equal(read_msgpack(path)["x"], [1, 2, 3, 4])
 
 
-@pytest.mark.parametrize(
+@by_table(
     "content, message",
     [
         (("array", (3,), "float32", bytes(8)), r"it has 8 bytes for an array \(3,\) of float32"),

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.comparing import assert_same_arrays
 
 from keras_vit.weights.layouts import LAYOUTS
@@ -46,15 +47,13 @@ def test_indices_may_start_at_another_number():
     assert TINY.read({"stages.0.blocks.9.weight": theirs}).arrays.keys() == {"block1_unit10/kernel"}
 
 
-@pytest.mark.parametrize(
-    "name", ["block0_unit1/kernel", "dense_01/kernel", "axb", "dense_1/kernel/0", "query/kernel"]
-)
+@by_table("name", ["block0_unit1/kernel", "dense_01/kernel", "axb", "dense_1/kernel/0", "query/kernel"])
 def test_a_name_that_the_table_does_not_have_cannot_be_written(name):
     with pytest.raises(KeyError, match=name):
         TINY.write({name: np.zeros((1, 1, 1, 1))})
 
 
-@pytest.mark.parametrize(
+@by_table(
     "key",
     ["fc.01.weight", "fc.-1.weight", "fc.1.weight.0", "xfc.1.weight", "fc.².weight", "fc.١.weight", "cxd"],
 )

@@ -4,6 +4,7 @@ import re
 import numpy as np
 import pytest
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import arrays, assert_same_arrays
 from reference.goldens import stored
 from reference.small import small
@@ -45,7 +46,7 @@ OTHER_KINDS = {  # names of further arrays → the message
 }
 
 
-@pytest.mark.parametrize("kind", OTHER_KINDS)
+@by_table("kind", OTHER_KINDS)
 def test_another_kind_of_model_is_refused_by_its_keys(kind, golden, tmp_path):
     added, message = OTHER_KINDS[kind]
     file = stored(golden, "timm_token") | {key: np.ones((1, 1, 24), "float32") for key in added}
@@ -137,7 +138,7 @@ def test_a_family_is_written_and_read_with_timms_config_json(family, tmp_path):
     assert found == config | expected
 
 
-@pytest.mark.parametrize(
+@by_table(
     "options, reason",
     [
         ({"relative_positions": True, "position_embedding": "none"}, "relative_positions=True"),

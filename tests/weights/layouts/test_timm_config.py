@@ -5,6 +5,7 @@ import re
 import pytest
 from made import refusals
 from made.checkpoints import base
+from made.tables import by_table
 
 from keras_vit import from_pretrained
 from keras_vit.weights.checkpoint import read_checkpoint
@@ -37,7 +38,7 @@ def test_class_names_are_the_descriptions_of_labels_that_have_one(tmp_path):
     assert found == ("n0", "tench", *names[2:])
 
 
-@pytest.mark.parametrize(
+@by_table(
     "config, expected",
     [
         ({}, ("crop", 0.875, "bicubic")),  # timm's defaults
@@ -54,7 +55,7 @@ def test_preprocessing_is_read_at_either_place(config, expected, tmp_path):
         assert (found["resize"], found["crop_fraction"], found["interpolation"]) == expected
 
 
-@pytest.mark.parametrize(
+@by_table(
     "name, value",
     [
         *(("crop_pct", value) for value in (1.1, -0.5, "0.9", math.nan)),
@@ -66,7 +67,7 @@ def test_unsupported_preprocessing_is_refused_by_name_and_value(name, value, tmp
     refused(tmp_path, {**VIT, **NORM, name: value}, message)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "config, message",
     [
         ({"input_size": [3, 64, 64]}, "does not fit the checkpoint's 1[67] positions"),
@@ -89,7 +90,7 @@ def test_heads_and_the_grid_are_read(tmp_path):
     assert read(tmp_path, {**VIT, "input_size": [3, 16, 48]}, rows=13, num_heads=3)["position_grid"] == (2, 6)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "architecture, arguments, option, expected",
     [
         ("vit_base_patch16_clip_quickgelu_224", {}, "activation", "quick_gelu"),
@@ -122,7 +123,7 @@ def test_an_option_is_read_by_name_and_arguments(architecture, arguments, option
     assert options_of(architecture, arguments).get(option) == expected
 
 
-@pytest.mark.parametrize(
+@by_table(
     "architecture, width, heads",
     [
         ("vit_base_patch16_clip_224", 768, None),
@@ -150,7 +151,7 @@ def test_the_heads_of_an_architecture_are_known_by_its_name(architecture, width,
     assert options_of(architecture, {}, num_features=width).get("num_heads") == heads
 
 
-@pytest.mark.parametrize(
+@by_table(
     "architecture, arguments, message",
     [
         ("eva02_tiny_patch14_224", {"rope_type": "mrope"}, "rotary positions that .* does not have: .*mrope"),
@@ -172,7 +173,7 @@ def test_unknown_arguments_and_other_architectures_are_refused(architecture, arg
         options_of(architecture, arguments)
 
 
-@pytest.mark.parametrize(
+@by_table(
     "config",
     [
         {},
