@@ -66,6 +66,7 @@ class ExportedModel:
     description: Description
     compute: Callable
     batch_size: int | None = None
+    text = None  # The towers of a model of images and texts are exported apart.
 
     preprocessing = property(lambda self: self.description.preprocessing)
     task = property(lambda self: self.description.task)

@@ -22,7 +22,7 @@ def with_labels(model, labels, prompts):
     Raises:
         ValueError: if a model without classes has no labels, or one without a text tower has some.
     """
-    has_text = getattr(model, "text", None) is not None
+    has_text = model.text is not None
     if not labels and not prompts and not (has_text and model.needs_texts):
         return model
     if not has_text:

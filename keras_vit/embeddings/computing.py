@@ -223,16 +223,16 @@ def plan_embeddings(
     one_of(DTYPES).check("dtype", dtype)
     integer(at_least=1).check("batch_size", batch_size)
     optional(integer(at_least=1)).check("partitions", partitions)
-    has_captions = CAPTIONS in outputs
-    is_chosen = has_captions or "labels" in options
-    defaults = {"seed": None, "labels": has_captions, "texts": has_captions}
+    writes_captions = CAPTIONS in outputs
+    is_chosen = writes_captions or "labels" in options
+    defaults = {"seed": None, "labels": writes_captions, "texts": writes_captions}
     options = {**defaults, "on_bad_image": _on_bad_image(options), **options}
     # Other processes may continue in another folder.
     paths = {name: os.path.abspath(options[name]) for name in ("data_dir", "classes") if options.get(name)}
     options |= {**paths, "name": absolute_name(options["name"])}
     options = json.loads(json.dumps(options, default=os.fspath))
     dataset, options = _labeled_if_possible(options, is_chosen)
-    if has_captions and dataset.captions(next(iter(dataset.splits))) is None:
+    if writes_captions and dataset.captions(next(iter(dataset.splits))) is None:
         raise ValueError(f"{dataset.name!r} has no captions for the output {CAPTIONS}")
     splits = {split: len(samples) for split, samples in dataset.splits.items()}
     images = sum(splits.values())

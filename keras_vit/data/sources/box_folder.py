@@ -122,14 +122,14 @@ def _sizes(paths, turns):
     return {path: size[::-1] if turn >= TRANSPOSED else size for path, turn, size in stored if turn and size}
 
 
-def has_boxes(root, files):
+def is_box_folder(root, files):
     """Whether a folder has files of labels with boxes.
 
     Args:
         root, files: See `load_box_folder`.
 
     Example:
-        >>> has_boxes(tmp, keras_vit.data.files.visible_files(tmp))
+        >>> is_box_folder(tmp, keras_vit.data.files.visible_files(tmp))
         False
     """
     try:

@@ -19,7 +19,7 @@ from keras_vit.data.files import (
 )
 from keras_vit.data.folder_splits import folder_splits, split_fields, split_of_row
 from keras_vit.data.samples import samples_of_files
-from keras_vit.data.sources.box_folder import has_boxes, load_box_folder
+from keras_vit.data.sources.box_folder import is_box_folder, load_box_folder
 from keras_vit.data.sources.caption_folder import load_caption_folder
 from keras_vit.data.sources.depth_folder import load_depth_folder
 from keras_vit.data.sources.mask_folder import load_mask_folder
@@ -79,7 +79,7 @@ def load_folder(
     try:
         used, fields = load(root, files, on_bad_image=on_bad_image, seed=seed)
     except ValueError as error:
-        if label_type.is_class_id and not texts and has_boxes(root, files):
+        if label_type.is_class_id and not texts and is_box_folder(root, files):
             raise ValueError(f"{error}; boxes found: --recipe detect, or task='detection'") from None
         raise
     refuse_links_to_one_image(path for samples in fields["splits"].values() for path in samples.images)
