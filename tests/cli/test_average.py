@@ -114,6 +114,7 @@ def test_without_a_data_set_the_parts_of_the_models_are_printed(classifiers, ker
     assert [*tmp_path.iterdir()] == [output]
 
 
+@pytest.mark.slow
 @by_table(
     "options, words",
     [

@@ -19,6 +19,7 @@ def damage(path):
     path.write_bytes(content[:middle] + bytes(8) + content[middle + 8 :])
 
 
+@pytest.mark.slow
 def test_show_prints_a_table_and_draws_images(folder, keras_vit, tmp_path):
     options = ("--dataset", f"folder:{folder}", "--sheet", tmp_path / "sheet.png")
     lines = keras_vit("data", "show", *options).stdout.splitlines()
@@ -49,6 +50,7 @@ def test_a_sheet_has_the_colors_of_the_images(keras_vit, tmp_path):
     assert colored(tmp_path / "sheet.png") > 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", some(["detection", "segmentation"], 2))
 def test_a_sheet_has_the_labels_of_the_images(task, keras_vit, tmp_path):
     write_coco(tmp_path / "in", **coco()) if task == "detection" else write_masks(tmp_path / "in")

@@ -110,6 +110,7 @@ def others(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", some(REFUSED, 3))
 def test_what_does_not_fit_is_refused_and_leaves_nothing(message, refused, model, rooms, others, monkeypatch):
     monkeypatch.chdir(others)

@@ -55,6 +55,7 @@ def test_embeddings_stand_for_the_model_and_its_images(options, weights, images,
             assert len(found["accuracy"]) == 1 and 0 <= found["accuracy"][0][0] <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

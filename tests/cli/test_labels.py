@@ -192,6 +192,7 @@ def words(two_towers, tmp_path_factory):
     return path, model
 
 
+@pytest.mark.slow
 def test_labels_are_what_a_model_detects(words, images, json_of, tmp_path):
     path, model = words
     photo = images / "cat" / "00.png"

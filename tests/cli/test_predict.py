@@ -84,6 +84,7 @@ def many(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option",
     [

@@ -71,6 +71,7 @@ def folder(places):
     return places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call, path", some(CASES.values(), 3), ids=CASES)
 def test_a_path_is_a_str_or_a_pathlib_path(call, path, folder, model):
     def outcome(path):

@@ -463,7 +463,7 @@ def working():
     pairs = [(kind, verb) for verb, (_, kinds) in VERBS.items() for kind in KINDS if kind in kinds]
     costly = [pair for pair in pairs if COSTLY.match(pair[1])]
     cheap = [pair for pair in pairs if pair not in costly]
-    fast = {*[pair for pair in costly if pair[1] != "export openvino"][::48], *cheap[::6]}
+    fast = {*[pair for pair in costly if pair[1] != "export openvino"][::48], *cheap[::8]}
     return [pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in fast)) for pair in pairs]
 
 

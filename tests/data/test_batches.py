@@ -45,6 +45,7 @@ def assert_same(batches, expected):
             np.testing.assert_array_equal(actual, same)
 
 
+@pytest.mark.slow
 def test_every_epoch_has_every_sample_once_and_a_resumed_stream_is_the_rest():
     options = {"seed": 2**31, "steps": 9}
     batches = numbers(training_batches(first(11), PIXEL, 4, **options))
@@ -54,6 +55,7 @@ def test_every_epoch_has_every_sample_once_and_a_resumed_stream_is_the_rest():
     assert numbers(training_batches(first(11), PIXEL, 4, **options, first_step=4)) == batches[4:]
 
 
+@pytest.mark.slow
 def test_workers_evaluate_every_sample_once_in_order_and_in_as_many_batches():
     count, batch_size, workers = 13, 6, 3  # The last worker gets an empty batch.
     spec = evaluation_batches(first(count), PIXEL, batch_size).element_spec

@@ -89,6 +89,7 @@ def test_a_batch_is_a_function_of_seed_and_step(samples):
         assert all(np.array_equal(one, np.concatenate(of)) for one, of in zip(expected, zip(*parts)))
 
 
+@pytest.mark.slow
 def test_crowds_are_not_trained_on_but_evaluated():
     rows = [[0, 0, 0.5, 0.5, 0, 1, 0.25], [0, 0, 1, 1, 1, 0, 1.0]]
     samples = Samples((png(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
@@ -103,6 +104,7 @@ def test_boxes_that_are_hardly_visible_are_left_out():
     np.testing.assert_allclose(visible(rows), [[0, 0, 0.3, 1, 1, 0, 0.3]], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_images_without_boxes(samples):
     empty = Samples(samples.images[:3], (b"", samples.labels[1], b""))
     assert empty[0][1].shape == (0, 7)
@@ -152,6 +154,7 @@ def test_labels_that_do_not_move_are_refused(samples):
         training_batches(samples, Preprocessing(8), 1, seed=0, steps=1, augmentation=Augmentation(mixup=0.2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grid", some([2, 3], 2))
 def test_a_mosaic_has_the_boxes_of_its_images(grid, samples):
     probabilities = tuple(float(number == grid) for number in (1, 2, 3))

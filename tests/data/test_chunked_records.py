@@ -46,12 +46,14 @@ def of_lanes(found, batch_size, lanes):
     return [rows[lane] for lane in range(lanes)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", some([3, 2, 4, 12], 4))
 def test_the_global_batches_do_not_depend_on_the_number_of_workers(workers):
     parts = [stream(samples(), worker=worker, workers=workers) for worker in range(workers)]
     assert sorted(record for part in parts for record in part) == stream(samples())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size, lanes", some([(12, 6), (7, 7), (8, 8)], 3))
 def test_the_parts_of_all_lanes_have_each_record_once_in_an_epoch(batch_size, lanes):
     """Those of unequal lanes, of which the shorter ones begin the next epoch earlier."""

@@ -202,6 +202,7 @@ def test_changes_of_images_alone_are_refused(name):
         batches(Augmentation(**{name: IMAGES_ALONE[name]}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resize", some(["squash", "crop"], 2))
 def test_evaluation_resizes_masks_like_images(resize):
     preprocessing = dataclasses.replace(PIXELS, resize=resize)

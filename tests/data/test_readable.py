@@ -45,6 +45,7 @@ def numbers_of(batches):
     return np.concatenate([batch.numbers for batch in batches]).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", some([of_folder, of_tar, of_parquet, of_mixture], 4))
 def test_each_readable_image_of_a_part_is_read_once_with_its_number(make, tmp_path):
     samples = make(tmp_path)

@@ -111,6 +111,7 @@ def test_the_order_does_not_change_between_versions(samples):
     assert found == [21, 19, 0, 18, 20, 22, 7, 11, 5, 16, 4, 14, 23, 6, 9, 15]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step, who", some(product([1, 4, 9, 12], [(0, 1), (1, 2), (2, 3)]), 7))
 def test_a_resumed_stream_is_the_rest_of_the_uninterrupted_one(samples, step, who):
     worker, workers = who

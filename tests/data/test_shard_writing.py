@@ -39,6 +39,7 @@ def files_of(folder):
     return {path.name: path.read_bytes() for path in folder.glob("[!.]*")}
 
 
+@pytest.mark.slow
 @FORMATS
 @pytest.mark.parametrize("source", some(["folder", "parquet", "tfrecord"], 3))
 def test_shards_have_the_images_and_labels_of_any_source_in_each_split(source, file_format, tmp_path):
@@ -63,6 +64,7 @@ def test_the_order_is_random_and_depends_on_the_seed_alone(file_format, tmp_path
     assert 15 < np.count_nonzero(np.diff([label for _, label in records(samples)])) < 42  # 1 if sorted
 
 
+@pytest.mark.slow
 @FORMATS
 def test_labels_of_each_task_are_read_again(file_format, tmp_path):
     numbers = [f"{n}.png,{n / 4},{-n}" for n in range(12)]

@@ -10,6 +10,7 @@ RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(-1, 1, (5, 16, 16, 3)).astype("float32")
 
 
+@pytest.mark.slow
 def test_outputs_are_those_of_the_model_whatever_the_batch():
     model = small()
     encoder = Encoder(model, tuple(OUTPUTS), batch_size=8)

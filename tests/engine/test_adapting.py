@@ -113,6 +113,7 @@ def compiled(model, **options):
     return model
 
 
+@pytest.mark.slow
 @every_feature("lora", "int4_then_lora")
 def test_a_step_of_training_changes_the_trainable_weights_only(feature, tmp_path):
     # On TensorFlow, Keras's float8 and its int8 in bfloat16 train only in a graph, which takes long to trace.
@@ -133,6 +134,7 @@ def test_a_step_of_training_changes_the_trainable_weights_only(feature, tmp_path
         np.testing.assert_array_equal(numpy(variable), numpy(expected))
 
 
+@pytest.mark.slow
 @every_feature("float8", "int4_then_lora")
 def test_files_and_exports_keep_a_changed_model(feature, tmp_path):
     model = changed_model(feature)
@@ -217,6 +219,7 @@ def test_a_predictor_of_masked_patches_is_adapted_with_its_encoder(tmp_path):
 PARTS = ("query", "key", "value", "out", "dense_0", "gate", "up", "dense_1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("DINOv3-S", marks=pytest.mark.slow), "EVA-02-B"])
 def test_newer_families_are_adapted_merged_and_quantized(name):
     model, plain = one_block(**NEWER[name]), one_block(**NEWER[name])
@@ -256,6 +259,7 @@ def test_outputs_stay_the_same_with_new_factors_and_after_merging():
     model.enable_lora(1)
 
 
+@pytest.mark.slow
 @by_table(
     "change, message",
     [

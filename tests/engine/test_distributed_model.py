@@ -174,6 +174,7 @@ def test_float16_skips_a_step_on_all_replicas_if_one_overflows():
     assert np.abs(weights["head/bias"]).max() > 0
 
 
+@pytest.mark.slow
 def test_evaluation_counts_every_sample_once():
     images, labels = data(17)
     results = []
@@ -202,6 +203,7 @@ def random_run(seed, epochs, initial_epoch=0, model=None, replicas=0, accumulati
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replicas, accumulation_steps", [(0, 1), slow(2, 2)])
 def test_a_seed_determines_a_run(replicas, accumulation_steps):
     options = {"replicas": replicas, "accumulation_steps": accumulation_steps}
@@ -223,6 +225,7 @@ def test_a_resumed_run_and_a_loaded_model_use_the_random_numbers_of_an_uninterru
         np.testing.assert_equal(arrays(random_run(1, 2, initial_epoch=1, model=resumed)), expected)
 
 
+@pytest.mark.slow
 def test_masks_differ_between_steps_replicas_and_micro_batches():
     """A model of dropout only, whose loss shows the mask of each part."""
     inputs = keras.Input((64,))

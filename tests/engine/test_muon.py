@@ -26,6 +26,7 @@ def as_matrix(path, array):
     return array.reshape(-1, array.shape[2]) if "/out/" in path else array.reshape(array.shape[0], -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "tolerance"), some([("float32", 1e-5), ("bfloat16", 0.03)], 2))
 def test_steps_follow_the_formulas(dtype, tolerance, rng):
     """Those of blocks' kernels are orthogonal matrices, all others are AdamW's."""

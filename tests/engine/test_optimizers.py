@@ -178,6 +178,7 @@ def test_the_head_of_a_linear_probe_has_the_whole_rate():
     np.testing.assert_allclose(before - bias.numpy(), 0.25, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adamw", marks=pytest.mark.slow)])
 def test_the_moving_average_is_stored_in_a_file(optimizer, tmp_path):
     model = small(num_layers=1)

@@ -33,6 +33,7 @@ def test_several_models_classify_without_a_warning(warned):
     assert warned == []
 
 
+@pytest.mark.slow
 def test_batches_and_images_of_several_sizes_are_computed_without_a_warning(warned):
     model = one_block(image_size=(None, None), position_embedding="sincos2d")
     for count in range(1, 6):

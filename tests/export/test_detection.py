@@ -109,6 +109,7 @@ def test_an_opened_export_detects_like_the_live_model(model, exported):
         exported.classify(images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("integer_io", [None, pytest.param("uint8", marks=pytest.mark.slow)])
 def test_boxes_of_full_int8_end_in_float_unless_its_outputs_are_integers(integer_io, model, saved, tmp_path):
     options = {"precision": "full_int8", "calibration": pixels(8), "integer_io": integer_io}

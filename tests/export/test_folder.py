@@ -49,6 +49,7 @@ def test_the_hub_archive_holds_the_saved_model_and_its_page_the_accuracy(exporte
     assert content == (saved_model / "saved_model.pb").read_bytes()
 
 
+@pytest.mark.slow
 def test_an_export_beyond_its_tolerance_is_discarded(model, copied, tmp_path, monkeypatch):
     class Skewed(ExportedModel):
         def main_output(self, images):

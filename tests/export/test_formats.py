@@ -192,6 +192,7 @@ EXACT = [row for row in (SAVED_MODEL, *CONVERTED) if precision_of(row) == "float
 
 
 # tests/cli/test_export.py evaluates a SavedModel among the fast tests.
+@pytest.mark.slow
 @pytest.mark.parametrize("row", some(rows(EXACT, lambda row: row is not SAVED_MODEL), 2))
 def test_an_exported_model_is_evaluated_and_classifies_like_the_live_one(row, live, opened):
     exported, (samples, scores, classified) = opened(row), live

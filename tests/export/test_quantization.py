@@ -113,6 +113,7 @@ def test_int8_keeps_what_an_outlier_of_the_residual_sums_hides_in_full_int8(with
     assert differences["full_int8"] >= 5 * differences["int8"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("integer_io, zero", some([("uint8", 0), ("int8", -128)], 2))
 def test_integer_inputs_are_pixels_and_hidden_by_open_exported(
     integer_io, zero, model, saved_model, tmp_path

@@ -38,6 +38,7 @@ def test_its_lists_hold_every_variable_and_penalty(model, loaded):
     assert float(penalty()) == pytest.approx(0.1 * float(np.sum(model.get_layer("head").kernel.numpy() ** 2)))
 
 
+@pytest.mark.slow
 def test_gradients_reach_every_trainable_variable(model, loaded):
     assert_close(loaded(pixels()), run_live(model, pixels()), 1e-5)
     with tf.GradientTape() as tape:

@@ -70,6 +70,7 @@ def test_it_runs_in_training_mode_only_where_it_is_trained(model, layer):
     assert np.abs(layer(pixels(), training=True) - expected).max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", some(["mixed_float16", "bfloat16", "float64"], 3))
 def test_it_computes_in_its_own_types_under_every_policy(policy, model, saved_model):
     layer = SavedModelLayer(saved_model, dtype=policy, trainable=True)

@@ -111,6 +111,7 @@ NOT_COMPUTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compute, message", some(NOT_COMPUTED, 2))
 def test_what_does_not_convert_or_no_gpu_computes_is_refused(
     compute, message, saved_model, tmp_path, monkeypatch

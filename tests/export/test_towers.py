@@ -36,6 +36,7 @@ def model():
     return two_towers()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, pytest.param(CLIP, marks=pytest.mark.slow)], ids=["siglip", "clip"])
 def test_a_saved_model_has_the_vectors_and_logits_of_the_live_towers(options, model, tmp_path, rng):
     model = two_towers(**options) if options else model
@@ -71,6 +72,7 @@ def test_towers_of_packed_patches_are_a_saved_model(tmp_path, rng):
             export_folder(refused, tmp_path / "folder")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision, bound", some([("dynamic_int8", 0.1), ("float32", 1e-5)], 2))
 def test_litert_has_the_vectors_of_texts(precision, bound, model, tmp_path):
     ids = sample_ids(40, 8)

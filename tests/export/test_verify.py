@@ -146,6 +146,7 @@ def test_images_are_sampled_from_all_of_a_split():
     assert sorted(get_task("single_label").sampled(few, preprocessing, 50)[1].tolist()) == sorted(few.labels)
 
 
+@pytest.mark.slow
 def test_the_live_model_is_run_on_a_data_set_or_on_noise():
     model = small(num_classes=10)
     samples = load_dataset("digits").split("test").take(range(20))

@@ -70,6 +70,7 @@ def test_maps_are_the_rows_of_the_query_tokens(case):
     np.testing.assert_allclose(found.sum((2, 3)), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_rollout_is_the_product_of_the_blocks_attention(case):
     model, images, expected = case
     found = attention_rollout(model, images)

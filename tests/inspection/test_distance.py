@@ -26,6 +26,7 @@ def distance_by_numpy(images, expected):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(["token", *(name for name in MODELS if name != "token")], 4))
 def test_distances_are_weighted_by_attention(name, golden):
     model, images, expected = inspected(name, golden)

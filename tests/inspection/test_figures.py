@@ -174,6 +174,7 @@ def test_each_head_has_its_map_over_the_image(heads):
     assert "attention / mean" in drawn(figure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "count, rows", some([(3, [3]), (6, [6]), (7, [4, 3]), (12, [6, 6]), (16, [4, 4, 4, 4])], 3)
 )

@@ -23,6 +23,7 @@ def cosine(one, other):
     return one @ other / np.sqrt(one @ one) / np.sqrt(other @ other)
 
 
+@pytest.mark.slow
 @by_table("name", MODELS)
 def test_similarities_are_the_cosines_of_every_two_positions(name, golden):
     make, grid, prefix = MODELS[name]

@@ -20,6 +20,7 @@ def similarity_by_numpy(features):
     return found
 
 
+@pytest.mark.slow
 @by_table("name", ["token", "gap", "bigvision_map", "hybrid_root", "timm_avg"])
 def test_similarities_are_the_cosines_of_the_patches_tokens(name, golden):
     file, _, given = GOLDENS[name]
@@ -35,6 +36,7 @@ def test_similarities_are_the_cosines_of_the_patches_tokens(name, golden):
 BLOCKS = ("patch_embedding", "position_embedding", "tokens", "encoder_block_0", "encoder_block_1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options, stages",
     [

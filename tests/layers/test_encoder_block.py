@@ -65,6 +65,7 @@ def test_stochastic_depth_has_no_effect_outside_training_or_without_a_rate(rate,
     np.testing.assert_array_equal(numpy(StochasticDepth(rate)(x, training=training)), x)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow_only("micro-batches, and seeds that are functions of the step")
 @pytest.mark.parametrize("accumulation_steps", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_recomputation_in_the_backward_pass_does_not_change_training(accumulation_steps):

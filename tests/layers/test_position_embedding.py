@@ -62,6 +62,7 @@ def test_tensors_and_arrays_are_resized_alike_and_corners_stay_aligned(old, new)
         np.testing.assert_allclose(resized[-1, -1], grid[-1, -1], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow_only("JAX knows every size when it compiles")
 @pytest.mark.parametrize("interpolation", [name for name in INTERPOLATIONS if name != "truncate"])
 @pytest.mark.parametrize("old, new", some([*RESIZES, ((28, 28), (48, 48)), ((3, 3), (1, 4))], 4))

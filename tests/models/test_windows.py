@@ -48,6 +48,7 @@ def test_windows_without_overlap_are_computed_alone():
             np.testing.assert_array_equal(found[part], model.segment(image[part])[0])
 
 
+@pytest.mark.slow
 def test_maps_have_the_sizes_of_their_images():
     images = [photo(7, 30), photo(40, 21)]
     for model in (segmenter(), segmenter(any_size=True)):

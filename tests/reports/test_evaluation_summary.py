@@ -103,6 +103,7 @@ def test_scores_have_a_row_for_each_class_and_the_confusion_matrix_names_its_axe
     assert "Rows are true classes, columns predicted ones." in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", some(["single_label", "multi_label", "regression"], 3))
 def test_worst_and_best_predictions_are_ordered_by_their_error(task, model, classified):
     samples, colors, found = classified
@@ -122,6 +123,7 @@ def test_worst_and_best_predictions_are_ordered_by_their_error(task, model, clas
         assert labels == [NAMES[samples.labels[i]] for i in order[:12]]
 
 
+@pytest.mark.slow
 def test_captions_have_the_prediction_and_the_truth_where_it_differs(model, classified):
     samples, colors, (_, _, pictures) = classified
     for caption, _, color in pictures["Worst"] + pictures["Best"]:

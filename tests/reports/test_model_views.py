@@ -19,6 +19,7 @@ slow = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options, reasons",
     [

@@ -85,6 +85,7 @@ SECTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", some([single, several, number, masked], 4))
 def test_every_task_has_its_sections(make, tmp_path):
     dataset, model, options = make(tmp_path)

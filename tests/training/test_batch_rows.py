@@ -19,6 +19,7 @@ def numbered():
     return dataclasses.replace(samples, labels=tuple(range(18)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("worker, workers", some([(0, 1), (0, 2), (1, 2)], 3))
 @pytest.mark.parametrize("trains", [True, False])
 def test_each_worker_has_the_rows_of_its_images(trains, worker, workers, numbered):

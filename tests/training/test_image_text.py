@@ -105,6 +105,7 @@ def _pixels(samples):
     return [np.repeat(tf.io.decode_png(each).numpy(), 3, axis=-1) for each in samples.images]
 
 
+@pytest.mark.slow
 @by_table(
     "changes, message",
     [

@@ -81,6 +81,7 @@ def test_classes_without_images_are_improbable():
     assert (logits[:, 0] > 5).all() and (logits[:, 1] < -5).all()
 
 
+@pytest.mark.slow
 def test_a_fitted_head_is_the_probe_of_the_representation():
     model = small(num_layers=1, num_classes=3)
     images, labels = RNG.random((12, 16, 16, 3)).astype("float32"), np.arange(12) % 3

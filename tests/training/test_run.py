@@ -192,6 +192,7 @@ def test_on_a_signal_the_run_ends_with_a_checkpoint_and_resumes_as_if_it_had_not
     assert [row["step"] for row in workdir.metrics()] == [2, 4, 5, 6, 8, 10, 12, 14]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["test", pytest.param("train", marks=slow)])
 def test_images_that_break_during_a_run_are_named(split, unfinished, monkeypatch):
     config, path = unfinished

@@ -104,6 +104,7 @@ def test_pooling_is_that_of_the_metadata_if_the_arrays_allow_it(pooling):
 # The official layout -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @by_table("options", ARCHITECTURES, ids=str)
 def test_an_architecture_is_loaded_from_its_arrays_alone(options, tmp_path):
     model = small(**options)

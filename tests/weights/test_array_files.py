@@ -74,6 +74,7 @@ def dicts(draw):
     return {key: array.view(DTYPES[dtype]) for key, array in arrays.items()}, dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", some(SUFFIXES, 2))
 @given(made=dicts())
 @example(made=({"file": np.array(0x7F81, "uint16").view(DTYPES["bfloat16"])}, "bfloat16"))

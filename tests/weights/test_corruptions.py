@@ -83,6 +83,7 @@ DAMAGE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, damage, pattern", some(DAMAGE, 2))
 def test_damaged_arrays_are_refused(name, damage, pattern, tmp_path):
     refused(base(name).write(tmp_path, damage(base(name).arrays)), pattern, **base(name).options)
@@ -183,6 +184,7 @@ OTHERS = {  # description → (base, changed arrays, options needed to load it)
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(OTHERS, 2))
 def test_another_valid_checkpoint_loads_unless_metadata_describe_this_one(name, tmp_path):
     source, change, options = OTHERS[name]

@@ -72,6 +72,7 @@ def words(preprocessing=None, **options):
     return randomize(ObjectDetector(encoder, text=text, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objectness", some([True, False], 2))
 def test_a_detector_by_words_is_written_and_read_with_its_tokenizer(objectness, tmp_path, rng):
     (tmp_path / "words").mkdir()
@@ -121,6 +122,7 @@ def test_a_clip_becomes_a_detector_by_words(tmp_path, rng):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", some(["huggingface", "keras"], 2))
 def test_a_detector_by_words_gets_other_words(layout, tmp_path, rng):
     model = words(class_ids=[[5] * 8])

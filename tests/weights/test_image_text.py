@@ -120,6 +120,7 @@ def test_a_file_without_a_fitting_text_tower_is_refused(written, tmp_path):
         from_pretrained(path, kind="image_text", num_classes=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(FILES, 2))
 def test_auto_loads_a_text_tower_that_the_keys_show(name, written, tmp_path):
     path, model = written(name)

@@ -144,6 +144,7 @@ HEAD = {"out_dim": 4, "hidden_dim": 4, "bottleneck_dim": 4, "num_local": 0}
 TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, options, changes",
     some(
@@ -234,6 +235,7 @@ def test_files_are_read_in_safe_mode_whatever_the_process_has_set(file, monkeypa
         global_state.set_global_attribute("safe_mode_saving", before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("image_size", some([None, 32], 2))
 def test_relative_positions_without_a_table_are_read_and_resized(image_size, tmp_path):
     model = randomize(small(relative_positions=True, position_embedding="none"))

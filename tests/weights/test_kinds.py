@@ -25,6 +25,7 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stored", "cls", "own", "encoder"),
     some(

@@ -61,6 +61,7 @@ def test_a_norm_after_the_pooling_is_new(model, tmp_path):
     np.testing.assert_array_equal(found, arrays(model)["class_token/token"])
 
 
+@pytest.mark.slow
 @by_table(
     "encoder, options, layout, message",
     [

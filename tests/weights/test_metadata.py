@@ -43,6 +43,7 @@ def test_it_holds_every_option_of_the_model():
     assert again.get_config() == small(class_names=NAMES).get_config() | {"name": again.name}
 
 
+@pytest.mark.slow
 @by_table("options", NOT_IN_ARRAYS, ids=str)
 def test_options_that_the_arrays_do_not_determine_are_read_from_it(options, tmp_path):
     model = small(**options)

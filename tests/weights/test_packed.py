@@ -57,6 +57,7 @@ def test_an_argument_packs_or_fixes_the_size(towers, theirs):
     assert bicubic.get_layer("position_embedding").interpolation == "bicubic"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", some(["", ".keras"], 2))
 def test_a_packed_model_becomes_one_of_one_size(suffix, towers, theirs, folder, tmp_path, rng):
     """Its positions are resized as it resizes them itself."""

@@ -44,6 +44,7 @@ def files_of(hub, repository):
     return hub.repositories[repository]["main"][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(MODELS, 8))
 def test_a_pushed_model_comes_back_the_same(hub, name):
     options, asked, layout = MODELS[name]

@@ -246,6 +246,7 @@ def test_a_model_for_any_size_of_a_stored_one_for_one_size_takes_images_of_their
     assert from_pretrained(tmp_path / "model.npz", image_size=(None, None)).preprocessing.image_size is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout, options",
     some(
@@ -430,6 +431,7 @@ def test_a_failure_leaves_the_files_as_they_were(layout, existing, broken, model
     assert contents(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", some(ONE_TOWER, 4))
 def test_an_interrupted_save_is_refused(layout, model, tmp_path, monkeypatch):
     path = save_weights(model, target(tmp_path, layout), layout)

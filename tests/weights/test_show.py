@@ -28,6 +28,7 @@ def test_expected_shapes_are_those_of_the_model(options):
     assert found == {weight.path: tuple(weight.shape) for weight in float_weights(model)}
 
 
+@pytest.mark.slow
 @by_table(
     "file, options",
     [

@@ -35,6 +35,7 @@ def files(ingredients):
     return ModelFiles(ingredients[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "weights", some([pytest.param(x) for x in ((1, 1), (0.5, 0.25), (1e308, 1e308), (1e-320, 1e-320))], 3)
 )
@@ -172,6 +173,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make, message", some(REFUSED.values(), 3), ids=REFUSED)
 def test_models_that_do_not_fit_are_refused_in_one_line(make, message, ingredients, tmp_path):
     a, b = ingredients[0][0], tmp_path / "b.keras"

@@ -94,6 +94,7 @@ EVERYTHING = Augmentation(
 FIELDS = ["crop_area", "shift", "flip", "layers", "randaugment", "random_erasing"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(FIELDS, 5))
 def test_each_field_changes_images_as_a_function_of_the_seed(name):
     augmentation = Augmentation(**{name: getattr(EVERYTHING, name)})

@@ -116,6 +116,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 @by_table("case", WRONG)
 def test_wrong_configs_are_refused(case, tmp_path):
     config, message = WRONG[case]

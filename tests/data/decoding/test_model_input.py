@@ -62,6 +62,7 @@ def encode(kind):
     return encoded(image.quantize(64) if mode == "P" else image.convert(mode), name, **options)
 
 
+@pytest.mark.slow
 @by_table("kind", KINDS)
 def test_an_encoded_image_and_a_window_of_it_become_pillows_pixels(kind):
     # WebP's chroma is upsampled in more than one way; all others decode to the same integers.

@@ -283,6 +283,7 @@ def test_a_box_without_extent_counts_but_is_not_trained_on(side, tmp_path):
     assert (trained[:, 4] >= 0).sum() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(427, 640), (49, 50), (333, 500)])
 def test_pixels_are_those_of_the_file_where_they_are_scored(size, tmp_path):
     """An object of exactly 32 × 32 pixels is small and medium; an IoU of exactly 0.5 is enough."""

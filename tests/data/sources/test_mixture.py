@@ -54,6 +54,7 @@ def test_names_and_titles_treat_each_path(tmp_path, monkeypatch):
     assert folder_of(name) is None
 
 
+@pytest.mark.slow
 @by_table(
     "name, words",
     [

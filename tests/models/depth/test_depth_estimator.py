@@ -38,6 +38,7 @@ def test_every_head_computes_values_at_the_size_of_the_image(kind, head):
     assert keras.backend.standardize_dtype(depth.dtype) == "float32"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["dpt", "linear"])
 @pytest.mark.parametrize(
     "output, low, high",
@@ -145,6 +146,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @by_table("name", REFUSED)
 def test_arguments_that_do_not_fit_are_refused(name):
     options, message = REFUSED[name]

@@ -116,6 +116,7 @@ def test_objectness_is_a_stage_that_does_not_change_the_outputs(images):
     np.testing.assert_array_equal(numpy(same(images)), numpy(model(images)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objectness", some([False, True], 2))
 def test_image_queries_find_the_patch_they_come_from(objectness, rng):
     model = words(IDS[:2], objectness=objectness)

@@ -88,6 +88,7 @@ def test_maps_of_a_teacher_of_another_size_are_computed_by_xla():
     assert np.isfinite(model.train_on_batch(inputs, np.zeros((3, 1))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", some(["mixed_bfloat16", "mixed_float16"], 2))
 @pytest.mark.parametrize("features", [False, True])
 def test_a_student_in_16_bits_has_the_outputs_of_one_in_32(features, dtype):
@@ -232,6 +233,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @by_table("reason", REFUSED)
 def test_what_cannot_be_compared_is_refused(reason):
     make, words = REFUSED[reason]

@@ -69,6 +69,7 @@ def test_a_batch_size_of_0_is_refused(model):
         model.encode_text(pairs(2)["ids"], batch_size=0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_sample_weights_weight_the_pairs():
     losses = []
@@ -111,6 +112,7 @@ def test_texts_that_the_tower_cannot_read_are_refused(model, texts, message):
         model.encode_text(texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -72,6 +72,7 @@ def test_large_logits_overflow_nothing():
         assert np.isfinite(numpy(loss)) and np.isfinite(numpy(gradient)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.tensorflow_only("on JAX the loss is that of the global batch")
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("sizes", [(3, 4), pytest.param((2, 0, 4, 1), marks=pytest.mark.slow)], ids=str)

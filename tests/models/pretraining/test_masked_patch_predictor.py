@@ -191,6 +191,7 @@ def test_fit_predicts_better_than_from_the_position_alone(target, eager_once):
 # The encoder --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every_kind
 def test_the_encoder_becomes_a_classifier_with_its_weights(kind):
     predictor = random_predictor(**KINDS[kind])

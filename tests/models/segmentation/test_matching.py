@@ -6,6 +6,7 @@ from scipy.optimize import linear_sum_assignment
 from keras_vit.models.segmentation.matching import assign
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows, columns", [(1, 1), (4, 7), (8, 8)])
 def test_the_assignment_is_that_of_scipy(rows, columns, rng):
     costs = rng.standard_normal((12, rows, columns)).astype("float32")

@@ -120,6 +120,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @by_table("reason", REFUSED)
 def test_a_model_that_cannot_be_trained_at_other_sizes_is_refused_in_one_line(reason):
     options, message = REFUSED[reason]

@@ -26,6 +26,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", some(MODELS, 3))
 def test_training_computes_the_kept_tokens_as_if_there_were_no_others(kind):
     options = MODELS[kind]

@@ -73,6 +73,7 @@ def test_an_invalid_option_is_refused_in_one_line_with_its_value(options, messag
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @by_table("shape", [(2, 16, 16, 4), (2, 16, 24, 3), (16, 16, 3), (2, 1, 16, 16, 3), (2, 16)])
 def test_images_of_another_shape_are_refused_with_both_shapes(shape):
     with pytest.raises(ValueError) as caught:

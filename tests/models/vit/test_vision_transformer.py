@@ -158,6 +158,7 @@ def test_an_image_smaller_than_a_patch_is_refused():
         small(image_size=(7, 16))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "size, whole", some([((15, 17), (16, 24)), ((42, 61), (48, 64)), ((3, 8), (8, 8))], 3)
 )
@@ -213,6 +214,7 @@ OTHER_GRIDS = [{"pooling": "gap"}, {"position_embedding": "sincos2d"}, {"num_reg
 SIZES = [(24, 24), (16, 40)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("options, size", some(product(OTHER_GRIDS, SIZES), 5), ids=str)
 def test_the_position_table_is_resized_to_the_grid_of_the_images(options, size, dynamic):

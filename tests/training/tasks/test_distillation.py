@@ -242,6 +242,7 @@ def test_what_does_not_go_together_is_refused(reason, config):
         dataclasses.replace(config, recipe=config.recipe.with_changes(**changes), **own)
 
 
+@pytest.mark.slow
 def test_teachers_of_other_classes_are_refused(config, tmp_path):
     data = dataclasses.replace(load_dataset(config.dataset), class_names=("cat", "fish"))
     file = tmp_path / "teacher.keras"

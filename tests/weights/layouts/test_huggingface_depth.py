@@ -145,6 +145,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(REFUSED, 4))
 def test_other_configurations_are_refused(name, tmp_path):
     of, values, message = REFUSED[name]
@@ -218,6 +219,7 @@ UNWRITTEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some(UNWRITTEN, 3))
 def test_what_the_layout_cannot_express_is_refused(name, tmp_path):
     changes, message = UNWRITTEN[name]

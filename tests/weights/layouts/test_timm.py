@@ -138,6 +138,7 @@ def test_a_family_is_written_and_read_with_timms_config_json(family, tmp_path):
     assert found == config | expected
 
 
+@pytest.mark.slow
 @by_table(
     "options, reason",
     [

@@ -35,6 +35,7 @@ def stored(tmp_path):
     return model, folder
 
 
+@pytest.mark.slow
 def test_a_model_for_one_image_is_read(stored):
     model, folder = stored
     again = from_pretrained(folder, num_heads=model.encoder.num_heads)
