@@ -29,7 +29,7 @@ def write(tmp_path):
 # Golden outputs ------------------------------------------------------------------------------------
 
 
-@by_table("name", some_on_jax(GOLDENS, 4))
+@pytest.mark.parametrize("name", some_on_jax(GOLDENS, 4))
 def test_a_checkpoint_computes_what_its_authors_code_computes(golden, name):
     file, _, options = GOLDENS[name]
     model = from_pretrained(golden / file, **options)
