@@ -76,20 +76,26 @@ def test_a_model_for_any_size_computes_windows_of_a_given_size():
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow  # It measures the memory of a process, which other tests share.
 def test_memory_does_not_grow_with_the_image(monkeypatch, request):
     request.addfinalizer(functools.partial(gc.set_threshold, *gc.get_threshold()))
     gc.set_threshold(500)  # The tests' own is high, so that garbage of all windows would count.
     model = segmenter()
     monkeypatch.setattr(windows, "_IN_MEMORY", 2**14)
     monkeypatch.setattr(model, "predict_on_batch", lambda batch: np.zeros((*batch.shape[:3], 50), "float32"))
-    peaks = []
-    for sides in ((48, 48), (96, 160)):
-        image = np.zeros((*sides, 3), "uint8")
+
+    def peak(height, width):
+        image = np.zeros((height, width, 3), "uint8")
+        gc.collect()
         tracemalloc.start()
         model.segment(image, batch_size=1)
-        peaks.append(tracemalloc.get_traced_memory()[1] - 16 * image[..., 0].size)  # in float32, and its map
+        traced = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert peaks[1] < 1.2 * peaks[0]
+        return traced - 16 * height * width  # in float32, and its map
+
+    # The least of several, since other threads of the process allocate memory, too.
+    small, large = (min(peak(*size) for _ in range(5)) for size in ((48, 48), (96, 160)))
+    assert large < 1.2 * small
 
 
 def test_windows_above_each_other_and_side_by_side_have_the_mean_of_their_logits():
