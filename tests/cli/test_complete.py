@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from made.sampling import some
 from PIL import Image
 from reference.comparing import randomize
 from reference.small import SMALL
@@ -44,7 +43,7 @@ def test_images_are_completed_below_their_first_rows(run, images, keras_vit, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count, written", some([(1, "1 image is"), (3, "3 images are")], 2))
+@pytest.mark.parametrize("count, written", [(1, "1 image is"), (3, "3 images are")])
 def test_new_images_are_sampled(count, written, run, keras_vit, tmp_path):
     folder, model = run
     done = keras_vit("complete", "--model", folder, "--count", count, "--output", tmp_path / "out")

@@ -111,7 +111,7 @@ def others(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("message", some(REFUSED, 3))
+@pytest.mark.parametrize("message", REFUSED)
 def test_what_does_not_fit_is_refused_and_leaves_nothing(message, refused, model, rooms, others, monkeypatch):
     monkeypatch.chdir(others)
     refused(("predict", "--model", model, rooms / "images" / "0.png", *REFUSED[message]), message)

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from made.folders import BROKEN
 from made.prepared import example, prepare
-from made.sampling import some
 from made.shards import encoded, write_parquet, write_tar
 
 from keras_vit import Preprocessing
@@ -46,7 +45,7 @@ def numbers_of(batches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", some([of_folder, of_tar, of_parquet, of_mixture], 4))
+@pytest.mark.parametrize("make", [of_folder, of_tar, of_parquet, of_mixture])
 def test_each_readable_image_of_a_part_is_read_once_with_its_number(make, tmp_path):
     samples = make(tmp_path)
     batches = [*readable_batches(samples, 3, 43, Preprocessing(4, interpolation="nearest"), 8)]

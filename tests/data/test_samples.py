@@ -2,7 +2,6 @@ from itertools import product
 
 import pytest
 import tensorflow as tf
-from made.sampling import some
 from made.tables import by_table
 
 from keras_vit.data.samples import IndexedRecords, Samples, hold_out, worker_slots
@@ -112,7 +111,7 @@ def test_the_order_does_not_change_between_versions(samples):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step, who", some(product([1, 4, 9, 12], [(0, 1), (1, 2), (2, 3)]), 7))
+@pytest.mark.parametrize("step, who", [*product([1, 4, 9, 12], [(0, 1), (1, 2), (2, 3)])])
 def test_a_resumed_stream_is_the_rest_of_the_uninterrupted_one(samples, step, who):
     worker, workers = who
     options = {"steps": 12, "batch_size": 6, "worker": worker, "workers": workers}

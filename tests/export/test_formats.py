@@ -193,7 +193,7 @@ EXACT = [row for row in (SAVED_MODEL, *CONVERTED) if precision_of(row) == "float
 
 # tests/cli/test_export.py evaluates a SavedModel among the fast tests.
 @pytest.mark.slow
-@pytest.mark.parametrize("row", some(rows(EXACT, lambda row: row is not SAVED_MODEL), 2))
+@pytest.mark.parametrize("row", rows(EXACT, lambda row: row is not SAVED_MODEL))
 def test_an_exported_model_is_evaluated_and_classifies_like_the_live_one(row, live, opened):
     exported, (samples, scores, classified) = opened(row), live
     assert evaluate(exported, samples) == pytest.approx(scores, rel=1e-4)
@@ -280,7 +280,7 @@ def overflowing(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", some(rows(first_of_each(CONVERTED)), 2))
+@pytest.mark.parametrize("row", rows(first_of_each(CONVERTED)))
 def test_outputs_that_are_not_finite_are_refused(row, job, overflowing, tmp_path):
     job = dataclasses.replace(checked(row, job), saved_model=overflowing)
     with pytest.raises(ValueError, match="^the converted .* model computes NaN or infinite logits.*$"):

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 from made.devices import devices
 from made.exports import pixels
-from made.sampling import some
 from made.servers import Server, file, serving
 from reference.comparing import assert_close
 from reference.small import one_block, penalized, run_live
@@ -71,7 +70,7 @@ def test_it_runs_in_training_mode_only_where_it_is_trained(model, layer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", some(["mixed_float16", "bfloat16", "float64"], 3))
+@pytest.mark.parametrize("policy", ["mixed_float16", "bfloat16", "float64"])
 def test_it_computes_in_its_own_types_under_every_policy(policy, model, saved_model):
     layer = SavedModelLayer(saved_model, dtype=policy, trainable=True)
     for images in (pixels(), pixels().astype("float64"), keras.ops.cast(pixels(), layer.compute_dtype)):
@@ -137,7 +136,7 @@ def moved(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", some(["vit.tar.gz", "export", "run/export", "URL"], 4))
+@pytest.mark.parametrize("kind", ["vit.tar.gz", "export", "run/export", "URL"])
 def test_a_keras_file_holds_the_saved_model_and_what_was_trained(kind, saved_model, moved):
     if kind.endswith("export"):
         shutil.copytree(saved_model, f"{kind}/saved_model/1")

@@ -75,7 +75,7 @@ def dicts(draw):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", some(SUFFIXES, 2))
+@pytest.mark.parametrize("suffix", SUFFIXES)
 @given(made=dicts())
 @example(made=({"file": np.array(0x7F81, "uint16").view(DTYPES["bfloat16"])}, "bfloat16"))
 def test_any_arrays_are_read_back_bit_by_bit(suffix, made, tmp_path_factory):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from made import refusals
 from made.checkpoints import HEADS, NAMES, base, write
-from made.sampling import some
 from made.tables import by_table
 from reference.comparing import arrays as arrays_of
 
@@ -84,7 +83,7 @@ DAMAGE = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, damage, pattern", some(DAMAGE, 2))
+@pytest.mark.parametrize("name, damage, pattern", DAMAGE)
 def test_damaged_arrays_are_refused(name, damage, pattern, tmp_path):
     refused(base(name).write(tmp_path, damage(base(name).arrays)), pattern, **base(name).options)
 
@@ -185,7 +184,7 @@ OTHERS = {  # description → (base, changed arrays, options needed to load it)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some(OTHERS, 2))
+@pytest.mark.parametrize("name", OTHERS)
 def test_another_valid_checkpoint_loads_unless_metadata_describe_this_one(name, tmp_path):
     source, change, options = OTHERS[name]
     original, options = base(source), {**base(source).options, **options}

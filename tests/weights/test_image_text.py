@@ -121,7 +121,7 @@ def test_a_file_without_a_fitting_text_tower_is_refused(written, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some(FILES, 2))
+@pytest.mark.parametrize("name", FILES)
 def test_auto_loads_a_text_tower_that_the_keys_show(name, written, tmp_path):
     path, model = written(name)
     assert_same_arrays(arrays(from_pretrained(path, kind="stored")), arrays(model))

@@ -11,7 +11,6 @@ import pytest
 from keras.src.backend.common import global_state
 from keras.src.saving import saving_lib, serialization_lib
 from made.archives import rezipped
-from made.sampling import some
 from made.tables import by_table
 from reference.comparing import arrays, assert_same_arrays, numpy, randomize
 from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block, small
@@ -147,28 +146,25 @@ TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 12, "num_layers": 1, "
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, options, changes",
-    some(
-        [
-            (None, {}, {"hidden_size": 2**20}),
-            (None, {}, {"num_layers": 10**9}),
-            (None, {}, {"mlp_dim": 10**400}),
-            (None, {}, {"position_grid": [2**20, 2**20]}),
-            (None, {}, {"resnet": [2**40], "resnet_width": 64}),
-            (MaskedAutoencoder, DECODER, {"decoder_hidden_size": 2**20}),
-            (MaskedAutoencoder, DECODER, {"decoder_num_layers": 10**9}),
-            (MaskedAutoencoder, DECODER, {"decoder_mlp_dim": 2**40}),
-            (DINO, HEAD, {"out_dim": 2**40}),
-            (DINO, HEAD, {"hidden_dim": 2**20}),
-            (ImageTextModel, {"text": TEXT}, {"text": {**TEXT, "vocabulary_size": 2**40}}),
-            (ImageSegmenter, {"num_classes": 2}, {"num_classes": 2**40}),
-            (ImageSegmenter, {"num_classes": 2, "head": "up", "decoder_size": 4}, {"decoder_size": 2**40}),
-            (ImageSegmenter, {"num_classes": 2, "head": "mask", "query_blocks": 1}, {"num_queries": 2**40}),
-            # A wrong size of the head does not hide that of the encoder.
-            (ImageSegmenter, {"num_classes": 2}, {"num_classes": -(2**60), "encoder": LARGE}),
-            (ImageSegmenter, {"num_classes": 2}, {"num_classes": math.nan, "encoder": LARGE}),
-        ],
-        4,
-    ),
+    [
+        (None, {}, {"hidden_size": 2**20}),
+        (None, {}, {"num_layers": 10**9}),
+        (None, {}, {"mlp_dim": 10**400}),
+        (None, {}, {"position_grid": [2**20, 2**20]}),
+        (None, {}, {"resnet": [2**40], "resnet_width": 64}),
+        (MaskedAutoencoder, DECODER, {"decoder_hidden_size": 2**20}),
+        (MaskedAutoencoder, DECODER, {"decoder_num_layers": 10**9}),
+        (MaskedAutoencoder, DECODER, {"decoder_mlp_dim": 2**40}),
+        (DINO, HEAD, {"out_dim": 2**40}),
+        (DINO, HEAD, {"hidden_dim": 2**20}),
+        (ImageTextModel, {"text": TEXT}, {"text": {**TEXT, "vocabulary_size": 2**40}}),
+        (ImageSegmenter, {"num_classes": 2}, {"num_classes": 2**40}),
+        (ImageSegmenter, {"num_classes": 2, "head": "up", "decoder_size": 4}, {"decoder_size": 2**40}),
+        (ImageSegmenter, {"num_classes": 2, "head": "mask", "query_blocks": 1}, {"num_queries": 2**40}),
+        # A wrong size of the head does not hide that of the encoder.
+        (ImageSegmenter, {"num_classes": 2}, {"num_classes": -(2**60), "encoder": LARGE}),
+        (ImageSegmenter, {"num_classes": 2}, {"num_classes": math.nan, "encoder": LARGE}),
+    ],
 )
 def test_a_model_much_larger_than_its_file_is_refused_before_it_is_built(kind, options, changes, tmp_path):
     model = VisionTransformer(**ENCODER)
@@ -236,7 +232,7 @@ def test_files_are_read_in_safe_mode_whatever_the_process_has_set(file, monkeypa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("image_size", some([None, 32], 2))
+@pytest.mark.parametrize("image_size", [None, 32])
 def test_relative_positions_without_a_table_are_read_and_resized(image_size, tmp_path):
     model = randomize(small(relative_positions=True, position_embedding="none"))
     model.save(tmp_path / "model.keras")

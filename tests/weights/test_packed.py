@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from made.sampling import some
 from reference.comparing import arrays, assert_same_arrays, randomize
 from reference.small import SMALL, small
 
@@ -58,7 +57,7 @@ def test_an_argument_packs_or_fixes_the_size(towers, theirs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", some(["", ".keras"], 2))
+@pytest.mark.parametrize("suffix", ["", ".keras"])
 def test_a_packed_model_becomes_one_of_one_size(suffix, towers, theirs, folder, tmp_path, rng):
     """Its positions are resized as it resizes them itself."""
     source, size = folder, {"image_size": (24, 40)}

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from huggingface_hub import close_session
-from made.sampling import some
 from made.servers import asked_hub
 from made.tables import by_table
 from reference.small import HYBRID, images_for, one_block
@@ -45,7 +44,7 @@ def files_of(hub, repository):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some(MODELS, 8))
+@pytest.mark.parametrize("name", MODELS)
 def test_a_pushed_model_comes_back_the_same(hub, name):
     options, asked, layout = MODELS[name]
     model = one_block(**options)

@@ -78,8 +78,7 @@ class HuggingFace(Layout):
         for name in stored:
             if name.endswith("embeddings.patch_embedding.weight"):  # without axes in a SigLIP 2 for any size
                 stored[name] = patch_kernel(name, stored[name])
-        if model_type.renamed is not None:
-            stored, names = model_type.renamed(stored, names)
+        stored, names = model_type.renamed(stored, names)
         mapped = super().read(stored)
         mapped = mapped.with_keys(names)
         names, keys = mapped.arrays, mapped.keys

@@ -17,7 +17,6 @@ from keras_vit.weights.layouts.huggingface_types import (
     VIT,
     VIT_PROCESSOR,
     squares_only,
-    unchanged,
 )
 from keras_vit.weights.layouts.layout import HeadOptions, ModelForm, other_values, true_reasons
 from keras_vit.weights.layouts.table import CONV, Row, torch_rows
@@ -145,7 +144,6 @@ _DEPTH_ANYTHING = DINOV2._replace(
     spare_norm=True,
     head="depth",
     described=_read_anything,
-    after_writing=unchanged,
 )
 _DPT_OF_VIT = VIT._replace(
     name=_DPT,

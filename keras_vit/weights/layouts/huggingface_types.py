@@ -48,11 +48,6 @@ PACKED = "siglip2_vision_model"  # whose patches are packed
 MASK_PROBABILITIES = "mask_probabilities"  # of all blocks with queries, in files of EoMT
 
 
-def unchanged(written, prefix, hidden_size):
-    """The arrays of the file are those that `rows` write."""
-    return written
-
-
 class ModelType(NamedTuple):
     """A model type of transformers.
 
@@ -86,14 +81,14 @@ class ModelType(NamedTuple):
         described: Function of config.json to the `ModelType`, this one or a variation, and the values of the
             Vision Transformer in it; None if these are its own.
         renamed: Function of a file's arrays and its keys, dicts by the keys of a model, to both as `rows`
-            names them; None if these are the same.
+            names them.
         after_reading: Function that changes the `MappedArrays` of a file.
-        adapted: As `Layout.adapted`.
+        adapted: As in `Layout`.
         before_writing: Function of arrays and `get_config()` to the arrays that `rows` write.
         after_writing: Function of written arrays, the prefix of their keys and the hidden size to the arrays
             of the file.
         implied: Function of our names and the file's keys (a dict), and its metadata, to further options.
-        unsupported_arrays, unsupported_in_config: As those of `Layout`.
+        unsupported_arrays, unsupported_in_config: Reasons, as in `Layout`.
     """
 
     name: str
@@ -121,11 +116,11 @@ class ModelType(NamedTuple):
     head: str | None = None
     spare_norm: bool = False
     described: Callable | None = None
-    renamed: Callable | None = None
+    renamed: Callable = lambda arrays, keys: (arrays, keys)
     after_reading: Callable = lambda mapped: None
     adapted: Callable = lambda arrays, config: (arrays, config)
     before_writing: Callable = lambda arrays, config: arrays
-    after_writing: Callable = unchanged
+    after_writing: Callable = lambda written, prefix, hidden_size: written
     implied: Callable = lambda keys, metadata: {}
     unsupported_arrays: Callable = lambda arrays: []
     unsupported_in_config: Callable = lambda config: []
@@ -545,6 +540,11 @@ def _after_reading_eomt(mapped):
         mapped.leave_out(("register_tokens/",))
 
 
+def _implied_prefix(keys, metadata):
+    """The table has no rows for prefix tokens."""
+    return {"prefix_positions": False}
+
+
 def _mask_token_of(*axes):
     """Write the mask token, which transformers' modules have even if nothing is masked."""
 
@@ -555,7 +555,7 @@ def _mask_token_of(*axes):
 
 
 def _adapted_dinov2_with_registers(arrays, config):
-    """The registers have positions, between those of the class token and of the patches."""
+    """Add to each register its position, which the table has after the class token's."""
     table, last = arrays["position_embedding/table"], 1 + config["num_registers"]
     arrays["register_tokens/token"] = arrays["register_tokens/token"] + table[:, 1:last]
     arrays["position_embedding/table"] = np.concatenate([table[:, :1], table[:, last:]], axis=1)
@@ -698,8 +698,6 @@ DINOV2 = ModelType(
     processor="BitImageProcessor",
     images={"size": {"shortest_edge": 256}, **IMAGENET},
     any_size=True,
-    after_reading=_after_reading_dino,
-    after_writing=_mask_token_of(1),
 )
 _DINOV3 = ModelType(
     "dinov3_vit",
@@ -742,9 +740,7 @@ _DINOV3 = ModelType(
         ("attention/out", "mlp/gate", "mlp/up", "mlp/dense_0", "mlp/dense_1"),
     ),
     any_size=True,
-    after_reading=_after_reading_dino,
     before_writing=_before_writing_registers,
-    after_writing=_mask_token_of(1, 1),
 )
 # The head's options in config.json; its arrays show them.
 _EOMT_WRITTEN = {
@@ -777,8 +773,7 @@ _EOMT = DINOV2._replace(
     head="segmentation",
     after_reading=_after_reading_eomt,
     before_writing=_before_writing_registers,
-    after_writing=unchanged,
-    implied=lambda keys, metadata: {"prefix_positions": False},
+    implied=_implied_prefix,
 )
 _EOMT_DINOV3 = _DINOV3._replace(
     name="eomt_dinov3",
@@ -804,9 +799,7 @@ _EOMT_DINOV3 = _DINOV3._replace(
     processor="EomtImageProcessor",
     head="segmentation",
     after_reading=_after_reading_eomt,
-    before_writing=_before_writing_registers,
-    after_writing=unchanged,
-    implied=lambda keys, metadata: {"prefix_positions": False},
+    implied=_implied_prefix,
 )
 _IMAGE_GPT = ModelType(
     "imagegpt",
@@ -931,8 +924,8 @@ MODEL_TYPES = (
     VIT._replace(name="vit_msn", model="ViTMSNModel", defaults={**_DEFAULTS, "layer_norm_eps": 1e-6}),
     VIT._replace(name="vit_mae", model="ViTMAEModel", mark=_MAE_DECODER),
     _BEIT,
-    # The keys of a type may be among those of the types before it.
-    _DINOV3,
+    # Its files have registers, too: it comes before `dinov2_with_registers`.
+    _DINOV3._replace(after_reading=_after_reading_dino, after_writing=_mask_token_of(1, 1)),
     DINOV2._replace(
         name="dinov2_with_registers",
         model="Dinov2WithRegistersModel",
@@ -945,9 +938,11 @@ MODEL_TYPES = (
         combinations=_of_dinov2_with_registers,
         interpolation="bicubic_antialias",
         adapted=_adapted_dinov2_with_registers,
-        implied=lambda keys, metadata: {"prefix_positions": False},
+        after_reading=_after_reading_dino,
+        after_writing=_mask_token_of(1),
+        implied=_implied_prefix,
     ),
-    DINOV2,
+    DINOV2._replace(after_reading=_after_reading_dino, after_writing=_mask_token_of(1)),
     _EOMT,
     _EOMT_DINOV3,
     _IMAGE_GPT,

@@ -42,10 +42,7 @@ def test_every_head_computes_values_at_the_size_of_the_image(kind, head):
 @pytest.mark.parametrize("head", ["dpt", "linear"])
 @pytest.mark.parametrize(
     "output, low, high",
-    some(
-        [("metric", 0, 5), ("relative", 0, np.inf), ("disparity", 0, np.inf), ("values", -np.inf, np.inf)],
-        every=3,
-    ),
+    [("metric", 0, 5), ("relative", 0, np.inf), ("disparity", 0, np.inf), ("values", -np.inf, np.inf)],
 )
 def test_an_output_has_the_range_of_its_kind(head, output, low, high):
     model = made(**DPT, head=head, quantity=output, max_depth=5.0, min_depth=0.5)
