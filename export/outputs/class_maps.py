@@ -2,7 +2,7 @@
 
 from keras_vit.export.outputs.maps import MapOutputs
 from keras_vit.export.outputs.rows import checked_values
-from keras_vit.inspection.class_map_pictures import class_colors
+from keras_vit.inspection.class_colors import class_colors
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks.segmentation_scores import one_hot
 

@@ -8,7 +8,7 @@ LAZY = {
     "Dataset": "datasets",
     "MaskSamples": "masks",
     "Samples": "samples",
-    "Texts": "pairs",
+    "Texts": "texts",
     "evaluation_batches": "batches",
     "load_dataset": "datasets",
     "masked_patch_batches": "augmentation.masking",

@@ -16,7 +16,7 @@ from keras_vit.data.decoding.model_input import decode, decode_and_prepare, firs
 from keras_vit.data.maps import prepare_map
 from keras_vit.data.samples import by_step, not_converted, worker_slots
 from keras_vit.labels import kind_of_records
-from keras_vit.labels.boxes import COLUMNS
+from keras_vit.labels.box_rows import COLUMNS
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer
 
@@ -63,7 +63,7 @@ def training_batches(
         dict of them, and
         int32 (batch,), float32 (batch, num_classes or numbers per sample), for masks int32 (batch, height,
         width), resized by nearest pixels, 255 where a pixel is ignored, or for boxes float32 (batch, 100, 7),
-        the rows of `labels.boxes.COLUMNS`, where those with the class -1 fill up the batch.
+        the rows of `labels.box_rows.COLUMNS`, where those with the class -1 fill up the batch.
 
     Raises:
         ValueError: if there are no samples; if the batch size is not a multiple of the workers; if labels are

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from keras_vit.labels.boxes import COLUMNS, MAX_BOXES, PADDING
+from keras_vit.labels.box_rows import COLUMNS, MAX_BOXES, PADDING
 
 MIN_VISIBLE = 0.25  # the least fraction of a box that is in the image, for it to be trained on
 

@@ -32,7 +32,7 @@ class Dataset:
         task: The name of the kind of its labels, such as "single_label" (a label is a class index, int32),
             "multi_label" (float32 (classes,) of 0 and 1), "regression" (float32 (targets,)), "segmentation"
             (int32 (height, width), 255: ignored) and "detection" (float64 (boxes, 7): rows of
-            `labels.boxes.COLUMNS`).
+            `labels.box_rows.COLUMNS`).
         ignored_files: Paths of a folder's other files, except hidden ones.
         empty_folders: Paths of its subfolders without images.
         unlabeled: Places of samples in tar and Parquet files whose class is -1, or another number below 0,

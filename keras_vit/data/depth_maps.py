@@ -20,7 +20,7 @@ from PIL import Image
 
 from keras_vit.data.files import read_text
 from keras_vit.data.maps import MapReader, MapSamples
-from keras_vit.data.masks import check_chunks
+from keras_vit.data.png_chunks import check_chunks
 from keras_vit.data.samples import not_converted
 from keras_vit.labels.depth_maps import CROPS
 from keras_vit.messages import did_you_mean, one_line

@@ -12,6 +12,7 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit.data.maps import MapReader, MapSamples
+from keras_vit.data.png_chunks import check_chunks
 from keras_vit.data.samples import not_converted
 from keras_vit.labels import IGNORE
 from keras_vit.preprocessing import bounds
@@ -129,23 +130,6 @@ def read_mask(source, red=False, colors=None):
         is_damaged = isinstance(error, (struct.error, Image.UnidentifiedImageError))
         raise ValueError("a damaged PNG file" if is_damaged else str(error)) from None
     return pixels[..., 0] if red else pixels // np.uint8(SCALES.get(form, 1))
-
-
-def check_chunks(content):
-    """Raise ValueError for a PNG file that is cut off or has a wrong checksum, which Pillow may miss.
-
-    >>> check_chunks(tf.io.encode_png(tf.zeros((2, 2, 1), tf.uint8)).numpy())
-    """
-    if not content.startswith(b"\x89PNG\r\n\x1a\n"):
-        raise ValueError("not a PNG file")
-    start, name = 8, b""
-    while name != b"IEND":
-        length, name = struct.unpack_from(">I4s", content, start)
-        end = start + 8 + length
-        (checksum,) = struct.unpack_from(">I", content, end)
-        if zlib.crc32(content[start + 4 : end]) != checksum:
-            raise ValueError("a damaged PNG file")
-        start = end + 4
 
 
 def _values_of_colors(pixels, colors):

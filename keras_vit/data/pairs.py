@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.samples import by_step, not_converted, stream_seed
-
-if TYPE_CHECKING:
-    pass
+from keras_vit.data.texts import Texts
 
 STREAM = 0x74657874  # makes the random numbers independent of others of the same seed and step
-
-
-@dataclasses.dataclass(frozen=True)
-class Texts:
-    """The texts that describe the classes or the images of a data set.
-
-    Args:
-        wordings: The texts of each label, by split: tuples of tuples of str. A label is the index of a class
-            or, in a data set without classes, of an image in its split.
-        preprocessing: `TextPreprocessing`; None for that of the model that is trained.
-    """
-
-    wordings: dict[str, tuple[tuple[str, ...], ...]]
-    preprocessing: Any = None
 
 
 def pair_batches(

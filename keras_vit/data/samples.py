@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_vit.data.decoding.model_input import check_image, read
 from keras_vit.data.files import file_orientations, refuse_unreadable
-from keras_vit.labels.boxes import COLUMNS, decode_boxes
+from keras_vit.labels.box_rows import COLUMNS, decode_boxes
 
 SPLITS = ("train", "validation", "test")
 READ_BATCH = 64  # array records
@@ -166,7 +166,7 @@ class Samples(EncodedSamples):
     Args:
         images: Paths (str) or file contents (bytes), all of one kind.
         labels: A class index for each image, for several numbers per sample a tuple of floats, or for boxes
-            what `labels.boxes.encode_boxes` returns.
+            what `labels.box_rows.encode_boxes` returns.
         exif: Whether to apply the EXIF orientation; False saves the search for it where all images are
             stored upright.
 

@@ -1,4 +1,4 @@
-"""Boxes that are stored with images, as rows of `labels.boxes.COLUMNS`; what is wrong with them is named."""
+"""Boxes that are stored with images, as rows of `box_rows.COLUMNS`; what is wrong with them is named."""
 
 import dataclasses
 import io
@@ -113,7 +113,7 @@ def is_crowd(value, where):
 
 
 def checked_rows(objects, size, numbers, are_fractions=False):
-    """The rows of `labels.boxes.COLUMNS` of an image, and what is wrong with its boxes.
+    """The rows of `labels.box_rows.COLUMNS` of an image, and what is wrong with its boxes.
 
     Args:
         objects: A list of `StoredObject`.

@@ -5,7 +5,7 @@ import itertools
 import os
 
 from keras_vit.data.files import CLASSES, numbered_names, read_text
-from keras_vit.data.pairs import Texts
+from keras_vit.data.texts import Texts
 from keras_vit.labels.label_kind import is_float32
 from keras_vit.messages import listed
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from keras_vit.inspection.class_map_pictures import class_colors
+from keras_vit.inspection.class_colors import class_colors
 from keras_vit.messages import printable
 
 if TYPE_CHECKING:

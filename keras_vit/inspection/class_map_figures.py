@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from keras_vit.inspection.class_map_pictures import class_colors, class_overlay
+from keras_vit.inspection.class_colors import class_colors
+from keras_vit.inspection.class_map_pictures import class_overlay
 from keras_vit.inspection.drawing import (
     BLUE,
     IMAGE,

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 from PIL import Image
 
-VALUES = 256  # of a pixel in a palette PNG
-
-
-def class_colors(count: int = VALUES) -> np.ndarray:
-    """The colors of the first classes, the same in every mask, overlay and figure: uint8 (count, 3).
-
-    They are the palette of VOC's masks, of which the first color is black and number 255, of ignored pixels,
-    is nearly white.
-
-    >>> class_colors(3).tolist()
-    [[0, 0, 0], [128, 0, 0], [0, 128, 0]]
-
-    Source: VOC's `labelcolormap`: bit 3 · i + c of a number is bit 7 - i of its color's channel c.
-    """
-    bits = np.arange(8)
-    numbers = np.arange(count)[:, np.newaxis, np.newaxis] >> (3 * bits + np.arange(3)[:, np.newaxis])
-    return ((numbers & 1) << (7 - bits)).sum(-1).astype("uint8")
+from keras_vit.inspection.class_colors import VALUES, class_colors
+from keras_vit.inspection.png import png_bytes
 
 
 def palette_png(classes: np.ndarray) -> bytes:
@@ -80,10 +63,3 @@ def class_overlay(image: np.ndarray, classes: np.ndarray, opacity: float = 0.5) 
     opacity = np.where(classes == 0, 0, np.float32(opacity))[..., np.newaxis]
     mixed = (1 - opacity) * image + opacity * colors[classes]
     return np.round(mixed).astype("uint8") if image.dtype == np.uint8 else mixed.astype(image.dtype)
-
-
-def png_bytes(image):
-    """The content of a PNG file of a Pillow image, or of colors, uint8 (height, width, 3)."""
-    file = io.BytesIO()
-    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, "PNG")
-    return file.getvalue()

@@ -31,7 +31,7 @@ def detection_figure(
     Args:
         images: A list of (height, width, 3) in [0, 1], of any sizes.
         found: For each image the `Detections` of a detector, in pixels of the image.
-        truth: For each image its rows of `labels.boxes.COLUMNS`, in fractions of the image; or None.
+        truth: For each image its rows of `labels.box_rows.COLUMNS`, in fractions of the image; or None.
         captions: One per image.
         class_names: One name per class.
         title: The figure's title.

@@ -14,7 +14,7 @@ def labeled_picture(image: np.ndarray, label: np.ndarray, task: str) -> np.ndarr
 
     Args:
         image: (height, width, 3) in [0, 1].
-        label: As in a batch of the task: rows of `labels.boxes.COLUMNS`, or a map of the image's size.
+        label: As in a batch of the task: rows of `labels.box_rows.COLUMNS`, or a map of the image's size.
         task: "detection", "segmentation" or "depth".
 
     Returns:

@@ -2,9 +2,9 @@
 
 from keras_vit import rules
 from keras_vit.labels import boxes, class_ids, class_maps, class_rows, depth_maps, numbers
-from keras_vit.labels.class_maps import IGNORE as IGNORE
-from keras_vit.labels.class_maps import check_class_count as check_class_count
 from keras_vit.labels.label_kind import LabelKind
+from keras_vit.labels.pixel_classes import IGNORE as IGNORE
+from keras_vit.labels.pixel_classes import check_class_count as check_class_count
 from keras_vit.lazy import lazy_names
 from keras_vit.messages import article
 

@@ -7,8 +7,8 @@ from typing import Any
 import keras
 
 from keras_vit.models.backbones import of_backbone
+from keras_vit.models.encoder_model import EncoderModel
 from keras_vit.models.features import feature_extractor
-from keras_vit.models.pretraining.encoder_model import EncoderModel
 
 
 class HeadedModel(EncoderModel):

@@ -11,7 +11,7 @@ import pathlib
 import jinja2
 import numpy as np
 
-from keras_vit.inspection.class_map_pictures import png_bytes
+from keras_vit.inspection.png import png_bytes
 
 
 class Report:

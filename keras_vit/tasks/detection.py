@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from keras_vit.labels import LABEL_KINDS
-from keras_vit.labels.boxes import COLUMNS, MAX_BOXES
+from keras_vit.labels.box_rows import COLUMNS, MAX_BOXES
 from keras_vit.lazy import LazyModule
 from keras_vit.models.detection.detecting import above, best_detections
 from keras_vit.tasks import detection_scores as scoring

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.labels.boxes import in_pixels
+from keras_vit.labels.box_rows import in_pixels
 from keras_vit.tasks.task import names_or_indices
 
 MAX_DETECTIONS = 100  # of an image that are scored
@@ -157,7 +157,7 @@ def predictions_of(detections, boxes, sizes, num_classes):
 
     Args:
         detections: For each image the `Detections` of `models.detection.detecting`.
-        boxes: For each image its rows of `labels.boxes.COLUMNS`, in fractions of the image.
+        boxes: For each image its rows of `labels.box_rows.COLUMNS`, in fractions of the image.
         sizes: The (height, width) of each image.
         num_classes: The class count of the model.
     """

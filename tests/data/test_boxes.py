@@ -13,7 +13,7 @@ from keras_vit.data.boxes import visible
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.data.samples import Samples, hold_out
 from keras_vit.data.sources.digits import png
-from keras_vit.labels.boxes import decode_boxes, encode_boxes
+from keras_vit.labels.box_rows import decode_boxes, encode_boxes
 from keras_vit.preprocessing import Preprocessing
 
 SIDES = (90, 120)

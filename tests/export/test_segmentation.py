@@ -30,7 +30,7 @@ from keras_vit.export.tflite import export_tflite, open_runner
 from keras_vit.export.tolerance import Tolerance
 from keras_vit.export.verify import Reference
 from keras_vit.export.web import check_model, export_web
-from keras_vit.inspection.class_map_pictures import class_colors
+from keras_vit.inspection.class_colors import class_colors
 from keras_vit.tasks.segmentation_scores import one_hot
 
 SLOW = pytest.mark.slow

@@ -3,7 +3,7 @@ import pytest
 from made.tables import by_table
 
 from keras_vit.labels import label_kind
-from keras_vit.labels.boxes import encode_boxes
+from keras_vit.labels.box_rows import encode_boxes
 
 KIND = label_kind("detection")
 ROWS = np.array(

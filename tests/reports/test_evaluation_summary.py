@@ -19,7 +19,7 @@ from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.samples import IndexedRecords, Samples
 from keras_vit.data.stored import STORAGES
 from keras_vit.evaluation import evaluate
-from keras_vit.inspection.class_map_pictures import png_bytes
+from keras_vit.inspection.png import png_bytes
 from keras_vit.reports import evaluation_summary
 from keras_vit.reports.evaluation_summary import add_evaluation, draw_samples, sample_images
 from keras_vit.reports.page import Report

@@ -10,7 +10,7 @@ from made.tables import by_table
 from matplotlib.figure import Figure
 from PIL import Image
 
-from keras_vit.inspection.class_map_pictures import png_bytes
+from keras_vit.inspection.png import png_bytes
 from keras_vit.reports.page import (
     MAX_PATCHES,
     Report,

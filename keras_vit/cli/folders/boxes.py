@@ -10,7 +10,7 @@ class Boxes(Folder):
 
     def writer(self, folder, model, files, args):
         from keras_vit.inspection.box_pictures import box_overlay
-        from keras_vit.inspection.class_map_pictures import png_bytes
+        from keras_vit.inspection.png import png_bytes
         from keras_vit.tasks.task import names_or_indices
 
         folder.mkdir()

@@ -15,7 +15,8 @@ class ClassMaps(Folder):
 
     def writer(self, folder, model, files, args):
         from keras_vit.data.sources.mask_folder import CLASSES, MASKS
-        from keras_vit.inspection.class_map_pictures import class_overlay, palette_png, png_bytes
+        from keras_vit.inspection.class_map_pictures import class_overlay, palette_png
+        from keras_vit.inspection.png import png_bytes
         from keras_vit.labels import check_class_count
         from keras_vit.tasks.task import names_or_indices
 

@@ -50,8 +50,8 @@ class DepthMaps(Folder):
 
     def _write_pictures(self, folder, name, model, values):
         """Write a picture in colors and, if there are no negative values, a PNG file with 16 bits."""
-        from keras_vit.inspection.class_map_pictures import png_bytes
         from keras_vit.inspection.depth_pictures import depth_png, legend_picture, png_scale
+        from keras_vit.inspection.png import png_bytes
         from keras_vit.models.depth.estimating import is_bounded
 
         quantity = model.quantity

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from keras_vit.data.boxes import moved, padding_rows
-from keras_vit.labels.boxes import COLUMNS, MAX_BOXES
+from keras_vit.labels.box_rows import COLUMNS, MAX_BOXES
 
 GRIDS = (1, 2, 3)  # rows and columns of images in a mosaic
 

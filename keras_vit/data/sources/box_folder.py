@@ -20,7 +20,7 @@ from keras_vit.data.files import (
 from keras_vit.data.folder_splits import folder_splits, split_fields
 from keras_vit.data.samples import Samples
 from keras_vit.data.stored_boxes import box_class_names, checked_rows
-from keras_vit.labels.boxes import encode_boxes
+from keras_vit.labels.box_rows import encode_boxes
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import TRANSPOSED
 

@@ -5,8 +5,8 @@ import os
 
 from keras_vit.data.files import file_of_row, parse_json, read_csv, read_table, read_text
 from keras_vit.data.folder_splits import split_among, split_fields, split_of_row
-from keras_vit.data.pairs import Texts
 from keras_vit.data.samples import samples_of_files
+from keras_vit.data.texts import Texts
 
 TABLES = ("metadata.csv", "metadata.jsonl")
 FILE, TEXT, SPLIT = "file_name", "text", "split"

@@ -17,7 +17,7 @@ from keras_vit.data.depth_maps import (
 )
 from keras_vit.data.files import file_orientations, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
-from keras_vit.data.paired_files import read_pairs, refuse_other_sizes
+from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
 from keras_vit.progress import Progress
 
 # What a missing scale may be, by quantity.

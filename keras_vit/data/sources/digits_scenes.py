@@ -8,7 +8,7 @@ from keras_vit.data.depth_maps import DepthReader, DepthSamples
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
 from keras_vit.data.sources.digits import load_digits, png
-from keras_vit.labels.boxes import encode_boxes
+from keras_vit.labels.box_rows import encode_boxes
 
 SIDE = 32  # pixels of a scene
 DIGITS = (2, 4)  # the fewest and the most that are tried in a scene, each in a corner of its own
@@ -66,7 +66,7 @@ def boxes_of(mask, owner):
         mask, owner: As `scene` returns them.
 
     Returns:
-        A list of rows of `labels.boxes.COLUMNS`; a class is a digit.
+        A list of rows of `labels.box_rows.COLUMNS`; a class is a digit.
 
     Example:
         >>> _, mask, owner = scene(np.ones((1, 8, 8), "float32"), [7], [0, 1])

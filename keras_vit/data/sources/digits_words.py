@@ -2,8 +2,8 @@
 
 import json
 
-from keras_vit.data.pairs import Texts
 from keras_vit.data.sources.digits import load_digits
+from keras_vit.data.texts import Texts
 from keras_vit.lazy import optional_package
 from keras_vit.preprocessing.text_preprocessing import PACKAGES, TextPreprocessing, pack
 

@@ -11,8 +11,8 @@ from keras_vit.data.datasets import SOURCES, load_dataset, sources_of
 from keras_vit.data.files import read_text
 from keras_vit.data.fingerprint import files_summary, fingerprint
 from keras_vit.data.mixed_samples import MixedSamples, Part
-from keras_vit.data.pairs import Texts
 from keras_vit.data.samples import SPLITS
+from keras_vit.data.texts import Texts
 from keras_vit.labels import label_kind
 from keras_vit.messages import did_you_mean, listed
 

@@ -27,7 +27,7 @@ class DetectionLoss(keras.losses.Loss):
         reduction: As of Keras's losses; by default the mean weighted by the sample weights.
 
     Call arguments:
-        y_true: Boxes (batch, boxes, 7): rows of `labels.boxes.COLUMNS`, of which those of class -1 and crowds
+        y_true: Boxes (batch, boxes, 7): rows of `box_rows.COLUMNS`, of which those of class -1 and crowds
             do not count.
         y_pred: (batch, patches, 4 + classes), the output of an `ObjectDetector`.
 

@@ -15,9 +15,9 @@ from keras_vit.layers.hints import as_head
 from keras_vit.layers.palette_embedding import nearest_colors
 from keras_vit.models.backbones import check_class
 from keras_vit.models.classifying import check_finite
+from keras_vit.models.encoder_model import Pretrainer, as_encoder
 from keras_vit.models.features import normalized
 from keras_vit.models.pixels.pixel_transformer import PixelTransformer
-from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder
 from keras_vit.models.vit.geometry import is_dynamic
 from keras_vit.preprocessing.tensors import backend_of
 from keras_vit.rules import integer, number, optional

@@ -16,7 +16,7 @@ from keras_vit.layers.configurable import HoldsModel
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import COLUMNS, FREE, ROWS, sharded
 from keras_vit.layers.weight_norm import WeightNormDense
-from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder
+from keras_vit.models.encoder_model import Pretrainer, as_encoder
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, patch_pixels
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 from keras_vit.rules import area, integer, number

@@ -13,7 +13,7 @@ from keras_vit.engine.step import weighted_mean
 from keras_vit.layers import AddPositionEmbs, LayerNormalization, MaskTokens, standard_block
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import WHOLE, as_head, sharded
-from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder, check_not_causal
+from keras_vit.models.encoder_model import Pretrainer, as_encoder, check_not_causal
 from keras_vit.models.pretraining.masked_patch_predictor import patch_targets
 from keras_vit.models.vit.geometry import is_dynamic, patch_pixels, prefix_tokens
 from keras_vit.rules import boolean, integer, number, optional

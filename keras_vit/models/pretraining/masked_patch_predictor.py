@@ -12,7 +12,7 @@ from keras_vit.layers.dense import EinsumDense
 from keras_vit.layers.encoder_block import number_stack
 from keras_vit.layers.hints import as_head
 from keras_vit.layers.mask_tokens import MaskTokens
-from keras_vit.models.pretraining.encoder_model import Pretrainer, as_encoder, check_not_causal
+from keras_vit.models.encoder_model import Pretrainer, as_encoder, check_not_causal
 from keras_vit.models.vit.geometry import patch_pixels
 from keras_vit.preprocessing.tensors import backend_of
 from keras_vit.rules import check_divisible, one_of, pair

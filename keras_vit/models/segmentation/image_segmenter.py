@@ -22,9 +22,9 @@ from keras_vit.layers.segmentation_head import (
     batch_norm,
 )
 from keras_vit.losses import MEAN
+from keras_vit.models.encoder_model import as_encoder
 from keras_vit.models.features import grids_of_blocks, normalized, patch_grid
 from keras_vit.models.headed_model import HeadedModel
-from keras_vit.models.pretraining.encoder_model import as_encoder
 from keras_vit.models.segmentation.instances import instances
 from keras_vit.models.segmentation.mask_loss import query_loss
 from keras_vit.models.segmentation.panoptic_segments import panoptic

@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from keras_vit.data.batches import evaluation_batches
-from keras_vit.inspection.class_map_pictures import png_bytes
+from keras_vit.inspection.png import png_bytes
 from keras_vit.reports.page import gallery, picture
 
 THUMBNAIL = (192, 192)  # pixels

@@ -6,7 +6,7 @@ from reference.comparing import assert_close, numpy, randomize
 from reference.small import small
 
 import keras_vit
-from keras_vit.labels.boxes import PADDING
+from keras_vit.labels.box_rows import PADDING
 from keras_vit.models.detection.detecting import best_detections, input_window
 from keras_vit.models.detection.detection_loss import DetectionLoss
 from keras_vit.preprocessing import Preprocessing

@@ -9,7 +9,7 @@ from reference.comparing import numpy, randomize
 from reference.small import DECODER, HEAD, PACKED, SMALL, images_for, small
 
 import keras_vit
-from keras_vit.models.pretraining.encoder_model import as_encoder
+from keras_vit.models.encoder_model import as_encoder
 from keras_vit.seeds import override_seeds
 
 SEED = np.array([1, 2], "uint32")
