@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.export.checks import damaged
-from keras_vit.export.outputs import AROUND
+from keras_vit.export.outputs import outputs_around
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.models.backbones import backbone
@@ -93,12 +93,12 @@ class Description:
     @property
     def is_classifier(self) -> bool:
         """Whether the output is one row of class scores for each image."""
-        has_rows = self.kind not in AROUND and self.architecture["pooling"] is not None
+        has_rows = self.kind not in outputs_around() and self.architecture["pooling"] is not None
         return has_rows and self.num_classes is not None
 
     def __getattr__(self, name):
         """An attribute of the live model that its task reads, of those that its outputs name."""
-        attributes = () if name.startswith("_") or not self.around else AROUND[self.kind].attributes
+        attributes = () if name.startswith("_") or not self.around else outputs_around()[self.kind].attributes
         if name not in attributes:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self.around[name]
@@ -169,7 +169,7 @@ class Description:
         model = models.VisionTransformer.from_config(config)
         if self.around is None:
             return model
-        return getattr(models, AROUND[self.kind].model_class)(model, **self.around)
+        return getattr(models, outputs_around()[self.kind].model_class)(model, **self.around)
 
     @property
     def files(self) -> dict[str, str]:
@@ -224,8 +224,8 @@ def describe(model, task=None, seed=0):
 
 def _check_task(kind, label):
     """Raise ValueError unless models of a kind have outputs for the labels of a task."""
-    if kind in AROUND:
-        one_of([AROUND[kind].task]).check("task", label.name)
+    if around := outputs_around().get(kind):
+        one_of([around.task]).check("task", label.name)
     elif label.moves:
         raise ValueError(f"expected a task with one output per image; got {label.name!r}")
 
@@ -279,8 +279,8 @@ def _check(description):
     optional(items(text)).check("class_names", d.class_names)
     if d.class_names is not None:
         one_of([d.num_classes]).check("number of class names", len(d.class_names))
-    one_of(["classifier", *AROUND]).check("kind", d.kind)
-    one_of([d.kind in AROUND]).check("model around", d.around is not None)
+    one_of(["classifier", *outputs_around()]).check("kind", d.kind)
+    one_of([d.kind in outputs_around()]).check("model around", d.around is not None)
     _check_task(d.kind, label_kind(d.task))
     # The constructor of Preprocessing checks these fields.
     one_of([channels]).check("channels of mean and std", d.live_preprocessing.channels)

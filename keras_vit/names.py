@@ -4,8 +4,6 @@
 a `:`, `=` or space explains a name.
 """
 
-TASKS = ("single_label", "multi_label", "regression", "segmentation", "detection", "depth")
-OBJECTIVES = ("masked_patch", "mae", "igpt", "dino", "distill")  # without labels
 TARGETS = ("mean_color", "downsized", "pixels")  # of masked_patch
 DATA_SETS = (
     *("digits", "digits_scenes", "digits_words", "folder:PATH", "hf:ORG/NAME[@REVISION][/CONFIG]"),

@@ -1,14 +1,7 @@
-"""The outputs of exports: a class for each kind, in a file of its own."""
+"""The outputs of exports: rows of numbers, and what the tasks with other outputs override."""
 
-from keras_vit.export.outputs.class_maps import ClassMapOutputs
-from keras_vit.export.outputs.depth import DepthOutputs
-from keras_vit.export.outputs.detections import DetectionOutputs
 from keras_vit.export.outputs.rows import RowOutputs
-
-# By task; rows for the others.
-OUTPUTS = {outputs.task: outputs for outputs in (ClassMapOutputs, DetectionOutputs, DepthOutputs)}
-# The same by the kind of a model around a `VisionTransformer`.
-AROUND = {outputs.kind: outputs for outputs in OUTPUTS.values()}
+from keras_vit.tasks import export_outputs
 
 
 def outputs_of(description):
@@ -18,4 +11,9 @@ def outputs_of(description):
     >>> type(outputs_of(describe(model))).__name__
     'RowOutputs'
     """
-    return OUTPUTS.get(description.task, RowOutputs)(description)
+    return export_outputs().get(description.task, RowOutputs)(description)
+
+
+def outputs_around():
+    """The classes of outputs of models around a `VisionTransformer`, by the kinds of these models."""
+    return {outputs.kind: outputs for outputs in export_outputs().values()}

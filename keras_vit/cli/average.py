@@ -84,8 +84,7 @@ def _scoring(args, model):
     from keras_vit import evaluation
     from keras_vit.cli.source import open_dataset, seed_of, task_of
     from keras_vit.models.backbones import image_model
-    from keras_vit.tasks import get_task
-    from keras_vit.training.tasks import Pairs
+    from keras_vit.tasks import get_task, pairs
 
     images, first = image_model(model), args.models[0]
     args.seed = images.split_seed = seed_of(first, images) if args.seed is None else args.seed
@@ -97,7 +96,8 @@ def _scoring(args, model):
         def recall(split):
             return evaluation.retrieval(model, dataset.split(split), dataset.captions(split), args.batch_size)
 
-        return _Scoring(dataset, recall, Pairs.validation_metric, Pairs.higher_is_better)
+        task = pairs()
+        return _Scoring(dataset, recall, task.validation_metric, task.higher_is_better)
     task = get_task(args.task or task_of(first, images))
     task.check_model(model)
     dataset = open_dataset(args, model, task.name)

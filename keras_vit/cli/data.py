@@ -1,6 +1,6 @@
 """`keras-vit data show|write|check`: what a data set has, copies in shards, and damaged images."""
 
-from keras_vit import names
+from keras_vit import names, tasks
 from keras_vit.cli import options
 from keras_vit.cli.report import check_json, check_png, report, text_table
 from keras_vit.messages import listed, printable
@@ -57,7 +57,7 @@ def _open(args, on_bad_image):
         args.dataset,
         args.seed,
         on_bad_image,
-        task=args.task or names.TASKS[0],
+        task=args.task or tasks.NAMES[0],
         data_dir=args.data_dir,
         texts=args.captions,
         labels=not args.captions,

@@ -217,13 +217,15 @@ def _summary(value, predictions):
     """Return the results in a few lines."""
     import numpy as np
 
-    from keras_vit.tasks import TASKS
+    from keras_vit.tasks import label_tasks
 
     rows = [(name, value[name]) for name in ("dataset", "split") if name in value]
     if "samples" in value:
         sampled = f" sampled from {value['drawn_from']}" if value["samples"] < value["drawn_from"] else ""
         rows.append(("samples", f"{value['samples']}{sampled}"))
-    scores = [task.primary_metric for task in TASKS.values() if value.get(task.primary_metric) is not None]
+    scores = [
+        task.primary_metric for task in label_tasks().values() if value.get(task.primary_metric) is not None
+    ]
     rows += predictions + [(spelled(name), f"{value[name]:.4f}") for name in scores]
     if "mean_attention_distance" in value:
         distances = ", ".join(f"{x:.1f}" for x in np.mean(value["mean_attention_distance"], axis=1))

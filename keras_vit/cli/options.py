@@ -7,7 +7,7 @@ import argparse
 import ast
 import re
 
-from keras_vit import names
+from keras_vit import names, tasks
 
 CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name listed by `keras-vit models`"
 EXPORT = "export of keras-vit (SavedModel folder, .tar.gz, .tflite, .onnx, folder of a page)"
@@ -85,7 +85,7 @@ def neighbors(add):
 
 
 def task(add):
-    add("--task", help=f"{either(names.TASKS)} (default: the run's, or single_label)")
+    add("--task", help=f"{either(tasks.NAMES)} (default: the run's, or single_label)")
 
 
 def labels(add):
@@ -101,7 +101,7 @@ def prompts(add):
 
 
 def objective(add):
-    objectives = ", ".join(names.OBJECTIVES)
+    objectives = ", ".join(tasks.OBJECTIVES)
     add("--objective", default="classify", help=f"classify, or without labels: {objectives}")
     add("--target", default="mean_color", help=f"of masked_patch: {either(names.TARGETS)}")
 

@@ -9,13 +9,14 @@ import sys
 import tempfile
 
 from keras_vit.cli import options
-from keras_vit.cli.folders import FOLDERS, folders_of
+from keras_vit.cli.folders import folders_of
 from keras_vit.cli.journal import Journal, content_digest, only_process
 from keras_vit.cli.report import print_now
 from keras_vit.cli.rows import COCO, FILES, FORMATS, suffix_of, write_rows
 from keras_vit.messages import listed
 from keras_vit.preprocessing.web_images import is_url
 from keras_vit.rules import one_of
+from keras_vit.tasks import prediction_folders
 from keras_vit.writing import atomic_path, check_writable
 
 FEW = 32  # images that TensorFlow computes without a graph in less time than it traces one
@@ -49,7 +50,7 @@ def add_arguments(add):
     add("--threshold", type=options.fraction, help=threshold)
     iou = "leave out objects whose boxes overlap a better one's by more (default: 0.7 in --boxes, else 1)"
     add("--iou", type=options.fraction, help=iou)
-    for folder in FOLDERS:
+    for folder in prediction_folders():
         folder.add_arguments(add)
 
 
@@ -150,7 +151,7 @@ def _chosen_folders(args, task, limits):
             f"--boxes, --threshold, --iou and a file of .{COCO} need a model that detects objects; {has_task}"
         )
     chosen = [folder for option, folder in folders.items() if getattr(args, option)]
-    for folder in FOLDERS:
+    for folder in prediction_folders():
         names = [f"--{name}" for name in folder.options if getattr(args, name)]
         if names and folder not in chosen:
             model = f" and a model of the task {folder.task!r}; {has_task}" * (folder.task != task.name)

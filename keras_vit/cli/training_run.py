@@ -12,9 +12,8 @@ from keras_vit.data.datasets import absolute_name
 from keras_vit.engine.strategy import is_chief
 from keras_vit.messages import printable, redact_url
 from keras_vit.models.distillation.stored_outputs import PREFIX, is_stored
-from keras_vit.names import TASKS
 from keras_vit.reports.run_report import REPORT, summary, write_run_report
-from keras_vit.tasks import get_task
+from keras_vit.tasks import NAMES, get_task
 from keras_vit.training.named_recipes import DEFAULTS, default_recipe, find_recipe
 from keras_vit.training.recipes import SIZES
 from keras_vit.training.run import load_data, train
@@ -104,7 +103,7 @@ def _default_recipe(args, changes, weights=None, sha256=None, **_):
         name = default_recipe(learned_from, redact_url(weights))
         learned_from = _LEARNED_FROM[learned_from]
         reason = f"recipe {name}, since the weights learned from {learned_from}; --recipe selects another"
-    has_head = "probe_first" in get_task(changes.get("task", TASKS[0])).recipe_fields
+    has_head = "probe_first" in get_task(changes.get("task", NAMES[0])).recipe_fields
     if find_recipe(name).probe_first and (args.teacher or "image_text" in changes or not has_head):
         changes.setdefault("probe_first", False)
     return name, reason

@@ -10,9 +10,10 @@ import pkgutil
 import re
 from collections.abc import Callable, Sequence
 
+from keras_vit import tasks
 from keras_vit.data.dataset import Dataset as Dataset
 from keras_vit.data.samples import Samples as Samples
-from keras_vit.labels import LABEL_KINDS, label_kind
+from keras_vit.labels import label_kind
 from keras_vit.messages import did_you_mean, redact_url
 from keras_vit.rules import integer, one_of, optional, text
 from keras_vit.types import Path
@@ -39,7 +40,7 @@ class Source:
     load: str
     help: str
     placeholder: str | None
-    tasks: tuple[str, ...] = tuple(LABEL_KINDS)
+    tasks: tuple[str, ...] = tasks.NAMES
     title: Callable = str
     absolute: Callable = str
     has_fields: bool = False
@@ -67,7 +68,7 @@ SOURCES = {
         "keras_vit.data.sources.digits_scenes:load_digits_scenes",
         "scenes of these digits",
         None,
-        tuple(name for name, kind in LABEL_KINDS.items() if kind.moves),
+        tuple(name for name, kind in tasks.label_kinds().items() if kind.moves),
     ),
     "digits_words": Source(
         "keras_vit.data.sources.digits_words:load_digits_words",
@@ -149,7 +150,7 @@ def load_dataset(
         on_bad_image: For unreadable images of a folder: "fail" raises an error with the paths of those whose
             headers or ends are damaged, "skip" decodes all and lists those that it skips in `bad_images`,
             "keep" checks none, and those that are damaged are named where they are read.
-        task: The name of a kind of labels, one of `keras_vit.names.TASKS`.
+        task: The name of a kind of labels, one of `keras_vit.tasks.NAMES`.
         data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
         texts: Whether to read the captions of a folder's images instead of their classes, see
             `keras_vit.data.sources.caption_folder`.

@@ -102,3 +102,16 @@ def box_colors(count):
     [[128, 0, 0], [0, 128, 0]]
     """
     return class_colors(count + 1)[1:]  # Class 0 there is black, the background of masks.
+
+
+def labeled(image, rows):
+    """An image in [0, 1] with the boxes of a batch's label.
+
+    >>> box = np.array([[0.0, 0.0, 1.0, 0.5, 1, 0, 0.5]])
+    >>> labeled(np.zeros((8, 8, 3)), box)[0, 0].round(2).tolist()
+    [0.0, 0.5, 0.0]
+    """
+    height, width = image.shape[:2]
+    rows = rows[rows[:, 4] >= 0]
+    pixels = np.round(image * 255).astype("uint8")
+    return with_boxes(pixels, rows[:, :4] * ([width, height] * 2), rows[:, 4].astype(int)) / 255

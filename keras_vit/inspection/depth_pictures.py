@@ -121,3 +121,12 @@ def depth_png(values: np.ndarray, scale: float) -> bytes:
     file = io.BytesIO()
     Image.fromarray(numbers.astype("uint16")).save(file, "PNG")
     return file.getvalue()
+
+
+def labeled(image, values):
+    """An image in [0, 1], with the depth map of a batch's label in colors beside it.
+
+    >>> labeled(np.zeros((8, 8, 3)), np.ones((8, 8, 1))).shape
+    (8, 16, 3)
+    """
+    return np.concatenate([image, depth_colors(values.mean(axis=-1)) / 255], axis=1)

@@ -1,12 +1,10 @@
-"""Images with their labels: boxes, classes of pixels and depths."""
+"""Images with their labels."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from keras_vit.inspection.box_pictures import with_boxes
-from keras_vit.inspection.class_map_pictures import class_overlay
-from keras_vit.inspection.depth_pictures import depth_colors
+from keras_vit.tasks import label_pictures
 
 
 def labeled_picture(image: np.ndarray, label: np.ndarray, task: str) -> np.ndarray:
@@ -25,18 +23,4 @@ def labeled_picture(image: np.ndarray, label: np.ndarray, task: str) -> np.ndarr
         >>> labeled_picture(np.zeros((8, 8, 3)), box, "detection")[0, 0].round(2).tolist()
         [0.0, 0.5, 0.0]
     """
-    return _DRAWN[task](image, label).astype("float32")
-
-
-def _boxes(image, rows):
-    height, width = image.shape[:2]
-    rows = rows[rows[:, 4] >= 0]
-    pixels = np.round(image * 255).astype("uint8")
-    return with_boxes(pixels, rows[:, :4] * ([width, height] * 2), rows[:, 4].astype(int)) / 255
-
-
-def _depths(image, values):
-    return np.concatenate([image, depth_colors(values.mean(axis=-1)) / 255], axis=1)
-
-
-_DRAWN = {"detection": _boxes, "segmentation": class_overlay, "depth": _depths}
+    return label_pictures()[task](image, label).astype("float32")

@@ -1,18 +1,11 @@
-"""Label kinds: what a label is, and how outputs decide for one; a file for each."""
+"""Label kinds: what a label is, and how outputs decide for one."""
 
-from keras_vit import rules
-from keras_vit.labels import boxes, class_ids, class_maps, class_rows, depth_maps, numbers
+from keras_vit import rules, tasks
 from keras_vit.labels.label_kind import LabelKind
 from keras_vit.labels.pixel_classes import IGNORE as IGNORE
 from keras_vit.labels.pixel_classes import check_class_count as check_class_count
 from keras_vit.lazy import lazy_names
 from keras_vit.messages import article
-
-# By the names of their tasks, the default first.
-LABEL_KINDS = {
-    module.KIND.name: module.KIND
-    for module in (class_ids, class_rows, numbers, class_maps, boxes, depth_maps)
-}
 
 
 def label_kind(name):
@@ -23,7 +16,7 @@ def label_kind(name):
     """
     if isinstance(name, LabelKind):
         return name
-    return LABEL_KINDS[rules.one_of(LABEL_KINDS).check("task", name)]
+    return tasks.label_kinds()[rules.one_of(tasks.NAMES).check("task", name)]
 
 
 def labels_of(model, task=None, default="single_label"):
@@ -43,7 +36,7 @@ def labels_of(model, task=None, default="single_label"):
         ('single_label', 'multi_label')
     """
     trained = getattr(model, "task", None)
-    trained = trained if trained in LABEL_KINDS else None  # Pairs of images and texts have no labels.
+    trained = trained if trained in tasks.NAMES else None  # Pairs of images and texts have no labels.
     label = label_kind(task or trained or default)
     if trained is None or label.name == trained:
         return label
@@ -59,7 +52,7 @@ def kind_of_records(axes, is_float):
     >>> kind_of_records(3, is_float=False).name
     'segmentation'
     """
-    kinds = (kind for kind in LABEL_KINDS.values() if kind.axes == axes)
+    kinds = (kind for kind in tasks.label_kinds().values() if kind.axes == axes)
     return next(kind for kind in kinds if not kind.is_map or ("float" in kind.dtype) == is_float)
 
 

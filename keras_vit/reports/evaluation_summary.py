@@ -5,7 +5,6 @@ import pathlib
 
 import numpy as np
 
-from keras_vit.data.stored import STORAGES
 from keras_vit.evaluation import predict
 from keras_vit.inspection.figures import confusion_figure
 from keras_vit.labels import kind_of_records
@@ -13,7 +12,7 @@ from keras_vit.messages import spelled
 from keras_vit.reports.page import format_value, table
 from keras_vit.reports.pictures import pictures_of
 from keras_vit.reports.pictures.images import read_samples
-from keras_vit.tasks import get_task
+from keras_vit.tasks import get_task, label_storages
 
 MAX_IMAGES = 2000  # computed for a report
 MAX_PICTURES = 12  # best predictions, and worst ones
@@ -106,7 +105,9 @@ def draw_samples(samples, count):
         records = samples.training_records(0, 0, 1, min(count, len(samples)))
         images, labels = zip(*((image.numpy(), label.numpy()) for _, image, label in records))
         label_type = kind_of_records(labels[0].ndim, np.issubdtype(labels[0].dtype, np.floating))
-        return dataclasses.replace(STORAGES[label_type.name].samples_of(images, labels), exif=samples.exif)
+        return dataclasses.replace(
+            label_storages()[label_type.name].samples_of(images, labels), exif=samples.exif
+        )
     if len(samples) <= count:
         return samples
     return samples.take(np.sort(np.random.default_rng(0).choice(len(samples), count, replace=False)))

@@ -16,7 +16,7 @@ from keras_vit.reports.evaluation_summary import add_evaluation, sample_images, 
 from keras_vit.reports.model_views import Subject, add_views, seen_gray
 from keras_vit.reports.page import Report, panels, table
 from keras_vit.reports.teacher_pictures import add_differences
-from keras_vit.tasks import TASKS
+from keras_vit.tasks import label_tasks
 from keras_vit.training.run import load_data
 from keras_vit.weights.checkpoint import read_model
 from keras_vit.writing import atomic_write
@@ -125,7 +125,7 @@ def summary(record):
     >>> summary({"test_knn_accuracy": 0.5, "test_samples": 10, "steps": 20, "train_seconds": 3.2})
     'test k-NN accuracy 0.5000 on 10 images after 20 steps in 3 s'
     """
-    metrics = [*(task.primary_metric for task in TASKS.values()), *RETRIEVAL]
+    metrics = [*(task.primary_metric for task in label_tasks().values()), *RETRIEVAL]
     metrics += [f"teacher_{metric}" for metric in metrics]
     tests = [name for name in record if name.startswith("test_") and name != "test_samples"]
     # Objectives without labels have their own scores, all of which are shown.

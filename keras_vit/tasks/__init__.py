@@ -1,16 +1,170 @@
-"""Tasks: loss, metrics, scores, labels and descriptions of what a model predicts, a file for each."""
+"""The table of the tasks, each of which has a folder here; a member is imported when it is asked for.
 
-from keras_vit import rules
-from keras_vit.labels import labels_of
-from keras_vit.lazy import lazy_names
-from keras_vit.tasks import depth, detection, multi_label, regression, segmentation, single_label
-from keras_vit.tasks.task import LabelTask
+A new task has its name and its members below, and only those that differ from the defaults. This module
+imports nothing itself, so that each package may ask it, and no package imports a task.
+"""
 
-# The tasks with labels by name, the default first.
-TASKS = {
-    module.TASK.name: module.TASK
-    for module in (single_label, multi_label, regression, segmentation, detection, depth)
-}
+import functools
+
+# The tasks with labels, the default first, and the objectives without labels.
+NAMES = ("single_label", "multi_label", "regression", "segmentation", "detection", "depth")
+OBJECTIVES = ("masked_patch", "mae", "igpt", "dino", "distill")
+
+
+@functools.cache
+def label_kinds():
+    """The `LabelKind` of each task with labels, by its name."""
+    from keras_vit.labels import boxes, class_ids, class_maps, class_rows, depth_maps, numbers
+
+    modules = (class_ids, class_rows, numbers, class_maps, boxes, depth_maps)
+    return {module.KIND.name: module.KIND for module in modules}
+
+
+@functools.cache
+def label_tasks():
+    """The `LabelTask` of each task with labels, by its name."""
+    from keras_vit.tasks import depth, detection, multi_label, regression, segmentation, single_label
+
+    modules = (single_label, multi_label, regression, segmentation, detection, depth)
+    return {module.TASK.name: module.TASK for module in modules}
+
+
+def pairs():
+    """The task of images with texts."""
+    from keras_vit.training.tasks.image_text_pairs import Pairs
+
+    return Pairs()
+
+
+@functools.cache
+def objectives():
+    """By the name of an objective without labels, a function from a `RunConfig` to its task."""
+    from keras_vit.training.tasks.dino import DinoTask
+    from keras_vit.training.tasks.distillation import without_labels
+    from keras_vit.training.tasks.igpt import PixelTask
+    from keras_vit.training.tasks.mae import ReconstructionTask
+    from keras_vit.training.tasks.masked_patch import MaskedPatchTask
+
+    tasks = (MaskedPatchTask, ReconstructionTask, PixelTask, DinoTask)
+    return {**{task.name: task for task in tasks}, "distill": without_labels}
+
+
+@functools.cache
+def wrapped_tasks():
+    """The tasks that train the model of a recipe's task in another way, of which a run has at most one."""
+    from keras_vit.tasks.flexible_patches import FlexiblePatchesTask
+    from keras_vit.training.tasks.distillation import FeatureDistillation, LogitDistillation
+
+    return LogitDistillation, FeatureDistillation, FlexiblePatchesTask
+
+
+@functools.cache
+def folder_loaders():
+    """By task, the loader of its folders, where they have other files than classes or a table."""
+    from keras_vit.data.sources.box_folder import load_box_folder
+    from keras_vit.data.sources.caption_folder import load_caption_folder
+    from keras_vit.data.sources.depth_folder import load_depth_folder
+    from keras_vit.data.sources.mask_folder import load_mask_folder
+
+    return {
+        "segmentation": load_mask_folder,
+        "detection": load_box_folder,
+        "depth": load_depth_folder,
+        "image_text": load_caption_folder,
+    }
+
+
+@functools.cache
+def label_storages():
+    """By task with labels, their `LabelStorage` in Parquet and tar files and TensorFlow Datasets."""
+    from keras_vit.data.stored import boxes, class_maps, depth_maps, numbers
+
+    modules = (numbers, class_maps, boxes, depth_maps)
+    return {storage.kind.name: storage for module in modules for storage in module.STORAGES}
+
+
+def caption_storage():
+    """The `LabelStorage` of captions."""
+    from keras_vit.data.stored.captions import CAPTIONS
+
+    return CAPTIONS
+
+
+@functools.cache
+def headed_models():
+    """The classes of models with a head on an encoder's tokens, by their kinds."""
+    from keras_vit.models.depth.depth_estimator import DepthEstimator
+    from keras_vit.models.detection.object_detector import ObjectDetector
+    from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
+
+    return {cls.kind: cls for cls in (ImageSegmenter, ObjectDetector, DepthEstimator)}
+
+
+@functools.cache
+def stored_parts():
+    """The `StoredParts` of the classes of models around a Vision Transformer."""
+    from keras_vit.models.depth.depth_estimator import DepthEstimator
+    from keras_vit.models.detection.object_detector import ObjectDetector
+    from keras_vit.models.image_text.image_text_model import ImageTextModel
+    from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
+    from keras_vit.models.segmentation.image_segmenter import ImageSegmenter
+    from keras_vit.weights.depth_estimator import DepthEstimatorParts
+    from keras_vit.weights.detector import DetectorParts
+    from keras_vit.weights.image_text import TwoTowerParts
+    from keras_vit.weights.masked_autoencoder import DecoderParts
+    from keras_vit.weights.segmenter import SegmenterParts
+
+    return {
+        ImageTextModel: TwoTowerParts,
+        MaskedAutoencoder: DecoderParts,
+        ImageSegmenter: SegmenterParts,
+        ObjectDetector: DetectorParts,
+        DepthEstimator: DepthEstimatorParts,
+    }
+
+
+@functools.cache
+def export_outputs():
+    """By task, the class of its exports' outputs, where they are not rows of numbers."""
+    from keras_vit.export.outputs.class_maps import ClassMapOutputs
+    from keras_vit.export.outputs.depth import DepthOutputs
+    from keras_vit.export.outputs.detections import DetectionOutputs
+
+    return {outputs.task: outputs for outputs in (ClassMapOutputs, DetectionOutputs, DepthOutputs)}
+
+
+@functools.cache
+def report_pictures():
+    """By task, the class of the pictures of an evaluation, where they are not thumbnails alone."""
+    from keras_vit.reports.pictures.class_maps import ClassMapPictures
+    from keras_vit.reports.pictures.depth import DepthPictures
+    from keras_vit.reports.pictures.detections import DetectionPictures
+    from keras_vit.reports.pictures.single_labels import ClassPictures
+
+    classes = (ClassPictures, ClassMapPictures, DetectionPictures, DepthPictures)
+    return {pictures.task_name: pictures for pictures in classes}
+
+
+@functools.cache
+def label_pictures():
+    """By task, a function from an image and its label to a picture of both."""
+    from keras_vit.inspection import box_pictures, class_map_pictures, depth_pictures
+
+    return {
+        "segmentation": class_map_pictures.class_overlay,
+        "detection": box_pictures.labeled,
+        "depth": depth_pictures.labeled,
+    }
+
+
+@functools.cache
+def prediction_folders():
+    """The folders of pictures or maps that `predict` writes; importing them needs neither Keras nor NumPy."""
+    from keras_vit.cli.folders.boxes import Boxes
+    from keras_vit.cli.folders.class_maps import ClassMaps
+    from keras_vit.cli.folders.depth_maps import DepthMaps
+
+    return Boxes(), ClassMaps(), DepthMaps()
 
 
 def get_task(name):
@@ -19,9 +173,11 @@ def get_task(name):
     >>> get_task("regression").primary_metric
     'mae'
     """
-    if isinstance(name, LabelTask):
+    from keras_vit import rules
+
+    if not isinstance(name, str):
         return name
-    return TASKS[rules.one_of(TASKS).check("task", name)]
+    return label_tasks()[rules.one_of(NAMES).check("task", name)]
 
 
 def task_of_model(model, name=None, default="single_label"):
@@ -39,7 +195,21 @@ def task_of_model(model, name=None, default="single_label"):
         >>> task_of_model(segmenter).name, task_of_model(model, "regression").name
         ('segmentation', 'regression')
     """
-    return name if isinstance(name, LabelTask) else TASKS[labels_of(model, name, default).name]
+    from keras_vit.labels import labels_of
+
+    if name is None or isinstance(name, str):
+        return get_task(labels_of(model, name, default).name)
+    return name
 
 
-__getattr__, __dir__ = lazy_names(__name__)
+def task_with_labels(recipe):
+    """The task of a recipe's labels, or of the pairs that it compares."""
+    return get_task(recipe.task) if recipe.image_text is None else pairs()
+
+
+@functools.cache
+def fields_of_tasks():
+    """The fields of recipes and runs that some tasks use and others do not."""
+    without_labels = [task for name, task in objectives().items() if name != "distill"]
+    tasks = (*label_tasks().values(), pairs(), *without_labels, *wrapped_tasks())
+    return {name for task in tasks for name in task.recipe_fields}

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from keras_vit.labels import LABEL_KINDS
+from keras_vit.labels import label_kind
 from keras_vit.labels.depth_maps import cropped
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks import depth_scores as scoring
@@ -21,7 +21,7 @@ estimators = LazyModule("keras_vit.models.depth.depth_estimator")
 class Depth(HeadedTask):
     """Depth estimation, and the regression of any numbers at each pixel."""
 
-    label = LABEL_KINDS["depth"]
+    label = label_kind("depth")
     higher_is_better = False
     primary_metric = "abs_rel"
     primary_metric_title = "absolute relative error"

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from keras_vit.labels import LABEL_KINDS
+from keras_vit.labels import label_kind
 from keras_vit.labels.box_rows import COLUMNS, MAX_BOXES
 from keras_vit.lazy import LazyModule
 from keras_vit.models.detection.detecting import above, best_detections
@@ -24,7 +24,7 @@ detectors = LazyModule("keras_vit.models.detection.object_detector")
 class Detection(HeadedTask):
     """Object detection: a class and a box for each object."""
 
-    label = LABEL_KINDS["detection"]
+    label = label_kind("detection")
     validation_metric = "ap"
     primary_metric = "ap"
     primary_metric_title = "AP"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.labels import LABEL_KINDS
+from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks.task import LabelTask, check_shapes, names_or_indices
 
@@ -94,7 +94,7 @@ def multi_label_classes(
 class MultiLabel(LabelTask):
     """Classification into any number of classes."""
 
-    label = LABEL_KINDS["multi_label"]
+    label = label_kind("multi_label")
     validation_metric = "average_precision"
     primary_metric = "mean_average_precision"
     primary_metric_title = "mean average precision"

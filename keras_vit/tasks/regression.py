@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.labels import LABEL_KINDS
+from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.models.classifying import check_finite
 from keras_vit.tasks.task import LabelTask, check_shapes
@@ -48,7 +48,7 @@ def regression_scores(outputs: np.ndarray, targets: np.ndarray) -> dict[str, Any
 class Regression(LabelTask):
     """Regression of one or several numbers."""
 
-    label = LABEL_KINDS["regression"]
+    label = label_kind("regression")
     validation_metric = "absolute_error"
     higher_is_better = False
     primary_metric = "mae"

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from keras_vit.labels import LABEL_KINDS
+from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.messages import listed
 from keras_vit.tasks import segmentation_scores as scoring
@@ -21,7 +21,7 @@ segmenters = LazyModule("keras_vit.models.segmentation.image_segmenter")
 class Segmentation(HeadedTask):
     """Semantic segmentation: a class for each pixel."""
 
-    label = LABEL_KINDS["segmentation"]
+    label = label_kind("segmentation")
     validation_metric = "mean_iou"
     primary_metric = "mean_iou"
     primary_metric_title = "mean IoU"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.labels import LABEL_KINDS
+from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks.task import LabelTask, names_or_indices
 
@@ -134,7 +134,7 @@ def confusion_matrix(predictions: Predictions) -> np.ndarray:
 class SingleLabel(LabelTask):
     """Classification into exactly one class."""
 
-    label = LABEL_KINDS["single_label"]
+    label = label_kind("single_label")
     validation_metric = "accuracy"
     primary_metric = "accuracy"
     primary_metric_title = "top-1 accuracy"

@@ -7,13 +7,12 @@ from typing import Any
 
 import keras
 
-from keras_vit import names
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.engine.optimizers import make_optimizer
 from keras_vit.layers import EncoderBlock
 from keras_vit.messages import did_you_mean
 from keras_vit.models.backbones import inner_transformer
-from keras_vit.tasks import task_of_model
+from keras_vit.tasks import NAMES, task_of_model
 from keras_vit.tasks.task import Task
 from keras_vit.training.named_recipes import default_recipe, find_recipe
 from keras_vit.training.probing import has_head
@@ -96,7 +95,7 @@ def compile_by(model, recipe, task=None, weighted_metrics=False, steps_per_execu
     for layer in model._flatten_layers():
         if isinstance(layer, EncoderBlock):
             layer.remat = recipe.remat
-    if task is None and recipe.task != names.TASKS[0]:
+    if task is None and recipe.task != NAMES[0]:
         task = recipe.task
     chosen = task_of_model(model, task) if task is None or isinstance(task, str) else task
     loss, metrics = chosen.loss(recipe, model), chosen.metrics(model)

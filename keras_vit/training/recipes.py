@@ -11,8 +11,7 @@ from keras_vit.engine.optimizers import LAYER_DECAY
 from keras_vit.engine.schedules import DECAYS
 from keras_vit.messages import did_you_mean
 from keras_vit.rules import field
-from keras_vit.tasks import TASKS
-from keras_vit.training.tasks import task_with_labels
+from keras_vit.tasks import NAMES, task_with_labels
 from keras_vit.types import Tensor
 from keras_vit.variants import SIZES as SIZES_OF_MODEL
 
@@ -119,7 +118,7 @@ class Recipe(Augmentation):
     warmup_steps: int = field(_NATURAL)
     batch_size: int = field(_POSITIVE_INT)
     decay: str = field(rules.one_of(DECAYS), default="cosine")
-    task: str = field(rules.one_of(TASKS), default="single_label")
+    task: str = field(rules.one_of(NAMES), default="single_label")
     loss: str = field(rules.one_of(LOSSES), default="softmax")
     momentum: float = field(_FRACTION, default=0.9)
     beta_2: float = field(_FRACTION, default=0.999, kw_only=True)

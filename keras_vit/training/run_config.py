@@ -7,11 +7,10 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any
 
-from keras_vit import rules
+from keras_vit import rules, tasks
 from keras_vit.data.datasets import name_of, public_name
 from keras_vit.messages import redact_url
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.tasks import FIELDS_OF_TASKS, PRETRAINING, WRAPPED, task_with_labels
 
 if TYPE_CHECKING:
     from keras_vit.tasks.task import Task
@@ -33,7 +32,7 @@ class RunConfig:
             segmenter is kept as by `from_pretrained(segmenter=…)`. None: random weights.
         image_size: (height, width); None: the recipe's, the checkpoint's, or the model's own.
         on_bad_image: "fail" or "skip".
-        objective: "classify", for any task of the recipe; or a name in `keras_vit.training.tasks`, such
+        objective: "classify", for any task of the recipe; or a name in `keras_vit.tasks.OBJECTIVES`, such
             as "masked_patch", which needs no labels and trains a model without a head ("distill": with the
             teachers' head).
         target: Of "masked_patch", and refused for others: see `MaskedPatchPredictor`.
@@ -54,7 +53,7 @@ class RunConfig:
     weights: str | None = None
     image_size: tuple[int, int] | None = None
     on_bad_image: str = "fail"
-    objective: str = rules.field(rules.one_of((CLASSIFY, *PRETRAINING)), default=CLASSIFY)
+    objective: str = rules.field(rules.one_of((CLASSIFY, *tasks.OBJECTIVES)), default=CLASSIFY)
     target: str = "mean_color"
     sha256: str | None = None
     tokenizer: str | None = None
@@ -73,7 +72,7 @@ class RunConfig:
         if self.model is None and self.weights is None and not self.recipe.has_sizes:
             raise ValueError("expected a model, to train from random weights, or weights; got neither")
         if self.objective == CLASSIFY and self.recipe.pretrainer is not None:
-            expected = " or ".join(map(repr, PRETRAINING))
+            expected = " or ".join(map(repr, tasks.OBJECTIVES))
             raise ValueError(
                 f"a recipe with a pretrainer trains without labels: expected objective {expected}; got "
                 f"{self.objective!r}"
@@ -87,18 +86,18 @@ class RunConfig:
     def _ignored(self):
         """The fields that are set although this run does not use them."""
         values, defaults = vars(self.recipe) | vars(self), DEFAULTS["recipe"] | DEFAULTS
-        ignored = sorted(FIELDS_OF_TASKS - {*self.task.recipe_fields})
+        ignored = sorted(tasks.fields_of_tasks() - {*self.task.recipe_fields})
         return [f"{name}={values[name]!r}" for name in ignored if values[name] != defaults[name]]
 
     @functools.cached_property
     def task(self) -> Task:
         """The task: of the recipe's labels, around it, of pairs of images and texts, or without labels."""
         if self.objective != CLASSIFY:
-            return PRETRAINING[self.objective](self)
-        for task in WRAPPED:
+            return tasks.objectives()[self.objective](self)
+        for task in tasks.wrapped_tasks():
             if task.applies(self):
                 return task(self)
-        return task_with_labels(self.recipe)
+        return tasks.task_with_labels(self.recipe)
 
     def as_json(self) -> dict[str, Any]:
         """The configuration as JSON values, without the recipe's informational fields and secrets of URLs."""

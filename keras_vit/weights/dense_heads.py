@@ -3,12 +3,12 @@
 import re
 
 from keras_vit.layers.segmentation_head import QueryAttentionBias
-from keras_vit.models import DepthEstimator, ImageSegmenter, ObjectDetector
+from keras_vit.tasks import headed_models
 from keras_vit.weights.class_names import is_same_class
 from keras_vit.weights.layouts import LAYOUTS
 
 # The classes of models with an encoder and a head, by their kinds.
-HEADED = {cls.kind: cls for cls in (ImageSegmenter, ObjectDetector, DepthEstimator)}
+HEADED = headed_models()
 _TEXT = ("text/", "text_projection/")
 _OF_CLASSES = ("num_classes", "class_ids", "class_names", "split_seed")  # other classes have others
 _HEAD = re.compile(rf"({'|'.join(cls.head_layers for cls in HEADED.values())})/.*")

@@ -24,9 +24,8 @@ from keras_vit.export.formats import FORMATS
 from keras_vit.models.pretraining.masked_patch_predictor import TARGETS
 from keras_vit.search.approximate import ENGINES
 from keras_vit.startup_logs import quiet_startup_logs
-from keras_vit.tasks import TASKS
+from keras_vit.tasks import NAMES, OBJECTIVES, label_kinds, label_tasks, objectives
 from keras_vit.training.recipes import DTYPES, Recipe
-from keras_vit.training.tasks import PRETRAINING
 from keras_vit.weights.array_files import FLOATS
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.push import PUSHED
@@ -83,7 +82,7 @@ def test_the_names_in_help_texts_are_those_of_the_registries():
     assert precisions["tflite"] == [*names.LITERT_PRECISIONS]
     assert precisions["onnx"] == [*names.ONNX_PRECISIONS] == [*onnx.PRECISIONS]
     assert precisions["openvino"] == [*names.OPENVINO_PRECISIONS] == [*openvino.PRECISIONS]
-    assert {*names.TASKS} == {*TASKS} and {*names.OBJECTIVES} == {*PRETRAINING}
+    assert [*NAMES] == [*label_kinds()] == [*label_tasks()] and [*OBJECTIVES] == [*objectives()]
     assert names.TARGETS == TARGETS and names.SPLITS == SPLITS and names.COMPUTE_DTYPES == DTYPES
     assert ON_BAD_IMAGE.choices == names.ON_BAD_IMAGE and {*names.STORED_DTYPES} == {*FLOATS}
     assert {*names.LAYOUTS} == {*LAYOUTS} and names.PUSHED_LAYOUTS == PUSHED

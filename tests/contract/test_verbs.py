@@ -40,13 +40,12 @@ from keras_vit.evaluation.representations import encoder_of
 from keras_vit.export import folder as exporting
 from keras_vit.export.formats import FORMATS
 from keras_vit.models.backbones import backbone
-from keras_vit.tasks import TASKS, get_task
+from keras_vit.tasks import NAMES, OBJECTIVES, get_task
 from keras_vit.training import RunConfig, compile_model, find_recipe
 from keras_vit.training.building import build_model
-from keras_vit.training.tasks import PRETRAINING
 from keras_vit.weights import average_models
 from keras_vit.weights.checkpoint import KINDS as STORED_KINDS
-from keras_vit.weights.kinds import PARTS
+from keras_vit.weights.kinds import stored_classes
 from keras_vit.weights.layouts import LAYOUTS
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3), "uint8")
@@ -345,7 +344,7 @@ VERBS = {
             evaluated(task),
             OF_TASKS.get(task, WITH_HEAD & UNPACKED),
         )
-        for task in TASKS
+        for task in NAMES
     },
     "predict": (predicted, WITH_HEAD | HEADED),
     "retrieval": (retrieved, {"two towers"}),
@@ -492,7 +491,7 @@ def functions_of_models(module):
 def test_every_kind_of_model_and_everything_done_with_one_is_in_the_table():
     classes = {of for of in vars(keras_vit).values() if inspect.isclass(of) and issubclass(of, keras.Model)}
     classes -= {keras_vit.DistillationModel}  # It has no files: tests/models/distillation.
-    assert classes == {cls for cls, _ in KINDS.values()} and classes >= {*PARTS}
+    assert classes == {cls for cls, _ in KINDS.values()} and classes >= {*stored_classes()}
     assert {cls.kind for cls in classes} - {None} == {*STORED_KINDS} - {"auto", "stored"}
     methods = {
         name for cls in classes for name in dir(cls) if name[0] != "_" and callable(getattr(cls, name))
@@ -503,8 +502,8 @@ def test_every_kind_of_model_and_everything_done_with_one_is_in_the_table():
     assert names_in("load ") >= {*STORED_KINDS}
     assert names_in("save ") == {".keras", *LAYOUTS}
     assert names_in("export ") == {*PRECISIONS}
-    assert names_in("evaluate ") == {*TASKS}
-    assert names_in("train ") == {*TASKS, "pairs", *PRETRAINING}
+    assert names_in("evaluate ") == {*NAMES}
+    assert names_in("train ") == {*NAMES, "pairs", *OBJECTIVES}
 
 
 @pytest.mark.parametrize("kind, verb", working())

@@ -17,12 +17,12 @@ from keras_vit import ImageSegmenter
 from keras_vit.data.masks import MaskSamples
 from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.samples import IndexedRecords, Samples
-from keras_vit.data.stored import STORAGES
 from keras_vit.evaluation import evaluate
 from keras_vit.inspection.png import png_bytes
 from keras_vit.reports import evaluation_summary
 from keras_vit.reports.evaluation_summary import add_evaluation, draw_samples, sample_images
 from keras_vit.reports.page import Report
+from keras_vit.tasks import label_storages
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 
@@ -202,7 +202,7 @@ def test_depths_and_boxes_that_are_read_in_order_are_drawn():
     maps = [np.full((4, 6, 1), value, "float32") for value in (1.5, np.nan, 3)]
     boxes = [np.zeros((count, 7), "float32") for count in (2, 0, 1)]
     for task, labels in (("depth", maps), ("detection", boxes)):
-        parts = [Part("part", STORAGES[task].samples_of((image,), (label,))) for label in labels]
+        parts = [Part("part", label_storages()[task].samples_of((image,), (label,))) for label in labels]
         drawn = [label for _, label in draw_samples(MixedSamples(tuple(parts)), 10)]
         for label in labels:
             assert any(np.array_equal(label, other, equal_nan=True) for other in drawn)

@@ -15,7 +15,7 @@ from keras_vit.reports.model_views import seen_gray
 from keras_vit.reports.run_report import name_of, write_run_report
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run_config import RunConfig
-from keras_vit.training.tasks import Pictures
+from keras_vit.training.tasks.pretraining import Pictures
 from keras_vit.training.workdir import Workdir, save_model
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")

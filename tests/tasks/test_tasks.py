@@ -6,7 +6,7 @@ import pytest
 from made.tables import by_table
 from reference.comparing import numpy
 
-from keras_vit.tasks import TASKS
+from keras_vit.tasks import label_tasks
 from keras_vit.tasks.task import concatenate
 from keras_vit.training import RECIPES, Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
 
@@ -40,13 +40,13 @@ def with_outputs(count):
 def test_classes_have_the_recipes_loss():
     recipe = RECIPES["finetune"].with_changes(label_smoothing=0.1)
     for loss, kind in (("softmax", SoftmaxCrossEntropy), ("sigmoid", SigmoidCrossEntropy)):
-        found = TASKS["single_label"].loss(recipe.with_changes(loss=loss), None)
+        found = label_tasks()["single_label"].loss(recipe.with_changes(loss=loss), None)
         assert type(found) is kind and found.label_smoothing == 0.1
-    assert type(TASKS["multi_label"].loss(RECIPES["finetune"], None)) is SigmoidCrossEntropy
+    assert type(label_tasks()["multi_label"].loss(RECIPES["finetune"], None)) is SigmoidCrossEntropy
 
 
 def test_the_metric_of_multi_label_training_is_about_the_mean_average_precision(rng):
-    task, labels = TASKS["multi_label"], rng.integers(0, 2, (400, 2))
+    task, labels = label_tasks()["multi_label"], rng.integers(0, 2, (400, 2))
     logits = rng.standard_normal((400, 2)).astype("float32") + labels
     expected = task.scores(task.predictions(logits, labels))["mean_average_precision"]
     (metric,) = task.metrics(with_outputs(2))
@@ -54,7 +54,7 @@ def test_the_metric_of_multi_label_training_is_about_the_mean_average_precision(
 
 
 def test_numbers_have_the_weighted_squared_error(rng):
-    task = TASKS["regression"]
+    task = label_tasks()["regression"]
     y, p, weights = rng.standard_normal((4, 3)), rng.standard_normal((4, 3)), np.array([1.0, 0, 2, 0.5])
     errors = ((y - p) ** 2).mean(1)
     loss = task.loss(None, None)
@@ -65,7 +65,7 @@ def test_numbers_have_the_weighted_squared_error(rng):
         assert value_of(metric, (y, p, weights)) == pytest.approx(expected, rel=1e-5)
 
 
-@by_table("objective", TASKS.values(), ids=lambda objective: objective.name)
+@by_table("objective", label_tasks().values(), ids=lambda objective: objective.name)
 def test_the_metric_that_selects_a_checkpoint_exists(objective):
     of_validate = {"ap"} if objective.validate else set()
     known = {"loss", *(metric.name for metric in objective.metrics(with_outputs(3)))} | of_validate
@@ -97,7 +97,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_task_decides_scores_compares_and_describes(name):
-    task, (labels, decided, errors, correct, words) = TASKS[name], EXPECTED[name]
+    task, (labels, decided, errors, correct, words) = label_tasks()[name], EXPECTED[name]
     labels = np.array(labels)
     assert task.label.decide(OUTPUTS).tolist() == decided
     halves = [task.predictions(OUTPUTS[part], labels[part]) for part in (slice(2), slice(2, None))]
@@ -114,9 +114,9 @@ def test_a_task_decides_scores_compares_and_describes(name):
     assert task.label.agreement(OUTPUTS, nearly) == expected
 
 
-@by_table("name", [name for name, task in TASKS.items() if task.label.has_classes])
+@by_table("name", [name for name, task in label_tasks().items() if task.label.has_classes])
 def test_probabilities_are_the_activation_of_the_logits(name):
-    task = TASKS[name]
+    task = label_tasks()[name]
     expected = numpy(getattr(keras.ops, task.label.activation)(OUTPUTS))
     np.testing.assert_allclose(task.label.probabilities(OUTPUTS), expected, rtol=1e-6)
     assert np.isfinite(task.label.probabilities(1e4 * OUTPUTS.astype("float64"))).all()
@@ -133,7 +133,7 @@ def test_probabilities_are_the_activation_of_the_logits(name):
 )
 def test_labels_are_read_from_text(name, good, bad, expected):
     for text, label in good.items():
-        assert TASKS[name].label.parse(text) == label
+        assert label_tasks()[name].label.parse(text) == label
     for text in bad:
         with pytest.raises(ValueError, match=f"expected {expected}; got {text!r}"):
-            TASKS[name].label.parse(text)
+            label_tasks()[name].label.parse(text)

@@ -11,11 +11,11 @@ from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
 from keras_vit.models import MaskedPatchPredictor
 from keras_vit.models.backbones import backbone
+from keras_vit.tasks import OBJECTIVES
 from keras_vit.training import RECIPES, Recipe, building
 from keras_vit.training.building import build_model, finished_model, subset, whole_model
 from keras_vit.training.run import load_data
 from keras_vit.training.run_config import RunConfig
-from keras_vit.training.tasks import PRETRAINING
 from keras_vit.variants import parse_variant
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -145,7 +145,7 @@ def test_a_pretrainer_gets_the_recipes_arguments_and_refuses_others():
     model = build_model(config(RECIPE.with_changes(pretrainer=decoder), objective="mae"), DATASET)
     assert {name: getattr(model, name) for name in decoder} == decoder
     first = {"mae": "decoder_hidden_size, .*", "dino": "num_local, .*"}
-    for objective in PRETRAINING.keys() - {"distill"}:
+    for objective in {*OBJECTIVES} - {"distill"}:
         recipe = RECIPE.with_changes(pretrainer={"depth": 3, "target": "pixels", "name": "x"})
         expected = first.get(objective, "no arguments")
         message = f"^expected {expected} in the recipe's pretrainer; got depth, target, name$"

@@ -1,14 +1,7 @@
-"""The folders that `predict` writes, with a picture or a map of each image: a file for each kind of outputs.
+"""The folders that `predict` writes, with a picture or a map of each image."""
 
-They are imported to parse a command line, so they import what needs Keras or NumPy in their functions.
-"""
-
-from keras_vit.cli.folders.boxes import Boxes
-from keras_vit.cli.folders.class_maps import ClassMaps
-from keras_vit.cli.folders.depth_maps import DepthMaps
 from keras_vit.cli.folders.folder import Folder as Folder
-
-FOLDERS = (Boxes(), ClassMaps(), DepthMaps())
+from keras_vit.tasks import prediction_folders
 
 
 def folders_of(task):
@@ -17,4 +10,4 @@ def folders_of(task):
     >>> [*folders_of("detection")]
     ['boxes']
     """
-    return {folder.option: folder for folder in FOLDERS if folder.task == task}
+    return {folder.option: folder for folder in prediction_folders() if folder.task == task}

@@ -19,12 +19,10 @@ from keras_vit.data.files import (
 )
 from keras_vit.data.folder_splits import folder_splits, split_fields, split_of_row
 from keras_vit.data.samples import samples_of_files
-from keras_vit.data.sources.box_folder import is_box_folder, load_box_folder
-from keras_vit.data.sources.caption_folder import load_caption_folder
-from keras_vit.data.sources.depth_folder import load_depth_folder
-from keras_vit.data.sources.mask_folder import load_mask_folder
-from keras_vit.labels import LABEL_KINDS, label_kind
+from keras_vit.data.sources.box_folder import is_box_folder
+from keras_vit.labels import label_kind
 from keras_vit.messages import listed
+from keras_vit.tasks import folder_loaders, label_kinds
 
 # Names that are more often of splits than of classes, such as training_set, seg_test and val2017.
 SPLIT_LIKE = re.compile(r"(?<![a-z])(train|test|valid|(val|dev|eval|fold|holdout)(?![a-z]))")
@@ -35,9 +33,6 @@ LAYOUT = (
 TABLE = "labels.csv"
 VOC = "JPEGImages"  # its folder of images
 FILE = ("file", "filename")  # names of its column of images
-
-# By tasks whose folders have other files than classes or a table.
-LOADERS = {"segmentation": load_mask_folder, "detection": load_box_folder, "depth": load_depth_folder}
 
 
 def load_folder(
@@ -72,10 +67,8 @@ def load_folder(
     if not root.is_dir():
         raise ValueError(f"no such folder: {os.fspath(root)!r}")
     label_type, files = label_kind(task), visible_files(root)
-    if texts:
-        load = load_caption_folder
-    else:
-        load = LOADERS.get(label_type.name) or functools.partial(_load_labels, kind=label_type, labels=labels)
+    load = folder_loaders().get("image_text" if texts else label_type.name)
+    load = load or functools.partial(_load_labels, kind=label_type, labels=labels)
     try:
         used, fields = load(root, files, on_bad_image=on_bad_image, seed=seed)
     except ValueError as error:
@@ -93,7 +86,7 @@ def _load_labels(root, files, kind, labels, *, on_bad_image, seed):
     rows = read_csv(root / TABLE) if (root / TABLE).is_file() else []
     if kind.is_class_id and not (rows and "label" in map(str.strip, rows[0][1])):
         names, by_split, stated_by, empty = (_read_classes if labels else _read_images)(root, files)
-        for other, own in LABEL_KINDS.items():
+        for other, own in label_kinds().items():
             if folder := next((one for one in own.map_folders if {*names} == {"images", one}), None):
                 raise ValueError(
                     f"{os.fspath(root)!r} has images and {folder}, for the task {other!r} and its recipes; "

@@ -8,7 +8,7 @@ import tensorflow_datasets as tfds
 
 from keras_vit.data.chunked_records import ChunkedRecords
 from keras_vit.data.samples import SPLITS, IndexedRecords, record_reader
-from keras_vit.data.stored import STORAGES
+from keras_vit.tasks import label_storages
 
 # The presets of `big_vision/configs/transfer.py` and `vit_i21k.py` (ImageNet-21k has no test split).
 PRESETS = {
@@ -90,11 +90,12 @@ def image_feature(builder):
         ValueError: if there is none, or images have neither 1, 3 nor 4 channels.
     """
     features = builder.info.features
+    storages = label_storages().values()
     images = [
         key
         for key, feature in sorted(features.items())
         if isinstance(feature, tfds.features.Image)
-        and not any(storage.of_feature(builder.info.name, key, feature) for storage in STORAGES.values())
+        and not any(storage.of_feature(builder.info.name, key, feature) for storage in storages)
     ]
     supervised = builder.info.supervised_keys or ("",)
     key = supervised[0] if supervised[0] in images else (images or [None])[0]
@@ -119,7 +120,7 @@ def label_feature(builder, task):
     """
     tasks, fitting = [], {}
     for key, feature in sorted(builder.info.features.items()):
-        for own, storage in STORAGES.items():
+        for own, storage in label_storages().items():
             if read := storage.of_feature(builder.info.name, key, feature):
                 tasks.append(f"{key} ({own})")
                 fitting |= {key: read} if own == task else {}

@@ -1,15 +1,7 @@
-"""How labels are stored in Parquet and tar files and TensorFlow Datasets, a file for each form."""
+"""How labels are stored in Parquet and tar files and TensorFlow Datasets."""
 
-from keras_vit.data.stored import boxes, class_maps, depth_maps, numbers
-from keras_vit.data.stored.captions import CAPTIONS
 from keras_vit.data.stored.label_storage import LabelStorage
-
-# The `LabelStorage` of each task.
-STORAGES = {
-    storage.kind.name: storage
-    for module in (numbers, class_maps, boxes, depth_maps)
-    for storage in module.STORAGES
-}
+from keras_vit.tasks import caption_storage, label_storages
 
 
 def storage_of(task, texts=False, labels=True):
@@ -19,5 +11,5 @@ def storage_of(task, texts=False, labels=True):
     ('seg.png', 'mask.png')
     """
     if texts:
-        return CAPTIONS
-    return STORAGES[task] if labels else LabelStorage()
+        return caption_storage()
+    return label_storages()[task] if labels else LabelStorage()

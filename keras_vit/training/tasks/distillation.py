@@ -23,7 +23,7 @@ from keras_vit.models.distillation.distillation_model import DistillationModel, 
 from keras_vit.models.distillation.stored_outputs import StoredOutputs, is_stored, open_outputs
 from keras_vit.names import COMPUTE_DTYPES
 from keras_vit.tasks.task import Task, concatenate, names_or_indices
-from keras_vit.training.tasks.wrapped_task import WrappedTask
+from keras_vit.tasks.wrapped_task import WrappedTask
 from keras_vit.weights.load import from_pretrained
 from keras_vit.weights.model_digest import model_digest
 

@@ -5,11 +5,10 @@ import pytest
 from made.shards import encoded, encoded_mask, read, read_splits, structs, write_parquet
 from made.tables import by_table
 
+from keras_vit import tasks
 from keras_vit.data import chunked_records, parquet_samples
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.samples import worker_slots
-from keras_vit.data.stored import STORAGES
-from keras_vit.labels import LABEL_KINDS
 from keras_vit.training.named_recipes import find_recipe
 from keras_vit.training.run import load_data
 from keras_vit.training.run_config import RunConfig
@@ -314,4 +313,4 @@ def test_a_run_refuses_sorted_classes(tmp_path, monkeypatch):
 
 
 def test_every_kind_of_labels_has_a_storage():
-    assert [*STORAGES] == [*LABEL_KINDS]
+    assert tuple(tasks.label_storages()) == tasks.NAMES

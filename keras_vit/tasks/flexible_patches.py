@@ -1,7 +1,7 @@
 """Classification at patch sizes that are drawn for each batch (FlexiViT)."""
 
 from keras_vit.models.vit.flexible_patches import INTERPOLATION, FlexiblePatches
-from keras_vit.training.tasks.wrapped_task import WrappedTask
+from keras_vit.tasks.wrapped_task import WrappedTask
 
 TASKS = ("single_label", "multi_label", "regression")
 
