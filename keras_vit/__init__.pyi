@@ -11,7 +11,7 @@ from . import search as search
 from . import training as training
 from . import variants as variants
 from . import weights as weights
-from keras_vit.models.depth.depth_estimator import DepthEstimator as DepthEstimator
+from keras_vit.tasks.depth.model import DepthEstimator as DepthEstimator
 from keras_vit.models.detection.object_detector import ObjectDetector as ObjectDetector
 from keras_vit.models.distillation.distillation_model import DistillationModel as DistillationModel
 from keras_vit.models.image_text.image_text_model import ImageTextModel as ImageTextModel

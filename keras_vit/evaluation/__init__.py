@@ -18,9 +18,9 @@ from keras_vit.evaluation.representations import representations as representati
 from keras_vit.evaluation.retrieval import recall as recall
 from keras_vit.evaluation.retrieval import retrieval as retrieval
 from keras_vit.lazy import lazy_names
-from keras_vit.tasks.depth_scores import DepthPredictions as DepthPredictions
-from keras_vit.tasks.depth_scores import aligned as aligned
-from keras_vit.tasks.depth_scores import depth_scores as depth_scores
+from keras_vit.tasks.depth.scores import DepthPredictions as DepthPredictions
+from keras_vit.tasks.depth.scores import aligned as aligned
+from keras_vit.tasks.depth.scores import depth_scores as depth_scores
 from keras_vit.tasks.detection_scores import DetectionPredictions as DetectionPredictions
 from keras_vit.tasks.detection_scores import box_iou as box_iou
 from keras_vit.tasks.detection_scores import detection_classes as detection_classes

@@ -2,9 +2,6 @@
 
 from keras_vit.engine.distributed_model import DistributedModel as DistributedModel
 from keras_vit.lazy import lazy_names
-from keras_vit.models.depth.depth_estimator import DepthEstimator as DepthEstimator
-from keras_vit.models.depth.point_cloud import point_cloud as point_cloud
-from keras_vit.models.depth.point_cloud import write_ply as write_ply
 from keras_vit.models.detection.detecting import Detections as Detections
 from keras_vit.models.detection.object_detector import ObjectDetector as ObjectDetector
 from keras_vit.models.distillation.distillation_model import DistillationModel as DistillationModel
@@ -19,6 +16,9 @@ from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredi
 from keras_vit.models.segmentation.image_segmenter import ImageSegmenter as ImageSegmenter
 from keras_vit.models.segmentation.instances import Instances as Instances
 from keras_vit.models.vit.vision_transformer import VisionTransformer as VisionTransformer
+from keras_vit.tasks.depth.model import DepthEstimator as DepthEstimator
+from keras_vit.tasks.depth.point_cloud import point_cloud as point_cloud
+from keras_vit.tasks.depth.point_cloud import write_ply as write_ply
 
 # The models, which `keras_vit` has, too.
 __all__ = sorted(

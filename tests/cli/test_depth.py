@@ -11,7 +11,7 @@ from reference.small import SMALL, small
 
 import keras_vit
 from keras_vit.data.datasets import load_dataset
-from keras_vit.models.depth.point_cloud import point_cloud, write_ply
+from keras_vit.tasks.depth.point_cloud import point_cloud, write_ply
 
 pytestmark = pytest.mark.usefixtures("eager")
 

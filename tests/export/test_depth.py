@@ -19,12 +19,12 @@ from keras_vit.export.hub import Facts
 from keras_vit.export.hub_card import model_card
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
-from keras_vit.export.outputs.depth import DepthOutputs
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.tolerance import Tolerance
 from keras_vit.export.web import check_model, export_web
-from keras_vit.inspection.depth_pictures import depth_colors
+from keras_vit.tasks.depth.outputs import DepthOutputs
+from keras_vit.tasks.depth.pictures import depth_colors
 
 SLOW = pytest.mark.slow
 SIZE = (16, 24)

@@ -99,7 +99,7 @@ def test_the_html_is_whole_and_labeled(single):
     for tag, attributes in found.tags:
         if tag == "canvas":
             assert "aria-label" in attributes or "aria-hidden" in attributes
-    scripts = "".join(file.read_text() for file in web.PARTS.glob("*.js"))
+    scripts = "".join(file.read_text() for file in [*web.PARTS.glob("*.js"), *TASKS.glob("*/*.js")])
     used = re.findall(r'\$\("([\w-]+)"\)', scripts)
     assert {*used} <= {*ids} | {"asset-"}
 

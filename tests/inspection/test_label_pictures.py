@@ -3,8 +3,8 @@
 import numpy as np
 
 from keras_vit.inspection import class_colors
-from keras_vit.inspection.depth_pictures import COLORS
 from keras_vit.inspection.label_pictures import labeled_picture
+from keras_vit.tasks.depth.pictures import COLORS
 
 IMAGE = np.full((40, 60, 3), 0.5)
 

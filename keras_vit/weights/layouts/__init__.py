@@ -2,7 +2,8 @@
 
 import re
 
-from keras_vit.weights.layouts import huggingface_depth, timm_depth
+from keras_vit.tasks.depth import huggingface as huggingface_depth
+from keras_vit.tasks.depth import timm as timm_depth
 from keras_vit.weights.layouts.big_vision import BigVision
 from keras_vit.weights.layouts.huggingface import HuggingFace
 from keras_vit.weights.layouts.open_clip import OpenClip

@@ -11,8 +11,9 @@ import re
 
 import numpy as np
 
+from keras_vit.tasks.depth import huggingface as huggingface_depth
 from keras_vit.weights import pretraining
-from keras_vit.weights.layouts import huggingface_config, huggingface_depth
+from keras_vit.weights.layouts import huggingface_config
 from keras_vit.weights.layouts.huggingface_models import (
     Eomt,
     HuggingFaceTowers,

@@ -7,10 +7,11 @@ import numpy as np
 from keras_vit.messages import listed
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
+from keras_vit.tasks.depth import huggingface as huggingface_depth
 from keras_vit.weights import pretraining
 from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.json_files import read_json
-from keras_vit.weights.layouts import hub_config, huggingface_depth
+from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, PREPROCESSOR
 from keras_vit.weights.layouts.huggingface_type_table import TOWERS, TYPES
 from keras_vit.weights.layouts.huggingface_types import IMAGENET, PACKED, VIT_PROCESSOR

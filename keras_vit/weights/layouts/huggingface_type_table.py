@@ -2,7 +2,8 @@
 
 import re
 
-from keras_vit.weights.layouts import huggingface_depth, huggingface_types
+from keras_vit.tasks.depth import huggingface as huggingface_depth
+from keras_vit.weights.layouts import huggingface_types
 
 TYPES = {kind.name: kind for kind in (*huggingface_types.MODEL_TYPES, *huggingface_depth.MODEL_TYPES)}
 # The image towers of models with two: they are in `vision_config`, and their keys begin with "vision_model.".

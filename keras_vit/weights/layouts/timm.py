@@ -9,7 +9,8 @@ import re
 import numpy as np
 
 from keras_vit.layers.rotary import rotary_options
-from keras_vit.weights.layouts import timm_config, timm_depth
+from keras_vit.tasks.depth import timm as timm_depth
+from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
 from keras_vit.weights.layouts.table import Table, add_first_position, fused_rows, patch_kernel, torch_rows

@@ -9,8 +9,9 @@ import re
 
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.rules import number, one_of
+from keras_vit.tasks.depth import timm as timm_depth
 from keras_vit.weights.json_files import read_json
-from keras_vit.weights.layouts import hub_config, timm_depth
+from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS
 from keras_vit.weights.layouts.layout import other_values
 from keras_vit.weights.pretraining import of_name

@@ -9,7 +9,7 @@ from reference.comparing import assert_close, numpy, randomize
 from reference.small import ENCODERS, SMALL, images_for
 
 from keras_vit import DepthEstimator, VisionTransformer
-from keras_vit.models.depth.depth_estimator import default_blocks
+from keras_vit.tasks.depth.model import default_blocks
 from keras_vit.training import SGD
 
 ENCODER = {**SMALL, "num_classes": None}

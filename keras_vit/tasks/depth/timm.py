@@ -8,9 +8,9 @@ Sources: `da3.py`, `dpt.py` and `dinov2/vision_transformer.py` of ByteDance-Seed
 """
 
 from keras_vit.rules import integer, items
+from keras_vit.tasks.depth.dpt_head import LEVELS, conv_rows, has_dpt_head, sizes_of
 from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.json_files import read_json
-from keras_vit.weights.layouts.dpt_head import LEVELS, conv_rows, has_dpt_head, sizes_of
 from keras_vit.weights.layouts.hub_config import CONFIG
 from keras_vit.weights.layouts.layout import ModelForm
 from keras_vit.weights.layouts.table import CONV, Row

@@ -22,11 +22,11 @@ from keras_vit.data.files import read_text
 from keras_vit.data.maps import MapReader, MapSamples
 from keras_vit.data.png_chunks import check_chunks
 from keras_vit.data.samples import not_converted
-from keras_vit.labels.depth_maps import CROPS
 from keras_vit.messages import did_you_mean, one_line
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_files import check_file
 from keras_vit.rules import one_of, optional
+from keras_vit.tasks.depth.labels import CROPS
 
 SETTINGS = "depth.json"
 QUANTITIES = ("depth", "disparity", "values")

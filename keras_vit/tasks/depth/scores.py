@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.models.depth.estimating import WITHOUT_SCALE, fitted
+from keras_vit.tasks.depth.estimating import WITHOUT_SCALE, fitted
 
 SCORES = ("a1", "a2", "a3", "abs_rel", "rmse", "log10", "silog", "mae")
 OF_VALUES = ("rmse", "mae")  # those that maps of any numbers have

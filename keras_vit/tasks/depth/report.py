@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from keras_vit.inspection.depth_figures import depth_figure
-from keras_vit.models.depth.estimating import WITHOUT_SCALE
 from keras_vit.reports.pictures.images import ImagePictures
-from keras_vit.tasks.depth_scores import aligned
+from keras_vit.tasks.depth.estimating import WITHOUT_SCALE
+from keras_vit.tasks.depth.figures import depth_figure
+from keras_vit.tasks.depth.scores import aligned
 
 
 class DepthPictures(ImagePictures):

@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pyarrow
 
-from keras_vit.data.depth_maps import SETTINGS, SUFFIXES, DepthReader, DepthSamples, read_settings
 from keras_vit.data.stored.column_types import ColumnForm, is_image, one
 from keras_vit.data.stored.label_storage import LabelStorage, Meaning
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
+from keras_vit.tasks.depth.samples import SETTINGS, SUFFIXES, DepthReader, DepthSamples, read_settings
 
 tf, tfds = LazyModule("tensorflow"), LazyModule("tensorflow_datasets")
 # The `DepthReader` of features of TensorFlow Datasets that do not say what they mean.

@@ -27,7 +27,7 @@ class DepthMaps(Folder):
             raise ValueError("--point_cloud and --camera need each other")
 
     def writer(self, folder, model, files, args):
-        from keras_vit.models.depth.estimating import DEPTHS
+        from keras_vit.tasks.depth.estimating import DEPTHS
 
         quantity = model.quantity
         if args.point_cloud and quantity not in DEPTHS:
@@ -50,9 +50,9 @@ class DepthMaps(Folder):
 
     def _write_pictures(self, folder, name, model, values):
         """Write a picture in colors and, if there are no negative values, a PNG file with 16 bits."""
-        from keras_vit.inspection.depth_pictures import depth_png, legend_picture, png_scale
         from keras_vit.inspection.png import png_bytes
-        from keras_vit.models.depth.estimating import is_bounded
+        from keras_vit.tasks.depth.estimating import is_bounded
+        from keras_vit.tasks.depth.pictures import depth_png, legend_picture, png_scale
 
         quantity = model.quantity
         picture = legend_picture(values, near_is_high=quantity == "disparity")
@@ -64,7 +64,7 @@ class DepthMaps(Folder):
             self.write(folder / PNGS / f"{name[:-4]}.json", text.encode())
 
     def _write_cloud(self, path, image, values, camera):
-        from keras_vit.models.depth.point_cloud import point_cloud, write_ply
+        from keras_vit.tasks.depth.point_cloud import point_cloud, write_ply
 
         fx, fy, cx, cy = camera
         points, colors = point_cloud(values, [[fx, 0, cx], [0, fy, cy], [0, 0, 1]], image)

@@ -1,13 +1,15 @@
 """The outputs of an export of depth, or of other values of pixels, also at the images' own sizes."""
 
+import pathlib
+
 import numpy as np
 
 from keras_vit.export.outputs.maps import MapOutputs
 from keras_vit.export.outputs.rows import checked_values
 from keras_vit.export.tolerance import problem_of_rows
-from keras_vit.inspection.depth_pictures import LARGEST, depth_colors
 from keras_vit.lazy import LazyModule
-from keras_vit.models.depth.estimating import DEPTHS, is_bounded
+from keras_vit.tasks.depth.estimating import DEPTHS, is_bounded
+from keras_vit.tasks.depth.pictures import LARGEST, depth_colors
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
@@ -27,7 +29,7 @@ class DepthOutputs(MapOutputs):
     task, kind, model_class = "depth", "depth_estimator", "DepthEstimator"
     method, does = "estimate", "estimates depth"
     attributes = ("quantity", "max_depth", "activation")
-    page_script = "depth.js"
+    page_script = pathlib.Path(__file__).with_name("page.js")
     page_words = "measured", "Show the depth"
 
     @property

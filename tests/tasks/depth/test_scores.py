@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from reference.depth import depth_scores as reference_scores
 
-from keras_vit.tasks.depth_scores import DepthPredictions, aligned, depth_scores
+from keras_vit.tasks.depth.scores import DepthPredictions, aligned, depth_scores
 from keras_vit.tasks.task import concatenate
 
 

@@ -6,7 +6,7 @@ from made.sampling import some
 from reference.small import SMALL
 
 import keras_vit
-from keras_vit.models.depth.estimating import fitted
+from keras_vit.tasks.depth.estimating import fitted
 
 
 @pytest.fixture

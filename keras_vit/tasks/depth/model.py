@@ -25,11 +25,11 @@ from keras_vit.layers.depth_head import (
 from keras_vit.layers.hints import CLASSES, WHOLE, sharded
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation_head import ResizeToImage, batch_norm
-from keras_vit.models.depth.estimating import estimate
 from keras_vit.models.encoder_model import as_encoder
 from keras_vit.models.features import tokens_of_blocks
 from keras_vit.models.headed_model import HeadedModel
 from keras_vit.rules import integer, items, number, one_of, optional
+from keras_vit.tasks.depth.estimating import estimate
 
 if TYPE_CHECKING:
     from keras_vit.models.vit.vision_transformer import VisionTransformer

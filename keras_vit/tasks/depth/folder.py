@@ -6,7 +6,11 @@ import os
 
 import numpy as np
 
-from keras_vit.data.depth_maps import (
+from keras_vit.data.files import file_orientations, refuse_unreadable
+from keras_vit.data.folder_splits import split_fields
+from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
+from keras_vit.progress import Progress
+from keras_vit.tasks.depth.samples import (
     SETTINGS,
     SUFFIXES,
     DepthReader,
@@ -15,10 +19,6 @@ from keras_vit.data.depth_maps import (
     read_depth_file,
     read_settings,
 )
-from keras_vit.data.files import file_orientations, refuse_unreadable
-from keras_vit.data.folder_splits import split_fields
-from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
-from keras_vit.progress import Progress
 
 # What a missing scale may be, by quantity.
 SCALES = {

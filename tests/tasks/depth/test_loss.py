@@ -6,7 +6,7 @@ import pytest
 from reference.comparing import gradient, numpy
 from reference.depth import depth_loss
 
-from keras_vit.models.depth.depth_loss import AbsoluteRelativeError, DepthLoss
+from keras_vit.tasks.depth.loss import AbsoluteRelativeError, DepthLoss
 
 CASES = {
     "metric": {"max_depth": 8.0},

@@ -7,8 +7,8 @@ import pytest
 from matplotlib import colormaps
 from PIL import Image
 
-from keras_vit.inspection.depth_figures import depth_figure
-from keras_vit.inspection.depth_pictures import (
+from keras_vit.tasks.depth.figures import depth_figure
+from keras_vit.tasks.depth.pictures import (
     LARGEST,
     UNKNOWN,
     depth_colors,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made.tables import by_table
 
-from keras_vit.models.depth.point_cloud import point_cloud, write_ply
+from keras_vit.tasks.depth.point_cloud import point_cloud, write_ply
 
 CAMERA = [[50.0, 0, 3.5], [0, 40.0, 2.0], [0, 0, 1]]
 

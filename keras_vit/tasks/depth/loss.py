@@ -8,8 +8,8 @@ import keras
 from keras import ops
 
 from keras_vit.losses import MEAN
-from keras_vit.models.depth.depth_estimator import QUANTITIES
 from keras_vit.rules import integer, number, one_of
+from keras_vit.tasks.depth.model import QUANTITIES
 from keras_vit.types import Tensor
 
 _FLOOR = 1e-6  # of depths, of scales, and of what a square root is taken of

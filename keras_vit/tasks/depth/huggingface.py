@@ -7,9 +7,9 @@ import numpy as np
 
 from keras_vit.layers.depth_head import FACTORS
 from keras_vit.rules import integer, items, number, one_of, optional
+from keras_vit.tasks.depth.dpt_head import LEVELS, conv_rows, has_dpt_head, sizes_of
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
-from keras_vit.weights.layouts.dpt_head import LEVELS, conv_rows, has_dpt_head, sizes_of
 from keras_vit.weights.layouts.hub_config import CONFIG
 from keras_vit.weights.layouts.huggingface_types import (
     DINOV2,

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 
-from keras_vit.inspection.depth_pictures import depth_colors, depth_range
 from keras_vit.inspection.drawing import IMAGE, check_shapes, image_grid, set_fonts, show, wrapped
+from keras_vit.tasks.depth.pictures import depth_colors, depth_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,12 +11,13 @@ from made.tables import by_table
 from PIL import Image
 
 from keras_vit import Preprocessing
-from keras_vit.data import Augmentation, depth_maps
+from keras_vit.data import Augmentation
 from keras_vit.data.augmentation.random_augmentation import image_augmentation
 from keras_vit.data.batches import evaluation_batches, mask_batches, training_batches
-from keras_vit.data.depth_maps import DepthReader, DepthSamples, NoScaleError, read_depth_file
 from keras_vit.data.maps import prepare_map
 from keras_vit.labels import label_kind
+from keras_vit.tasks.depth import samples as depth_maps
+from keras_vit.tasks.depth.samples import DepthReader, DepthSamples, NoScaleError, read_depth_file
 
 DEPTH = label_kind("depth")
 MILLIMETERS = np.random.default_rng(0).integers(1, 60_000, (6, 5), "uint16")

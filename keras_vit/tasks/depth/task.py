@@ -5,17 +5,17 @@ import math
 import numpy as np
 
 from keras_vit.labels import label_kind
-from keras_vit.labels.depth_maps import cropped
 from keras_vit.lazy import LazyModule
-from keras_vit.tasks import depth_scores as scoring
+from keras_vit.tasks.depth import scores as scoring
+from keras_vit.tasks.depth.labels import cropped
 from keras_vit.tasks.headed_task import HeadedTask
 from keras_vit.tasks.task import concatenate, names_or_indices
 
 STATISTICS = {"minimum": np.min, "median": np.median, "maximum": np.max}  # of a map, in a row of `predict`
 MAX_VALUES = 2**27  # of the maps that an export is compared on: 512 MiB
 CHECKED = 16  # training samples whose depths are compared with the model's largest
-loss_module = LazyModule("keras_vit.models.depth.depth_loss")
-estimators = LazyModule("keras_vit.models.depth.depth_estimator")
+loss_module = LazyModule("keras_vit.tasks.depth.loss")
+estimators = LazyModule("keras_vit.tasks.depth.model")
 
 
 class Depth(HeadedTask):
@@ -69,7 +69,7 @@ class Depth(HeadedTask):
         return model.output_shape[1:], "float32"
 
     def batches(self, batches, model, source, **place):
-        from keras_vit.data.depth_maps import with_image_weights  # needs TensorFlow
+        from keras_vit.tasks.depth.samples import with_image_weights  # needs TensorFlow
 
         is_limited = model.quantity == "metric"
         return with_image_weights(batches, model.max_depth if is_limited else math.inf)
@@ -121,7 +121,7 @@ class Depth(HeadedTask):
         return [f"{statistic} {name}" for name in names for statistic in STATISTICS]
 
     def draw_predictions(self, report, model, inputs, names):
-        from keras_vit.inspection.depth_figures import depth_figure  # needs matplotlib
+        from keras_vit.tasks.depth.figures import depth_figure  # needs matplotlib
 
         colors = [model.preprocessing.colors(image) for image in inputs]
         maps = [model.predict_on_batch(image[np.newaxis])[0].mean(axis=-1) for image in inputs]

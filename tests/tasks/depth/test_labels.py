@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from keras_vit.labels import kind_of_records, label_kind
-from keras_vit.labels.depth_maps import cropped
+from keras_vit.tasks.depth.labels import cropped
 
 DEPTH = label_kind("depth")
 NORMALS = np.float32([[[0, 0, 1], [0, 1, 0]]])

@@ -1,1 +1,0 @@
-"""Depth estimators: a value, or several, for each pixel."""

@@ -1,0 +1,1 @@
+"""Depth, disparity and other numbers of pixels."""
