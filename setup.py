@@ -23,7 +23,14 @@ setup(
     ],
     package_dir={"keras_vit.export": "export"},
     package_data={
-        "keras_vit": ["py.typed", "**/*.pyi", "reports/*.html", "tasks/*/*.js", "weights/*.csv", "weights/*.txt"],
+        "keras_vit": [
+            "py.typed",
+            "**/*.pyi",
+            "reports/*.html",
+            "tasks/*/*.js",
+            "weights/*.csv",
+            "weights/*.txt",
+        ],
         "keras_vit.export": ["*.pyi", "web/*.*", "web/litert/*.*"],
     },
     py_modules=["_keras_vit_cli"],

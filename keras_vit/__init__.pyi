@@ -22,7 +22,7 @@ from keras_vit.models.pixels.pixel_transformer import PixelTransformer as PixelT
 from keras_vit.models.pretraining.dino import DINO as DINO
 from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
 from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor
-from keras_vit.models.segmentation.image_segmenter import ImageSegmenter as ImageSegmenter
+from keras_vit.tasks.segmentation.model import ImageSegmenter as ImageSegmenter
 from keras_vit.models.vit.vision_transformer import VisionTransformer as VisionTransformer
 from keras_vit.models.windows import dense_features as dense_features
 from keras_vit.preprocessing import Preprocessing as Preprocessing

@@ -115,7 +115,7 @@ def _opened(args):
     from keras_vit.cli.labels import with_labels
     from keras_vit.cli.source import open_model, task_of, with_class_names
     from keras_vit.tasks import get_task
-    from keras_vit.tasks.instance_segmentation import INSTANCES
+    from keras_vit.tasks.segmentation.instance_task import INSTANCES
 
     model = open_model(args.model, args.trust, args.sha256, kind="stored")
     model = with_labels(model, args.labels, args.prompts)

@@ -131,7 +131,7 @@ def load_dataset(
             place of `label`. Images are JPEG, PNG, BMP of 8, 24 or 32 bits per pixel, GIF, WebP and
             TIFF, and are read in their EXIF orientation. For maps it is PATH/images/* with files of the same
             names in a second folder, as PATH/masks/*.png for "segmentation", see
-            `keras_vit.data.sources.mask_folder`; for "detection" it has the files of COCO, YOLO, Pascal VOC
+            `keras_vit.tasks.segmentation.folder`; for "detection" it has the files of COCO, YOLO, Pascal VOC
             or `metadata.jsonl`, see `keras_vit.data.sources.box_folder`.
             "tfds:NAME", "tfds:NAME/config", "tfds:NAME:version": a data set of TensorFlow Datasets,
             downloaded if necessary; or "tfds:/PATH", the folder of a prepared one. The splits of the

@@ -7,8 +7,8 @@ from keras_vit.inspection.attention import attention_rollout as attention_rollou
 from keras_vit.inspection.attention import attention_weights as attention_weights
 from keras_vit.inspection.box_pictures import box_overlay as box_overlay
 from keras_vit.inspection.class_colors import class_colors as class_colors
-from keras_vit.inspection.class_map_pictures import class_overlay as class_overlay
-from keras_vit.inspection.class_map_pictures import palette_png as palette_png
+from keras_vit.tasks.segmentation.pictures import class_overlay as class_overlay
+from keras_vit.tasks.segmentation.pictures import palette_png as palette_png
 from keras_vit.inspection.distance import attention_distance as attention_distance
 from keras_vit.inspection.feature_pca import feature_pca as feature_pca
 from keras_vit.inspection.feature_pca import foreground as foreground

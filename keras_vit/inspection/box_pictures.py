@@ -13,7 +13,7 @@ from keras_vit.messages import printable
 
 if TYPE_CHECKING:
     from keras_vit.models.detection.detecting import Detections
-    from keras_vit.models.segmentation.instances import Instances
+    from keras_vit.tasks.segmentation.instances import Instances
 
 
 def box_overlay(

@@ -13,12 +13,12 @@ from keras_vit.models.pixels.pixel_transformer import PixelTransformer as PixelT
 from keras_vit.models.pretraining.dino import DINO as DINO
 from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
 from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor
-from keras_vit.models.segmentation.image_segmenter import ImageSegmenter as ImageSegmenter
-from keras_vit.models.segmentation.instances import Instances as Instances
 from keras_vit.models.vit.vision_transformer import VisionTransformer as VisionTransformer
 from keras_vit.tasks.depth.model import DepthEstimator as DepthEstimator
 from keras_vit.tasks.depth.point_cloud import point_cloud as point_cloud
 from keras_vit.tasks.depth.point_cloud import write_ply as write_ply
+from keras_vit.tasks.segmentation.instances import Instances as Instances
+from keras_vit.tasks.segmentation.model import ImageSegmenter as ImageSegmenter
 
 # The models, which `keras_vit` has, too.
 __all__ = sorted(

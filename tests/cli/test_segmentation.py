@@ -16,15 +16,15 @@ from reference.comparing import randomize
 from reference.small import SMALL, small
 
 from keras_vit import ImageSegmenter, VisionTransformer
-from keras_vit.cli.folders.class_maps import lines_of_classes
 from keras_vit.cli.images import png_files
 from keras_vit.data.datasets import load_dataset
-from keras_vit.data.masks import read_mask
 from keras_vit.evaluation import predict, segmentation_scores
 from keras_vit.export.folder import export_folder
 from keras_vit.inspection import box_overlay, class_overlay
 from keras_vit.reports.evaluation_summary import add_evaluation
 from keras_vit.reports.page import Report
+from keras_vit.tasks.segmentation.files import lines_of_classes
+from keras_vit.tasks.segmentation.samples import read_mask
 
 pytestmark = pytest.mark.usefixtures("eager")
 

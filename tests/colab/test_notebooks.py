@@ -19,7 +19,7 @@ from made.trained import NotInstalled
 from reference.comparing import randomize
 
 from keras_vit import VisionTransformer, save_weights
-from keras_vit.data.masks import read_mask
+from keras_vit.tasks.segmentation.samples import read_mask
 from keras_vit.variants import cost
 from keras_vit.weights.catalogue import CATALOGUE
 from keras_vit.weights.class_names import class_names

@@ -225,7 +225,7 @@ IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
 # optimizer removes the reshape that would correct it. Runs give a device no empty batch.
 EMPTY_IN_A_GRAPH = {layers.StdConv2D, convolution.Conv2D}
 ON_JAX = keras.backend.backend() == "jax"  # which compiles every case
-# tests/models/segmentation/test_image_segmenter.py has fast tests of the queries.
+# tests/tasks/segmentation/test_model.py has fast tests of the queries.
 PARAMETERS = [
     pytest.param(*case, id=name, marks=[pytest.mark.slow] * (case[1] is QUERIES))
     for case, name in zip(CASES, IDS)

@@ -16,7 +16,6 @@ from PIL import Image
 from reference.comparing import assert_close
 from reference.small import run_live
 
-from keras_vit.data.masks import MaskSamples
 from keras_vit.evaluation import evaluate
 from keras_vit.export.description import describe, parse_description
 from keras_vit.export.exported_model import open_exported
@@ -24,14 +23,15 @@ from keras_vit.export.folder import export_folder
 from keras_vit.export.hub import Facts
 from keras_vit.export.hub_card import model_card
 from keras_vit.export.onnx import export_onnx
-from keras_vit.export.outputs.class_maps import ClassMapOutputs
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite, open_runner
 from keras_vit.export.tolerance import Tolerance
 from keras_vit.export.verify import Reference
 from keras_vit.export.web import check_model, export_web
 from keras_vit.inspection.class_colors import class_colors
-from keras_vit.tasks.segmentation_scores import one_hot
+from keras_vit.tasks.segmentation.outputs import ClassMapOutputs
+from keras_vit.tasks.segmentation.samples import MaskSamples
+from keras_vit.tasks.segmentation.scores import one_hot
 
 SLOW = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from keras_vit.inspection import class_overlay, drawing, figures
-from keras_vit.inspection.class_map_figures import class_example_figure, iou_figure, segmentation_figure
+from keras_vit.tasks.segmentation.figures import class_example_figure, iou_figure, segmentation_figure
 
 ROWS = [
     {"step": step, "loss": 1 / step, "accuracy": 0.5, "val_loss": 2 / step, "val_accuracy": step / 40}

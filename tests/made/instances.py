@@ -4,7 +4,7 @@ import numpy as np
 
 from keras_vit.evaluation import TrueObjects
 from keras_vit.models import Instances
-from keras_vit.models.segmentation.instances import boxes_of
+from keras_vit.tasks.segmentation.instances import boxes_of
 
 SIZE = (120, 110)  # (height, width): objects of more than 96² pixels fit
 

@@ -10,9 +10,9 @@ from peers.torch_models import channels_first, images_of, randomized
 from reference.comparing import assert_close, numpy
 
 from keras_vit import VisionTransformer, from_pretrained, save_weights
-from keras_vit.models.segmentation.mask_loss import query_loss
-from keras_vit.models.segmentation.panoptic_segments import segments
-from keras_vit.models.segmentation.query_outputs import query_outputs
+from keras_vit.tasks.segmentation.loss import query_loss
+from keras_vit.tasks.segmentation.panoptic_segments import segments
+from keras_vit.tasks.segmentation.query_outputs import query_outputs
 
 SIZES = {
     **{"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3, "image_size": 32},

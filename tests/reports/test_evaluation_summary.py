@@ -14,7 +14,6 @@ from PIL import Image
 from reference.small import small
 
 from keras_vit import ImageSegmenter
-from keras_vit.data.masks import MaskSamples
 from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.samples import IndexedRecords, Samples
 from keras_vit.evaluation import evaluate
@@ -23,6 +22,7 @@ from keras_vit.reports import evaluation_summary
 from keras_vit.reports.evaluation_summary import add_evaluation, draw_samples, sample_images
 from keras_vit.reports.page import Report
 from keras_vit.tasks import label_storages
+from keras_vit.tasks.segmentation.samples import MaskSamples
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 

@@ -7,11 +7,11 @@ from reference.comparing import arrays
 from reference.small import NEWER, SMALL, images_for, small
 
 from keras_vit.data import load_dataset
-from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
 from keras_vit.models import MaskedPatchPredictor
 from keras_vit.models.backbones import backbone
 from keras_vit.tasks import OBJECTIVES
+from keras_vit.tasks.segmentation.samples import MaskSamples
 from keras_vit.training import RECIPES, Recipe, building
 from keras_vit.training.building import build_model, finished_model, subset, whole_model
 from keras_vit.training.run import load_data

@@ -4,11 +4,11 @@ import io
 
 import numpy as np
 
-from keras_vit.data.masks import MaskSamples
 from keras_vit.data.samples import Samples
 from keras_vit.data.sources.digits import load_digits, png
 from keras_vit.labels.box_rows import encode_boxes
 from keras_vit.tasks.depth.samples import DepthReader, DepthSamples
+from keras_vit.tasks.segmentation.samples import MaskSamples
 
 SIDE = 32  # pixels of a scene
 DIGITS = (2, 4)  # the fewest and the most that are tried in a scene, each in a corner of its own

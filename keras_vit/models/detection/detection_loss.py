@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.losses import MEAN
-from keras_vit.models.segmentation.matching import assign
+from keras_vit.tasks.segmentation.matching import assign
 from keras_vit.types import Tensor
 
 ALPHA, GAMMA = 0.3, 2.0  # of the focal loss

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.layers.segmentation_head import QueryAttentionBias
-from keras_vit.models.segmentation.mask_loss import NO_OBJECT_WEIGHT
+from keras_vit.tasks.segmentation.loss import NO_OBJECT_WEIGHT
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm

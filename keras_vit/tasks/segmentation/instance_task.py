@@ -2,7 +2,7 @@
 
 from keras_vit.messages import article, did_you_mean, listed
 from keras_vit.tasks.detection import object_rows
-from keras_vit.tasks.segmentation import Segmentation
+from keras_vit.tasks.segmentation.task import Segmentation
 from keras_vit.tasks.task import names_or_indices
 
 SHOWN = 0.5  # the least score of an object in a row of `predict`

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from keras_vit.data.masks import read_mask
 from keras_vit.inspection import class_colors, class_overlay, palette_png
+from keras_vit.tasks.segmentation.samples import read_mask
 
 
 def test_the_colors_are_those_of_vocs_masks():

@@ -14,9 +14,9 @@ from keras_vit.tasks.detection_scores import DetectionPredictions, box_iou, dete
 from keras_vit.tasks.task import concatenate
 
 if TYPE_CHECKING:
-    from keras_vit.models.segmentation.instances import Instances
+    from keras_vit.tasks.segmentation.instances import Instances
 
-instances = LazyModule("keras_vit.models.segmentation.instances")
+instances = LazyModule("keras_vit.tasks.segmentation.instances")
 
 
 class TrueObjects(NamedTuple):
@@ -50,7 +50,7 @@ class MaskPredictions(DetectionPredictions):
 
     Example:
         >>> masks = np.array([[[True, True, False]]])
-        >>> from keras_vit.models.segmentation.instances import Instances
+        >>> from keras_vit.tasks.segmentation.instances import Instances
         >>> found = Instances(np.array([[0, 0, 2, 1]]), np.array([0.9]), np.array([2]), masks)
         >>> predictions = MaskPredictions.of([found], [(masks, [2])], num_classes=3)
         >>> predictions.truth.tolist(), predictions.ious.tolist()
@@ -177,7 +177,7 @@ def mask_average_precision(
 
     Example:
         >>> masks = np.array([[[True, True, True, False]]])
-        >>> from keras_vit.models.segmentation.instances import Instances
+        >>> from keras_vit.tasks.segmentation.instances import Instances
         >>> found = Instances(np.array([[0, 0, 3, 1]]), np.array([0.9]), np.array([0]), masks)
         >>> scores = mask_average_precision([found], [(masks[..., ::-1], [0])], num_classes=1)
         >>> round(scores["ap50"], 3), scores["ap75"], round(scores["box_ap50"], 3)

@@ -3,7 +3,7 @@ import pytest
 from reference.comparing import numpy
 from scipy.optimize import linear_sum_assignment
 
-from keras_vit.models.segmentation.matching import assign
+from keras_vit.tasks.segmentation.matching import assign
 
 
 @pytest.mark.slow

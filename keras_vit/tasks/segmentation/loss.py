@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.labels import IGNORE, check_class_count
-from keras_vit.models.segmentation.matching import assign
+from keras_vit.tasks.segmentation.matching import assign
 
 OVERSAMPLING = 3  # points that are drawn for each one that is compared
 IMPORTANT = 0.75  # fraction of the compared points that are the most uncertain ones

@@ -14,10 +14,10 @@ class ClassMaps(Folder):
     option, task = "maps", "segmentation"
 
     def writer(self, folder, model, files, args):
-        from keras_vit.data.sources.mask_folder import CLASSES, MASKS
-        from keras_vit.inspection.class_map_pictures import class_overlay, palette_png
         from keras_vit.inspection.png import png_bytes
         from keras_vit.labels import check_class_count
+        from keras_vit.tasks.segmentation.folder import CLASSES, MASKS
+        from keras_vit.tasks.segmentation.pictures import class_overlay, palette_png
         from keras_vit.tasks.task import names_or_indices
 
         check_class_count(model.num_classes)
@@ -38,7 +38,7 @@ def lines_of_classes(names):
     >>> lines_of_classes(["sky\\ntree", "-", "sea", "sea"])
     ['sky\\\\ntree', '- (1)', 'sea (2)', 'sea (3)']
     """
-    from keras_vit.data.sources.mask_folder import NO_CLASS
+    from keras_vit.tasks.segmentation.folder import NO_CLASS
 
     lines = [printable(name).strip() for name in names]
     is_unique = {line: count == 1 for line, count in collections.Counter(["", NO_CLASS, *lines]).items()}

@@ -9,7 +9,6 @@ import numpy as np
 from matplotlib.colors import to_rgb
 
 from keras_vit.inspection.class_colors import class_colors
-from keras_vit.inspection.class_map_pictures import class_overlay
 from keras_vit.inspection.drawing import (
     BLUE,
     IMAGE,
@@ -24,6 +23,7 @@ from keras_vit.inspection.drawing import (
     wrapped,
 )
 from keras_vit.labels import IGNORE
+from keras_vit.tasks.segmentation.pictures import class_overlay
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,10 +4,10 @@ from made.tables import by_table
 
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.evaluation import SegmentationPredictions, panoptic_counts
-from keras_vit.labels.class_maps import KIND
 from keras_vit.losses import SegmentationCrossEntropy
 from keras_vit.metrics import MeanIoU
-from keras_vit.models.segmentation.mask_loss import query_loss
+from keras_vit.tasks.segmentation.labels import KIND
+from keras_vit.tasks.segmentation.loss import query_loss
 
 MAP = np.full((1, 2, 2), 255)
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from keras_vit.data.files import CLASSES, file_orientations, read_text, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
-from keras_vit.data.masks import MaskSamples, read_mask
 from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
 from keras_vit.labels import IGNORE
 from keras_vit.messages import listed
 from keras_vit.progress import Progress
+from keras_vit.tasks.segmentation.samples import MaskSamples, read_mask
 
 MASKS = "masks"
 NO_CLASS = "-"  # stands in classes.txt for a value whose pixels are ignored

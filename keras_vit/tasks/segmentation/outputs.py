@@ -4,7 +4,7 @@ from keras_vit.export.outputs.maps import MapOutputs
 from keras_vit.export.outputs.rows import checked_values
 from keras_vit.inspection.class_colors import class_colors
 from keras_vit.lazy import LazyModule
-from keras_vit.tasks.segmentation_scores import one_hot
+from keras_vit.tasks.segmentation.scores import one_hot
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 

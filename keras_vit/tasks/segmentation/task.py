@@ -7,15 +7,15 @@ import numpy as np
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.messages import listed
-from keras_vit.tasks import segmentation_scores as scoring
 from keras_vit.tasks.headed_task import HeadedTask
+from keras_vit.tasks.segmentation import scores as scoring
 from keras_vit.tasks.task import names_or_indices
 
 MAX_VALUES = 2**28  # of the logits of all pixels that an export is compared on: 1 GiB
 # Two classes of a pixel whose live logits differ by this fraction of the largest are equal in float32.
 EQUAL_LOGITS = 1e-5
 losses, metrics = LazyModule("keras_vit.losses"), LazyModule("keras_vit.metrics")
-segmenters = LazyModule("keras_vit.models.segmentation.image_segmenter")
+segmenters = LazyModule("keras_vit.tasks.segmentation.model")
 
 
 class Segmentation(HeadedTask):
@@ -53,7 +53,7 @@ class Segmentation(HeadedTask):
         return model.output_shape[1:-1], "int32"
 
     def batches(self, batches, model, source, **place):
-        from keras_vit.data.masks import with_pixel_weights  # needs TensorFlow
+        from keras_vit.tasks.segmentation.samples import with_pixel_weights  # needs TensorFlow
 
         return with_pixel_weights(batches)
 
@@ -93,7 +93,7 @@ class Segmentation(HeadedTask):
             yield {"classes": [{"name": names[i], "fraction": int(counts[i]) / classes.size} for i in best]}
 
     def draw_predictions(self, report, model, inputs, names):
-        from keras_vit.inspection.class_map_figures import segmentation_figure  # needs matplotlib
+        from keras_vit.tasks.segmentation.figures import segmentation_figure  # needs matplotlib
 
         colors = [model.preprocessing.colors(image) for image in inputs]
         classes = names_or_indices(model.class_names, model.num_classes)

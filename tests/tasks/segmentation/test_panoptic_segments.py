@@ -6,7 +6,7 @@ from reference.comparing import randomize
 from reference.small import SMALL
 
 from keras_vit import ImageSegmenter, VisionTransformer
-from keras_vit.models.segmentation import panoptic_segments
+from keras_vit.tasks.segmentation import panoptic_segments
 
 
 def test_images_of_any_size_have_segments_at_their_own_size():

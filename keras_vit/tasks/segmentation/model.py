@@ -25,12 +25,12 @@ from keras_vit.losses import MEAN
 from keras_vit.models.encoder_model import as_encoder
 from keras_vit.models.features import grids_of_blocks, normalized, patch_grid
 from keras_vit.models.headed_model import HeadedModel
-from keras_vit.models.segmentation.instances import instances
-from keras_vit.models.segmentation.mask_loss import query_loss
-from keras_vit.models.segmentation.panoptic_segments import panoptic
 from keras_vit.models.vit.geometry import patch_pixels
 from keras_vit.models.windows import segment
 from keras_vit.rules import boolean, integer, one_of, optional
+from keras_vit.tasks.segmentation.instances import instances
+from keras_vit.tasks.segmentation.loss import query_loss
+from keras_vit.tasks.segmentation.panoptic_segments import panoptic
 from keras_vit.types import Tensor
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from reference.comparing import randomize
 from reference.small import SMALL
 
 from keras_vit import ImageSegmenter, VisionTransformer
-from keras_vit.models.segmentation import instances as module
-from keras_vit.models.segmentation.instances import best_instances, boxes_of
+from keras_vit.tasks.segmentation import instances as module
+from keras_vit.tasks.segmentation.instances import best_instances, boxes_of
 
 CLASSES, QUERIES = 4, 6
 

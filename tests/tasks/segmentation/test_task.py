@@ -8,7 +8,7 @@ from sklearn import metrics
 from keras_vit.losses import SegmentationCrossEntropy, pixel_weights
 from keras_vit.metrics import LIMB, MeanIoU
 from keras_vit.tasks import get_task
-from keras_vit.tasks.segmentation_scores import (
+from keras_vit.tasks.segmentation.scores import (
     SegmentationPredictions,
     boundary_f,
     mean_iou,

@@ -13,7 +13,7 @@ from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.layers.segmentation_head import QueryAttentionBias, resize
 from keras_vit.losses import SegmentationCrossEntropy, pixel_weights
 from keras_vit.metrics import MeanIoU
-from keras_vit.models.segmentation.mask_loss import query_loss
+from keras_vit.tasks.segmentation.loss import query_loss
 from keras_vit.training import SGD
 
 ENCODER = {**SMALL, "num_classes": None}

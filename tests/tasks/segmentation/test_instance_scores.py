@@ -15,8 +15,8 @@ from keras_vit.evaluation import (
     mask_iou,
 )
 from keras_vit.models import Instances
-from keras_vit.models.segmentation.instances import boxes_of
 from keras_vit.tasks.detection_scores import DetectionPredictions, image_f1
+from keras_vit.tasks.segmentation.instances import boxes_of
 
 
 def drawn(boxes, side=400):

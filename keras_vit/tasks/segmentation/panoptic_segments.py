@@ -9,8 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit.labels import IGNORE, check_class_count
-from keras_vit.models.segmentation.query_outputs import AT_ONCE, query_outputs
 from keras_vit.rules import number
+from keras_vit.tasks.segmentation.query_outputs import AT_ONCE, query_outputs
 from keras_vit.types import Images
 
 if TYPE_CHECKING:

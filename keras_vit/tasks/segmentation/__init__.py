@@ -1,0 +1,1 @@
+"""Classes of pixels, and the instances and panoptic segments of queries."""
