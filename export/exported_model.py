@@ -17,10 +17,10 @@ from keras_vit.export.formats import ARCHIVES, SAVED_MODEL, format_of, suffix_of
 from keras_vit.export.outputs import outputs_of
 from keras_vit.messages import did_you_mean
 from keras_vit.models.classifying import classify
-from keras_vit.models.detection.detecting import detect
 from keras_vit.models.windows import segment
 from keras_vit.rules import integer, optional
 from keras_vit.tasks.depth.estimating import estimate
+from keras_vit.tasks.detection.detecting import detect
 from keras_vit.types import Images, Path
 from keras_vit.weights.fetch import fetch
 

@@ -12,7 +12,7 @@ from . import training as training
 from . import variants as variants
 from . import weights as weights
 from keras_vit.tasks.depth.model import DepthEstimator as DepthEstimator
-from keras_vit.models.detection.object_detector import ObjectDetector as ObjectDetector
+from keras_vit.tasks.detection.model import ObjectDetector as ObjectDetector
 from keras_vit.models.distillation.distillation_model import DistillationModel as DistillationModel
 from keras_vit.models.image_text.image_text_model import ImageTextModel as ImageTextModel
 from keras_vit.models.image_text.text_transformer import TextTransformer as TextTransformer

@@ -109,7 +109,7 @@ def write_rows(path, suffix, results, names):
         OSError: if it cannot be written.
     """
     if suffix == COCO:
-        from keras_vit.cli.coco import coco_parts
+        from keras_vit.tasks.detection.coco_output import coco_parts
 
         with atomic_open(path) as file:
             return file.writelines(coco_parts(results, names, pathlib.Path(path).parent))

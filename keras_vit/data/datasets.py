@@ -132,7 +132,7 @@ def load_dataset(
             TIFF, and are read in their EXIF orientation. For maps it is PATH/images/* with files of the same
             names in a second folder, as PATH/masks/*.png for "segmentation", see
             `keras_vit.tasks.segmentation.folder`; for "detection" it has the files of COCO, YOLO, Pascal VOC
-            or `metadata.jsonl`, see `keras_vit.data.sources.box_folder`.
+            or `metadata.jsonl`, see `keras_vit.tasks.detection.folder`.
             "tfds:NAME", "tfds:NAME/config", "tfds:NAME:version": a data set of TensorFlow Datasets,
             downloaded if necessary; or "tfds:/PATH", the folder of a prepared one. The splits of the
             official presets (`keras_vit.data.sources.tfds.PRESETS`), or its own.

@@ -12,8 +12,8 @@ from keras_vit.data.damage import of_each
 from keras_vit.data.decoding.model_input import check_image
 from keras_vit.labels import label_kind
 from keras_vit.labels.box_rows import decode_boxes
-from keras_vit.labels.boxes import KIND as BOXES
 from keras_vit.messages import one_line
+from keras_vit.tasks.detection.labels import KIND as BOXES
 
 
 def describe(dataset, images=None):

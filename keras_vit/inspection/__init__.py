@@ -3,7 +3,6 @@
 from keras_vit.inspection.attention import attention_maps as attention_maps
 from keras_vit.inspection.attention import attention_rollout as attention_rollout
 from keras_vit.inspection.attention import attention_weights as attention_weights
-from keras_vit.inspection.box_pictures import box_overlay as box_overlay
 from keras_vit.inspection.class_colors import class_colors as class_colors
 from keras_vit.inspection.distance import attention_distance as attention_distance
 from keras_vit.inspection.feature_pca import feature_pca as feature_pca
@@ -13,6 +12,7 @@ from keras_vit.inspection.norms import patch_norms as patch_norms
 from keras_vit.inspection.positions import position_similarity as position_similarity
 from keras_vit.inspection.similarity import patch_similarity as patch_similarity
 from keras_vit.lazy import lazy_names
+from keras_vit.tasks.detection.pictures import box_overlay as box_overlay
 from keras_vit.tasks.segmentation.pictures import class_overlay as class_overlay
 from keras_vit.tasks.segmentation.pictures import palette_png as palette_png
 

@@ -5,7 +5,7 @@ from . import figures as figures
 from keras_vit.inspection.attention import attention_maps as attention_maps
 from keras_vit.inspection.attention import attention_rollout as attention_rollout
 from keras_vit.inspection.attention import attention_weights as attention_weights
-from keras_vit.inspection.box_pictures import box_overlay as box_overlay
+from keras_vit.tasks.detection.pictures import box_overlay as box_overlay
 from keras_vit.inspection.class_colors import class_colors as class_colors
 from keras_vit.tasks.segmentation.pictures import class_overlay as class_overlay
 from keras_vit.tasks.segmentation.pictures import palette_png as palette_png

@@ -2,8 +2,6 @@
 
 from keras_vit.engine.distributed_model import DistributedModel as DistributedModel
 from keras_vit.lazy import lazy_names
-from keras_vit.models.detection.detecting import Detections as Detections
-from keras_vit.models.detection.object_detector import ObjectDetector as ObjectDetector
 from keras_vit.models.distillation.distillation_model import DistillationModel as DistillationModel
 from keras_vit.models.image_text.image_text_model import ImageTextModel as ImageTextModel
 from keras_vit.models.image_text.text_transformer import TextTransformer as TextTransformer
@@ -17,6 +15,8 @@ from keras_vit.models.vit.vision_transformer import VisionTransformer as VisionT
 from keras_vit.tasks.depth.model import DepthEstimator as DepthEstimator
 from keras_vit.tasks.depth.point_cloud import point_cloud as point_cloud
 from keras_vit.tasks.depth.point_cloud import write_ply as write_ply
+from keras_vit.tasks.detection.detecting import Detections as Detections
+from keras_vit.tasks.detection.model import ObjectDetector as ObjectDetector
 from keras_vit.tasks.segmentation.instances import Instances as Instances
 from keras_vit.tasks.segmentation.model import ImageSegmenter as ImageSegmenter
 

@@ -14,8 +14,9 @@ OBJECTIVES = ("masked_patch", "mae", "igpt", "dino", "distill")
 @functools.cache
 def label_kinds():
     """The `LabelKind` of each task with labels, by its name."""
-    from keras_vit.labels import boxes, class_ids, class_rows, numbers
+    from keras_vit.labels import class_ids, class_rows, numbers
     from keras_vit.tasks.depth import labels as depth_maps
+    from keras_vit.tasks.detection import labels as boxes
     from keras_vit.tasks.segmentation import labels as class_maps
 
     modules = (class_ids, class_rows, numbers, class_maps, boxes, depth_maps)
@@ -25,8 +26,9 @@ def label_kinds():
 @functools.cache
 def label_tasks():
     """The `LabelTask` of each task with labels, by its name."""
-    from keras_vit.tasks import detection, multi_label, regression, single_label
+    from keras_vit.tasks import multi_label, regression, single_label
     from keras_vit.tasks.depth import task as depth
+    from keras_vit.tasks.detection import task as detection
     from keras_vit.tasks.segmentation import task as segmentation
 
     modules = (single_label, multi_label, regression, segmentation, detection, depth)
@@ -65,9 +67,9 @@ def wrapped_tasks():
 @functools.cache
 def folder_loaders():
     """By task, the loader of its folders, where they have other files than classes or a table."""
-    from keras_vit.data.sources.box_folder import load_box_folder
     from keras_vit.data.sources.caption_folder import load_caption_folder
     from keras_vit.tasks.depth.folder import load_depth_folder
+    from keras_vit.tasks.detection.folder import load_box_folder
     from keras_vit.tasks.segmentation.folder import load_mask_folder
 
     return {
@@ -81,8 +83,9 @@ def folder_loaders():
 @functools.cache
 def label_storages():
     """By task with labels, their `LabelStorage` in Parquet and tar files and TensorFlow Datasets."""
-    from keras_vit.data.stored import boxes, numbers
+    from keras_vit.data.stored import numbers
     from keras_vit.tasks.depth import storage as depth_maps
+    from keras_vit.tasks.detection import storage as boxes
     from keras_vit.tasks.segmentation import storage as class_maps
 
     modules = (numbers, class_maps, boxes, depth_maps)
@@ -99,8 +102,8 @@ def caption_storage():
 @functools.cache
 def headed_models():
     """The classes of models with a head on an encoder's tokens, by their kinds."""
-    from keras_vit.models.detection.object_detector import ObjectDetector
     from keras_vit.tasks.depth.model import DepthEstimator
+    from keras_vit.tasks.detection.model import ObjectDetector
     from keras_vit.tasks.segmentation.model import ImageSegmenter
 
     return {cls.kind: cls for cls in (ImageSegmenter, ObjectDetector, DepthEstimator)}
@@ -109,14 +112,14 @@ def headed_models():
 @functools.cache
 def stored_parts():
     """The `StoredParts` of the classes of models around a Vision Transformer."""
-    from keras_vit.models.detection.object_detector import ObjectDetector
     from keras_vit.models.image_text.image_text_model import ImageTextModel
     from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
     from keras_vit.tasks.depth.checkpoints import DepthEstimatorParts
     from keras_vit.tasks.depth.model import DepthEstimator
+    from keras_vit.tasks.detection.checkpoints import DetectorParts
+    from keras_vit.tasks.detection.model import ObjectDetector
     from keras_vit.tasks.segmentation.checkpoints import SegmenterParts
     from keras_vit.tasks.segmentation.model import ImageSegmenter
-    from keras_vit.weights.detector import DetectorParts
     from keras_vit.weights.image_text import TwoTowerParts
     from keras_vit.weights.masked_autoencoder import DecoderParts
 
@@ -132,8 +135,8 @@ def stored_parts():
 @functools.cache
 def export_outputs():
     """By task, the class of its exports' outputs, where they are not rows of numbers."""
-    from keras_vit.export.outputs.detections import DetectionOutputs
     from keras_vit.tasks.depth.outputs import DepthOutputs
+    from keras_vit.tasks.detection.outputs import DetectionOutputs
     from keras_vit.tasks.segmentation.outputs import ClassMapOutputs
 
     return {outputs.task: outputs for outputs in (ClassMapOutputs, DetectionOutputs, DepthOutputs)}
@@ -142,9 +145,9 @@ def export_outputs():
 @functools.cache
 def report_pictures():
     """By task, the class of the pictures of an evaluation, where they are not thumbnails alone."""
-    from keras_vit.reports.pictures.detections import DetectionPictures
     from keras_vit.reports.pictures.single_labels import ClassPictures
     from keras_vit.tasks.depth.report import DepthPictures
+    from keras_vit.tasks.detection.report import DetectionPictures
     from keras_vit.tasks.segmentation.report import ClassMapPictures
 
     classes = (ClassPictures, ClassMapPictures, DetectionPictures, DepthPictures)
@@ -154,8 +157,8 @@ def report_pictures():
 @functools.cache
 def label_pictures():
     """By task, a function from an image and its label to a picture of both."""
-    from keras_vit.inspection import box_pictures
     from keras_vit.tasks.depth import pictures as depth_pictures
+    from keras_vit.tasks.detection import pictures as box_pictures
     from keras_vit.tasks.segmentation import pictures as class_map_pictures
 
     return {
@@ -168,8 +171,8 @@ def label_pictures():
 @functools.cache
 def prediction_folders():
     """The folders of pictures or maps that `predict` writes; importing them needs neither Keras nor NumPy."""
-    from keras_vit.cli.folders.boxes import Boxes
     from keras_vit.tasks.depth.files import DepthMaps
+    from keras_vit.tasks.detection.files import Boxes
     from keras_vit.tasks.segmentation.files import ClassMaps
 
     return Boxes(), ClassMaps(), DepthMaps()

@@ -12,8 +12,8 @@ from made.undrawn import undrawn_figures
 from PIL import Image
 from reference.small import one_block
 
-from keras_vit.cli.coco import coco_parts
 from keras_vit.data import load_dataset
+from keras_vit.tasks.detection.coco_output import coco_parts
 
 SMALL = {"image_size": 32, "patch_size": 8, "hidden_size": 24, "num_layers": 1, "mlp_dim": 48, "num_heads": 3}
 LITTLE = (

@@ -16,8 +16,8 @@ from keras_vit.layers.aligned_resize import aligned_resize
 from keras_vit.layers.depth_head import DepthBins
 from keras_vit.layers.palette_embedding import nearest_colors
 from keras_vit.layers.text_tokens import TokenPooling
-from keras_vit.models.detection.detection_loss import DetectionLoss
 from keras_vit.preprocessing.inputs import with_channels
+from keras_vit.tasks.detection.loss import DetectionLoss
 from keras_vit.tasks.segmentation.loss import query_loss
 
 PRODUCTS = ("matmul", "einsum", "tensordot", "dot")

@@ -23,12 +23,12 @@ from keras_vit.export.hub import Facts
 from keras_vit.export.hub_card import model_card
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
-from keras_vit.export.outputs.detections import DetectionOutputs
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.tolerance import Tolerance
 from keras_vit.export.web import check_input, check_model, export_web
-from keras_vit.inspection.box_pictures import box_colors
+from keras_vit.tasks.detection.outputs import DetectionOutputs
+from keras_vit.tasks.detection.pictures import box_colors
 
 DIGITS = tuple(map(str, range(10)))
 

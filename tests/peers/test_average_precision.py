@@ -11,14 +11,14 @@ from made.instances import random_images
 from peers.packages import faster_coco_eval
 from PIL import Image
 
-from keras_vit.cli.coco import coco_parts
 from keras_vit.data import load_dataset
 from keras_vit.data.batches import box_batches
 from keras_vit.evaluation import MaskPredictions, detection_classes, detection_scores, mask_average_precision
 from keras_vit.labels.box_rows import COLUMNS
-from keras_vit.models.detection.detecting import Detections
 from keras_vit.preprocessing import Preprocessing
-from keras_vit.tasks.detection_scores import DetectionPredictions, predictions_of
+from keras_vit.tasks.detection.coco_output import coco_parts
+from keras_vit.tasks.detection.detecting import Detections
+from keras_vit.tasks.detection.scores import DetectionPredictions, predictions_of
 
 REASON = "pycocotools is not installed; see requirements-peers.txt"
 pycocotools_coco = pytest.importorskip("pycocotools.coco", reason=REASON)

@@ -19,10 +19,10 @@ from keras_vit.data.files import (
 )
 from keras_vit.data.folder_splits import folder_splits, split_fields, split_of_row
 from keras_vit.data.samples import samples_of_files
-from keras_vit.data.sources.box_folder import is_box_folder
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
 from keras_vit.tasks import folder_loaders, label_kinds
+from keras_vit.tasks.detection.folder import is_box_folder
 
 # Names that are more often of splits than of classes, such as training_set, seg_test and val2017.
 SPLIT_LIKE = re.compile(r"(?<![a-z])(train|test|valid|(val|dev|eval|fold|holdout)(?![a-z]))")

@@ -17,9 +17,9 @@ from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_sh
 from keras_vit.data.shard_files import names_by_split, split_shards, version_of
 from keras_vit.data.stored import storage_of
 from keras_vit.data.stored.column_types import IMAGES, is_image, is_text
-from keras_vit.data.stored_boxes import CATEGORIES
 from keras_vit.data.stored_labels import is_unknown, with_captions
 from keras_vit.messages import listed
+from keras_vit.tasks.detection.stored_boxes import CATEGORIES
 
 
 def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=True, fields=(), **options):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from keras import ops
 
-from keras_vit.models.detection.detection_loss import corners_of, giou
+from keras_vit.tasks.detection.loss import corners_of, giou
 from keras_vit.types import Tensor
 
 COSINE, SMOOTH_L1 = 0.9, 0.1  # of the distance of patches

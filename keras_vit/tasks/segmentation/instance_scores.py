@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from keras_vit.lazy import LazyModule
-from keras_vit.tasks.detection_scores import DetectionPredictions, box_iou, detection_scores
+from keras_vit.tasks.detection.scores import DetectionPredictions, box_iou, detection_scores
 from keras_vit.tasks.task import concatenate
 
 if TYPE_CHECKING:

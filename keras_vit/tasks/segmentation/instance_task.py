@@ -1,7 +1,7 @@
 """The objects that a segmenter finds by its queries, as `predict` lists them."""
 
 from keras_vit.messages import article, did_you_mean, listed
-from keras_vit.tasks.detection import object_rows
+from keras_vit.tasks.detection.task import object_rows
 from keras_vit.tasks.segmentation.task import Segmentation
 from keras_vit.tasks.task import names_or_indices
 

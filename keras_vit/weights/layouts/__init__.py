@@ -4,10 +4,10 @@ import re
 
 from keras_vit.tasks.depth import huggingface as huggingface_depth
 from keras_vit.tasks.depth import timm as timm_depth
+from keras_vit.tasks.detection.scenic import Scenic
 from keras_vit.weights.layouts.big_vision import BigVision
 from keras_vit.weights.layouts.huggingface import HuggingFace
 from keras_vit.weights.layouts.open_clip import OpenClip
-from keras_vit.weights.layouts.scenic import Scenic
 from keras_vit.weights.layouts.timm import Timm
 from keras_vit.weights.layouts.vit_jax import VitJax
 

@@ -15,7 +15,7 @@ from keras_vit.evaluation import (
     mask_iou,
 )
 from keras_vit.models import Instances
-from keras_vit.tasks.detection_scores import DetectionPredictions, image_f1
+from keras_vit.tasks.detection.scores import DetectionPredictions, image_f1
 from keras_vit.tasks.segmentation.instances import boxes_of
 
 

@@ -3,9 +3,9 @@
 import os
 import pathlib
 
-from keras_vit.data.box_files.labeled import LabeledImage, size_of_labels
 from keras_vit.data.files import file_of_row, parse_json, read_text
-from keras_vit.data.stored_boxes import objects_of
+from keras_vit.tasks.detection.labeled import LabeledImage, size_of_labels
+from keras_vit.tasks.detection.stored_boxes import objects_of
 
 METADATA, OBJECTS = "metadata.jsonl", "objects"
 

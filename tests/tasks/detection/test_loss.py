@@ -4,7 +4,7 @@ import pytest
 from reference.comparing import numpy
 from reference.detection import detection_loss, giou_of
 
-from keras_vit.models.detection.detection_loss import DetectionLoss, focal_loss, giou
+from keras_vit.tasks.detection.loss import DetectionLoss, focal_loss, giou
 
 
 def random_rows(rng, count, classes, padding=3):

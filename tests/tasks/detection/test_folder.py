@@ -25,9 +25,9 @@ from PIL import Image
 
 from keras_vit.data import load_dataset
 from keras_vit.data.batches import box_batches, training_batches
-from keras_vit.models.detection.detecting import Detections
 from keras_vit.preprocessing import Preprocessing
-from keras_vit.tasks.detection_scores import detection_scores, predictions_of
+from keras_vit.tasks.detection.detecting import Detections
+from keras_vit.tasks.detection.scores import detection_scores, predictions_of
 
 
 @by_table("layout", WRITERS)

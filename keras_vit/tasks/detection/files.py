@@ -9,8 +9,8 @@ class Boxes(Folder):
     option, task = "boxes", "detection"
 
     def writer(self, folder, model, files, args):
-        from keras_vit.inspection.box_pictures import box_overlay
         from keras_vit.inspection.png import png_bytes
+        from keras_vit.tasks.detection.pictures import box_overlay
         from keras_vit.tasks.task import names_or_indices
 
         folder.mkdir()

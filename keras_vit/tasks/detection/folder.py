@@ -5,11 +5,6 @@ import os
 
 from PIL import Image
 
-from keras_vit.data.box_files.coco import read_coco
-from keras_vit.data.box_files.labeled import BoxFiles
-from keras_vit.data.box_files.metadata import METADATA, OBJECTS, read_metadata
-from keras_vit.data.box_files.voc import read_voc
-from keras_vit.data.box_files.yolo import read_yolo
 from keras_vit.data.files import (
     file_orientations,
     images_among,
@@ -19,10 +14,15 @@ from keras_vit.data.files import (
 )
 from keras_vit.data.folder_splits import folder_splits, split_fields
 from keras_vit.data.samples import Samples
-from keras_vit.data.stored_boxes import box_class_names, checked_rows
 from keras_vit.labels.box_rows import encode_boxes
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import TRANSPOSED
+from keras_vit.tasks.detection.coco import read_coco
+from keras_vit.tasks.detection.labeled import BoxFiles
+from keras_vit.tasks.detection.metadata import METADATA, OBJECTS, read_metadata
+from keras_vit.tasks.detection.stored_boxes import box_class_names, checked_rows
+from keras_vit.tasks.detection.voc import read_voc
+from keras_vit.tasks.detection.yolo import read_yolo
 
 READERS = (read_metadata, read_coco, read_voc, read_yolo)
 LAYOUT = (

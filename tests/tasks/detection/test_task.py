@@ -8,8 +8,8 @@ from reference.small import small
 
 import keras_vit
 from keras_vit import evaluation
-from keras_vit.models.detection.detecting import Detections
 from keras_vit.tasks import get_task, task_of_model
+from keras_vit.tasks.detection.detecting import Detections
 
 TASK = get_task("detection")
 

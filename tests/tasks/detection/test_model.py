@@ -7,9 +7,9 @@ from reference.small import small
 
 import keras_vit
 from keras_vit.labels.box_rows import PADDING
-from keras_vit.models.detection.detecting import best_detections, input_window
-from keras_vit.models.detection.detection_loss import DetectionLoss
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.tasks.detection.detecting import best_detections, input_window
+from keras_vit.tasks.detection.loss import DetectionLoss
 from keras_vit.training import SGD
 
 

@@ -4,9 +4,9 @@ import numpy as np
 
 from keras_vit.export.outputs.rows import RowOutputs, checked_values
 from keras_vit.export.tolerance import MAX_MEAN_DIFFERENCE, differ, too_few
-from keras_vit.inspection.box_pictures import box_colors
 from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
+from keras_vit.tasks.detection.pictures import box_colors
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 

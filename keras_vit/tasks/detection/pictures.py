@@ -12,7 +12,7 @@ from keras_vit.inspection.class_colors import class_colors
 from keras_vit.messages import printable
 
 if TYPE_CHECKING:
-    from keras_vit.models.detection.detecting import Detections
+    from keras_vit.tasks.detection.detecting import Detections
     from keras_vit.tasks.segmentation.instances import Instances
 
 
@@ -33,7 +33,7 @@ def box_overlay(
         uint8 (height, width, 3).
 
     Example:
-        >>> from keras_vit.models.detection.detecting import Detections
+        >>> from keras_vit.tasks.detection.detecting import Detections
         >>> found = Detections(np.array([[2, 2, 9, 9]]), np.array([0.9]), np.array([1]))
         >>> drawn = box_overlay(np.zeros((12, 16, 3), "uint8"), found, ["cat", "dog"])
         >>> bool(drawn[9, 2:10].any()), drawn.shape

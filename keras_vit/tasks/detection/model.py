@@ -18,8 +18,6 @@ from keras_vit.layers.dense import Dense, without_state
 from keras_vit.layers.hints import CLASSES, FREE, never_trained, sharded
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.models.classifying import check_finite
-from keras_vit.models.detection.detecting import detect
-from keras_vit.models.detection.words import ids_of_classes, most_distinct, text_encoder_of, text_tower
 from keras_vit.models.encoder_model import as_encoder
 from keras_vit.models.features import patch_grid
 from keras_vit.models.headed_model import HeadedModel
@@ -30,6 +28,8 @@ from keras_vit.models.image_text.text_transformer import (
     min_text_parameters,
 )
 from keras_vit.rules import boolean, integer, number, one_of, optional
+from keras_vit.tasks.detection.detecting import detect
+from keras_vit.tasks.detection.words import ids_of_classes, most_distinct, text_encoder_of, text_tower
 from keras_vit.types import Images, Labels
 
 if TYPE_CHECKING:

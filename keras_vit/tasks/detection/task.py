@@ -8,8 +8,8 @@ import numpy as np
 from keras_vit.labels import label_kind
 from keras_vit.labels.box_rows import COLUMNS, MAX_BOXES
 from keras_vit.lazy import LazyModule
-from keras_vit.models.detection.detecting import above, best_detections
-from keras_vit.tasks import detection_scores as scoring
+from keras_vit.tasks.detection import scores as scoring
+from keras_vit.tasks.detection.detecting import above, best_detections
 from keras_vit.tasks.headed_task import HeadedTask
 from keras_vit.tasks.task import concatenate, names_or_indices
 
@@ -17,8 +17,8 @@ SHOWN = 0.3  # the least score of an object in a row of `predict`
 DRAWN = 0.7  # the largest IoU of two boxes in a picture
 VALIDATION_BATCH = 64
 SIDES = COLUMNS[:4]
-loss_module = LazyModule("keras_vit.models.detection.detection_loss")
-detectors = LazyModule("keras_vit.models.detection.object_detector")
+loss_module = LazyModule("keras_vit.tasks.detection.loss")
+detectors = LazyModule("keras_vit.tasks.detection.model")
 
 
 class Detection(HeadedTask):
@@ -75,7 +75,7 @@ class Detection(HeadedTask):
         return object_rows(model, paths, inputs, objects, iou, DRAWN if iou is None else iou, write)
 
     def draw_predictions(self, report, model, inputs, names):
-        from keras_vit.inspection.detection_figures import detection_figure  # needs matplotlib
+        from keras_vit.tasks.detection.figures import detection_figure  # needs matplotlib
 
         colors = [model.preprocessing.colors(image) for image in inputs]
         classes = names_or_indices(model.class_names, model.num_classes)

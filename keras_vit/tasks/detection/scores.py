@@ -140,7 +140,7 @@ def distinct(detections, iou):
         iou: The largest IoU of two boxes that are kept.
 
     Example:
-        >>> from keras_vit.models.detection.detecting import Detections
+        >>> from keras_vit.tasks.detection.detecting import Detections
         >>> boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [5, 0, 15, 10]], "float32")
         >>> distinct(Detections(boxes, np.array([0.9, 0.8, 0.7]), np.arange(3)), 0.7).classes.tolist()
         [0, 2]

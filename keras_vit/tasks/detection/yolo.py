@@ -3,11 +3,11 @@
 import os
 import pathlib
 
-from keras_vit.data.box_files.labeled import LabeledImage
 from keras_vit.data.files import SPLIT_NAMES, read_text
 from keras_vit.data.folder_splits import folder_splits
-from keras_vit.data.stored_boxes import StoredObject, numbers_of
 from keras_vit.messages import listed
+from keras_vit.tasks.detection.labeled import LabeledImage
+from keras_vit.tasks.detection.stored_boxes import StoredObject, numbers_of
 
 IMAGES, LABELS = "images", "labels"
 NOTHING = ("", "~", "null")  # of a key without a value

@@ -14,8 +14,8 @@ from made.tables import by_table
 from keras_vit.data import load_dataset
 from keras_vit.data.shard_writing import write_shards
 from keras_vit.data.sources.digits import png
-from keras_vit.data.stored_boxes import objects_of
 from keras_vit.labels.box_rows import in_pixels
+from keras_vit.tasks.detection.stored_boxes import objects_of
 
 IMAGE = png(np.zeros((20, 40, 3), "uint8"))
 OBJECTS = {"bbox": [[4, 2, 16, 10], [0, 0, 40, 20]], "category": [1, 0]}

@@ -2,10 +2,10 @@
 
 import pathlib
 
-from keras_vit.data.box_files.labeled import LabeledImage, size_of_labels
 from keras_vit.data.files import parse_json, read_text
 from keras_vit.data.folder_splits import split_of_labels
-from keras_vit.data.stored_boxes import StoredObject, class_of, is_crowd, with_extent
+from keras_vit.tasks.detection.labeled import LabeledImage, size_of_labels
+from keras_vit.tasks.detection.stored_boxes import StoredObject, class_of, is_crowd, with_extent
 
 KEYS = {"images", "annotations", "categories"}
 

@@ -4,11 +4,11 @@ import os
 import pathlib
 import xml.etree.ElementTree
 
-from keras_vit.data.box_files.labeled import LabeledImage, size_of_labels
 from keras_vit.data.files import SPLIT_NAMES, read_text
 from keras_vit.data.folder_splits import folder_splits
-from keras_vit.data.stored_boxes import StoredObject, class_of, is_crowd, numbers_of
 from keras_vit.messages import listed
+from keras_vit.tasks.detection.labeled import LabeledImage, size_of_labels
+from keras_vit.tasks.detection.stored_boxes import StoredObject, class_of, is_crowd, numbers_of
 
 LISTS, TRAINVAL = ("Main", "ImageSets"), "trainval"
 

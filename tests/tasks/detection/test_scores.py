@@ -3,7 +3,7 @@ import pytest
 from made.detections import images_of, random_predictions
 from reference.detection import average_precision, iou_of
 
-from keras_vit.tasks.detection_scores import (
+from keras_vit.tasks.detection.scores import (
     THRESHOLDS,
     DetectionPredictions,
     agreement,
@@ -115,7 +115,7 @@ def test_images_without_objects_have_no_average_precision():
 
 
 def test_agreement_is_an_f1(rng):
-    from keras_vit.models.detection.detecting import Detections
+    from keras_vit.tasks.detection.detecting import Detections
 
     boxes = np.array([[0, 0, 10, 10], [20, 20, 30, 30]], "float32")
     both = Detections(boxes, np.array([0.9, 0.5]), np.array([1, 2]))

@@ -8,7 +8,7 @@ from reference.comparing import arrays, assert_same_arrays, numpy, randomize
 from reference.small import TEXT, compute, small
 
 import keras_vit
-from keras_vit.models.detection.words import most_distinct
+from keras_vit.tasks.detection.words import most_distinct
 
 IDS = [[3, 1, 0, 0, 0], [2, 7, 10, 0, 0], [0, 0, 0, 0, 0]]
 

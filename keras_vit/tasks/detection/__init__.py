@@ -1,0 +1,1 @@
+"""Boxes of objects, of fixed classes or those that words describe."""
