@@ -24,7 +24,7 @@ from keras_vit.types import Path
 from keras_vit.writing import atomic_path
 
 if TYPE_CHECKING:
-    from keras_vit.models.image_text.image_text_model import ImageTextModel
+    from keras_vit.tasks.image_text.model import ImageTextModel
 
 FILE = "image_text.json"  # in SavedModels and LiteRT files, and next to them
 TEXTS = "text_preprocessing.json"

@@ -14,11 +14,11 @@ from keras_vit.messages import printable, redact_url
 from keras_vit.models.distillation.stored_outputs import PREFIX, is_stored
 from keras_vit.reports.run_report import REPORT, summary, write_run_report
 from keras_vit.tasks import NAMES, get_task
+from keras_vit.tasks.image_text.task import tokenizer_source
 from keras_vit.training.named_recipes import DEFAULTS, default_recipe, find_recipe
 from keras_vit.training.recipes import SIZES
 from keras_vit.training.run import load_data, train
 from keras_vit.training.run_config import RunConfig
-from keras_vit.training.tasks.image_text_pairs import tokenizer_source
 from keras_vit.training.workdir import read_json
 from keras_vit.weights.catalogue import resolve
 from keras_vit.weights.checkpoint import read_checkpoint

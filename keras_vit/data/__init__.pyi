@@ -9,5 +9,5 @@ from keras_vit.data.datasets import Dataset as Dataset
 from keras_vit.data.datasets import load_dataset as load_dataset
 from keras_vit.tasks.segmentation.samples import MaskSamples as MaskSamples
 from keras_vit.data.texts import Texts as Texts
-from keras_vit.data.pairs import pair_batches as pair_batches
+from keras_vit.tasks.image_text.samples import pair_batches as pair_batches
 from keras_vit.data.samples import Samples as Samples

@@ -153,7 +153,7 @@ def load_dataset(
         task: The name of a kind of labels, one of `keras_vit.tasks.NAMES`.
         data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
         texts: Whether to read the captions of a folder's images instead of their classes, see
-            `keras_vit.data.sources.caption_folder`.
+            `keras_vit.tasks.image_text.folder`.
         labels: Whether labels are necessary. False: a folder without folders of classes is read as images
             without class names, in any subfolders, split by chance unless names of folders state a train
             split and perhaps others.

@@ -13,8 +13,6 @@ from keras_vit.evaluation.real_labels import read_real_labels as read_real_label
 from keras_vit.evaluation.real_labels import real_accuracy as real_accuracy
 from keras_vit.evaluation.real_labels import real_labels_of as real_labels_of
 from keras_vit.evaluation.representations import representations as representations
-from keras_vit.evaluation.retrieval import recall as recall
-from keras_vit.evaluation.retrieval import retrieval as retrieval
 from keras_vit.lazy import lazy_names
 from keras_vit.tasks.depth.scores import DepthPredictions as DepthPredictions
 from keras_vit.tasks.depth.scores import aligned as aligned
@@ -25,6 +23,8 @@ from keras_vit.tasks.detection.scores import detection_classes as detection_clas
 from keras_vit.tasks.detection.scores import detection_confusion as detection_confusion
 from keras_vit.tasks.detection.scores import detection_scores as detection_scores
 from keras_vit.tasks.detection.scores import precision_recall as precision_recall
+from keras_vit.tasks.image_text.retrieval import recall as recall
+from keras_vit.tasks.image_text.retrieval import retrieval as retrieval
 from keras_vit.tasks.multi_label import multi_label_classes as multi_label_classes
 from keras_vit.tasks.multi_label import multi_label_scores as multi_label_scores
 from keras_vit.tasks.regression import regression_scores as regression_scores

@@ -37,7 +37,7 @@ def label_tasks():
 
 def pairs():
     """The task of images with texts."""
-    from keras_vit.training.tasks.image_text_pairs import Pairs
+    from keras_vit.tasks.image_text.task import Pairs
 
     return Pairs()
 
@@ -67,9 +67,9 @@ def wrapped_tasks():
 @functools.cache
 def folder_loaders():
     """By task, the loader of its folders, where they have other files than classes or a table."""
-    from keras_vit.data.sources.caption_folder import load_caption_folder
     from keras_vit.tasks.depth.folder import load_depth_folder
     from keras_vit.tasks.detection.folder import load_box_folder
+    from keras_vit.tasks.image_text.folder import load_caption_folder
     from keras_vit.tasks.segmentation.folder import load_mask_folder
 
     return {
@@ -94,7 +94,7 @@ def label_storages():
 
 def caption_storage():
     """The `LabelStorage` of captions."""
-    from keras_vit.data.stored.captions import CAPTIONS
+    from keras_vit.tasks.image_text.storage import CAPTIONS
 
     return CAPTIONS
 
@@ -112,15 +112,15 @@ def headed_models():
 @functools.cache
 def stored_parts():
     """The `StoredParts` of the classes of models around a Vision Transformer."""
-    from keras_vit.models.image_text.image_text_model import ImageTextModel
     from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
     from keras_vit.tasks.depth.checkpoints import DepthEstimatorParts
     from keras_vit.tasks.depth.model import DepthEstimator
     from keras_vit.tasks.detection.checkpoints import DetectorParts
     from keras_vit.tasks.detection.model import ObjectDetector
+    from keras_vit.tasks.image_text.checkpoints import TwoTowerParts
+    from keras_vit.tasks.image_text.model import ImageTextModel
     from keras_vit.tasks.segmentation.checkpoints import SegmenterParts
     from keras_vit.tasks.segmentation.model import ImageSegmenter
-    from keras_vit.weights.image_text import TwoTowerParts
     from keras_vit.weights.masked_autoencoder import DecoderParts
 
     return {

@@ -19,6 +19,7 @@ from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.vit.geometry import min_parameters, stem_stride
 from keras_vit.models.vit.schema import DEFAULTS, OPTIONS
 from keras_vit.rules import one_of
+from keras_vit.tasks.image_text.checkpoints import read_towers, text_form
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights import pretraining
 from keras_vit.weights.architecture import infer_arguments
@@ -34,7 +35,6 @@ from keras_vit.weights.catalogue import find, license_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.dense_heads import HEADED, read_head
 from keras_vit.weights.fetch import fetch
-from keras_vit.weights.image_text import read_towers, text_form
 from keras_vit.weights.keras_file import assign_weights, model_of, opened, stored_arrays, without_values
 from keras_vit.weights.layouts import LAYOUTS, check_family, detect_layout
 from keras_vit.weights.layouts.heads import split_heads

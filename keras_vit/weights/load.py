@@ -18,6 +18,7 @@ from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, 
 from keras_vit.models.vit.schema import refuse_unknown
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of, path
+from keras_vit.tasks.image_text.checkpoints import image_text_model, tokenizer_family
 from keras_vit.types import Path, Size
 from keras_vit.weights import dense_heads
 from keras_vit.weights.array_resizing import (
@@ -37,7 +38,6 @@ from keras_vit.weights.checkpoint import (
 )
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
-from keras_vit.weights.image_text import image_text_model, tokenizer_family
 from keras_vit.weights.tokenizer import read_text_preprocessing
 
 if TYPE_CHECKING:

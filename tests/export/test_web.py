@@ -4,6 +4,7 @@ import base64
 import gzip
 import itertools
 import json
+import pathlib
 import re
 
 import numpy as np
@@ -15,6 +16,7 @@ from PIL import Image
 from reference.comparing import assert_close
 from reference.small import HYBRID, NO_TRANSFORMER, one_block, run_live
 
+from keras_vit import tasks
 from keras_vit.export import web
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import open_exported
@@ -99,7 +101,8 @@ def test_the_html_is_whole_and_labeled(single):
     for tag, attributes in found.tags:
         if tag == "canvas":
             assert "aria-label" in attributes or "aria-hidden" in attributes
-    scripts = "".join(file.read_text() for file in [*web.PARTS.glob("*.js"), *TASKS.glob("*/*.js")])
+    of_tasks = pathlib.Path(tasks.__file__).parent.glob("*/page.js")
+    scripts = "".join(file.read_text() for file in [*web.PARTS.glob("*.js"), *of_tasks])
     used = re.findall(r'\$\("([\w-]+)"\)', scripts)
     assert {*used} <= {*ids} | {"asset-"}
 

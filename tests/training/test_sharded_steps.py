@@ -120,7 +120,7 @@ def trained_on_pairs(objective):
 @pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
 def test_pairs_are_compared_with_those_of_all_devices(objective, distributed, monkeypatch):
     expected = trained_on_pairs(objective)
-    monkeypatch.setattr("keras_vit.models.image_text.pair_loss.CHUNK", 3)
+    monkeypatch.setattr("keras_vit.tasks.image_text.loss.CHUNK", 3)
     for strategy, count in (("data_parallel", 2), ("data_parallel", 4), ("fsdp", 8)):
         distributed(strategy, count)
         assert_same_steps(trained_on_pairs(objective), expected)

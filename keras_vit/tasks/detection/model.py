@@ -21,15 +21,15 @@ from keras_vit.models.classifying import check_finite
 from keras_vit.models.encoder_model import as_encoder
 from keras_vit.models.features import patch_grid
 from keras_vit.models.headed_model import HeadedModel
-from keras_vit.models.image_text.text_encoding import TextEncoding
-from keras_vit.models.image_text.text_transformer import (
+from keras_vit.rules import boolean, integer, number, one_of, optional
+from keras_vit.tasks.detection.detecting import detect
+from keras_vit.tasks.detection.words import ids_of_classes, most_distinct, text_encoder_of, text_tower
+from keras_vit.tasks.image_text.text_encoding import TextEncoding
+from keras_vit.tasks.image_text.text_transformer import (
     TEXT_INFERENCE,
     TextTransformer,
     min_text_parameters,
 )
-from keras_vit.rules import boolean, integer, number, one_of, optional
-from keras_vit.tasks.detection.detecting import detect
-from keras_vit.tasks.detection.words import ids_of_classes, most_distinct, text_encoder_of, text_tower
 from keras_vit.types import Images, Labels
 
 if TYPE_CHECKING:

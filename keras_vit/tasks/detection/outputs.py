@@ -1,5 +1,7 @@
 """The outputs of an export of boxes, also of encoded images in pixels of these."""
 
+import pathlib
+
 import numpy as np
 
 from keras_vit.export.outputs.rows import RowOutputs, checked_values
@@ -25,7 +27,7 @@ class DetectionOutputs(RowOutputs):
     task, kind, model_class = "detection", "detector", "ObjectDetector"
     method, does = "detect", "detects objects"
     on_pages, can_roll_out = True, False
-    page_script = "objects.js"
+    page_script = pathlib.Path(__file__).with_name("page.js")
     agreement = {"exact": 0.999, "half": 0.98, "rounded": 0.98}  # the minimum F1 of the objects
     page_words = "analyzed", "Show the boxes"
     # The logit of a box next to an edge is 9, and 1/256 of such a range is a hundredth of the image's side.

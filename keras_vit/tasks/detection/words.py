@@ -8,7 +8,7 @@ import numpy as np
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import FREE, sharded
-from keras_vit.models.image_text.text_transformer import TextTransformer
+from keras_vit.tasks.image_text.text_transformer import TextTransformer
 
 _NEARLY = 0.8  # of the best overlap with the whole image
 

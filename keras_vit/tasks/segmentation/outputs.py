@@ -1,5 +1,7 @@
 """The outputs of an export of class maps, also of encoded images and at the images' own sizes."""
 
+import pathlib
+
 from keras_vit.export.outputs.maps import MapOutputs
 from keras_vit.export.outputs.rows import checked_values
 from keras_vit.inspection.class_colors import class_colors
@@ -28,7 +30,7 @@ class ClassMapOutputs(MapOutputs):
 
     task, kind, model_class = "segmentation", "segmenter", "ImageSegmenter"
     method, does = "segment", "segments images"
-    page_script = "class_map.js"
+    page_script = pathlib.Path(__file__).with_name("page.js")
     # The minimum agreement of the pixels' classes; the logits of "mask" are logarithms, which magnify the
     # rounding of small scores.
     agreement = {"exact": 1.0, "half": 0.995, "rounded": 0.995}

@@ -2,8 +2,8 @@
 
 import re
 
-from keras_vit.models.image_text.image_text_model import ImageTextModel
-from keras_vit.models.image_text.text_transformer import TextTransformer
+from keras_vit.tasks.image_text.model import ImageTextModel
+from keras_vit.tasks.image_text.text_transformer import TextTransformer
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.text_tower import TwoTowersForm, text_arguments
 from keras_vit.weights.stored_parts import StoredParts

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.attention import MASKED
-from keras_vit.models.image_text.pair_loss import gathered
+from keras_vit.tasks.image_text.loss import gathered
 
 SIDES = ("image", "text")
 TOLERANCE = 1e-6  # of equal similarities

@@ -19,12 +19,12 @@ from keras_vit.layers.logit_factors import OBJECTIVES, LogitFactors
 from keras_vit.models.backbones import of_backbone
 from keras_vit.models.classifying import check_finite, most_probable
 from keras_vit.models.configured import ConfiguredModel
-from keras_vit.models.image_text.pair_loss import pair_loss
-from keras_vit.models.image_text.text_encoding import TextEncoding
-from keras_vit.models.image_text.text_transformer import TEXT_INFERENCE, TextTransformer, min_text_parameters
 from keras_vit.models.vit.schema import INFERENCE
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 from keras_vit.rules import boolean, integer, one_of, optional
+from keras_vit.tasks.image_text.loss import pair_loss
+from keras_vit.tasks.image_text.text_encoding import TextEncoding
+from keras_vit.tasks.image_text.text_transformer import TEXT_INFERENCE, TextTransformer, min_text_parameters
 from keras_vit.types import Images, Labels, Tensor
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from keras import ops
 from made.devices import devices
 from reference.comparing import assert_close, numpy
 
-from keras_vit.models.image_text.pair_loss import pair_loss
+from keras_vit.tasks.image_text.loss import pair_loss
 
 ON_JAX = keras.backend.backend() == "jax"
 OBJECTIVES = ("sigmoid", "softmax")

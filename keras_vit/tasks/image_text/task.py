@@ -4,9 +4,9 @@ import dataclasses
 
 from keras_vit.models import ImageTextModel
 from keras_vit.models.backbones import image_model
-from keras_vit.models.image_text.pair_scores import SIDES, PairRecall
 from keras_vit.preprocessing.text_preprocessing import FAMILIES
 from keras_vit.tasks import get_task
+from keras_vit.tasks.image_text.pair_scores import SIDES, PairRecall
 from keras_vit.tasks.task import Task
 
 
@@ -49,13 +49,13 @@ class Pairs(Task):
         return model
 
     def batches(self, batches, model, source, **place):
-        from keras_vit.data.pairs import pair_batches  # needs TensorFlow
+        from keras_vit.tasks.image_text.samples import pair_batches  # needs TensorFlow
 
         texts = dataclasses.replace(source.dataset.texts, preprocessing=model.text_preprocessing)
         return pair_batches(batches, texts, source.split, **place)
 
     def test(self, model, finished, dataset, recipe):
-        from keras_vit.evaluation import retrieval  # needs TensorFlow
+        from keras_vit.tasks.image_text import retrieval  # needs TensorFlow
 
         captions = dataset.captions("test")
         if captions is None:

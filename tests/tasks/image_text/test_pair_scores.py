@@ -3,8 +3,8 @@ import pytest
 from keras import ops
 
 from keras_vit.evaluation import recall
-from keras_vit.models.image_text.pair_scores import PairRecall
-from keras_vit.training.tasks.image_text_pairs import Pairs
+from keras_vit.tasks.image_text.pair_scores import PairRecall
+from keras_vit.tasks.image_text.task import Pairs
 
 
 def pairs_of(count, seed=0):

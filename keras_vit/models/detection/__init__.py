@@ -1,1 +1,0 @@
-"""Detectors: objects, each with a class and a box."""

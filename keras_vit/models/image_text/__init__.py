@@ -1,1 +1,0 @@
-"""Image-text models: two towers, and the losses and scores of pairs."""

@@ -1,1 +1,0 @@
-"""Segmenters: a class for each pixel."""

@@ -1,0 +1,1 @@
+"""Images and texts in one space of vectors."""
