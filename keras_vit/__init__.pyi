@@ -13,7 +13,7 @@ from . import variants as variants
 from . import weights as weights
 from keras_vit.tasks.depth.model import DepthEstimator as DepthEstimator
 from keras_vit.tasks.detection.model import ObjectDetector as ObjectDetector
-from keras_vit.models.distillation.distillation_model import DistillationModel as DistillationModel
+from keras_vit.tasks.distillation.model import DistillationModel as DistillationModel
 from keras_vit.tasks.image_text.model import ImageTextModel as ImageTextModel
 from keras_vit.tasks.image_text.text_transformer import TextTransformer as TextTransformer
 from keras_vit.models.packed import PackedVisionTransformer as PackedVisionTransformer

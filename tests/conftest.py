@@ -43,7 +43,7 @@ LONGEST = (
     "training/test_run.py",
     "export/test_folder.py",
     "embeddings/test_computing.py",
-    "training/tasks/test_distillation.py",
+    "tasks/distillation/test_task.py",
     "training/tasks/test_igpt.py",
     "training/test_jax_run.py",
     "training/test_sharded_runs.py",

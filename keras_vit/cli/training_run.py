@@ -11,9 +11,9 @@ from keras_vit.cli.source import trained_file
 from keras_vit.data.datasets import absolute_name
 from keras_vit.engine.strategy import is_chief
 from keras_vit.messages import printable, redact_url
-from keras_vit.models.distillation.stored_outputs import PREFIX, is_stored
 from keras_vit.reports.run_report import REPORT, summary, write_run_report
 from keras_vit.tasks import NAMES, get_task
+from keras_vit.tasks.distillation.stored_outputs import PREFIX, is_stored
 from keras_vit.tasks.image_text.task import tokenizer_source
 from keras_vit.training.named_recipes import DEFAULTS, default_recipe, find_recipe
 from keras_vit.training.recipes import SIZES

@@ -2,7 +2,6 @@
 
 from keras_vit.engine.distributed_model import DistributedModel as DistributedModel
 from keras_vit.lazy import lazy_names
-from keras_vit.models.distillation.distillation_model import DistillationModel as DistillationModel
 from keras_vit.models.packed import PackedVisionTransformer as PackedVisionTransformer
 from keras_vit.models.pixels.image_gpt import ImageGPT as ImageGPT
 from keras_vit.models.pixels.pixel_transformer import PixelTransformer as PixelTransformer
@@ -15,6 +14,7 @@ from keras_vit.tasks.depth.point_cloud import point_cloud as point_cloud
 from keras_vit.tasks.depth.point_cloud import write_ply as write_ply
 from keras_vit.tasks.detection.detecting import Detections as Detections
 from keras_vit.tasks.detection.model import ObjectDetector as ObjectDetector
+from keras_vit.tasks.distillation.model import DistillationModel as DistillationModel
 from keras_vit.tasks.image_text.model import ImageTextModel as ImageTextModel
 from keras_vit.tasks.image_text.text_transformer import TextTransformer as TextTransformer
 from keras_vit.tasks.segmentation.instances import Instances as Instances

@@ -15,8 +15,8 @@ from keras_vit.models.vit.schema import OPTIONS
 from keras_vit.reports.evaluation_summary import add_evaluation, sample_images, score_table
 from keras_vit.reports.model_views import Subject, add_views, seen_gray
 from keras_vit.reports.page import Report, panels, table
-from keras_vit.reports.teacher_pictures import add_differences
 from keras_vit.tasks import label_tasks
+from keras_vit.tasks.distillation.report import add_differences
 from keras_vit.training.run import load_data
 from keras_vit.weights.checkpoint import read_model
 from keras_vit.writing import atomic_write

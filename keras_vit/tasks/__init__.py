@@ -45,8 +45,8 @@ def pairs():
 @functools.cache
 def objectives():
     """By the name of an objective without labels, a function from a `RunConfig` to its task."""
+    from keras_vit.tasks.distillation.task import without_labels
     from keras_vit.training.tasks.dino import DinoTask
-    from keras_vit.training.tasks.distillation import without_labels
     from keras_vit.training.tasks.igpt import PixelTask
     from keras_vit.training.tasks.mae import ReconstructionTask
     from keras_vit.training.tasks.masked_patch import MaskedPatchTask
@@ -58,8 +58,8 @@ def objectives():
 @functools.cache
 def wrapped_tasks():
     """The tasks that train the model of a recipe's task in another way, of which a run has at most one."""
+    from keras_vit.tasks.distillation.task import FeatureDistillation, LogitDistillation
     from keras_vit.tasks.flexible_patches import FlexiblePatchesTask
-    from keras_vit.training.tasks.distillation import FeatureDistillation, LogitDistillation
 
     return LogitDistillation, FeatureDistillation, FlexiblePatchesTask
 

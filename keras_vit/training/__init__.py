@@ -11,7 +11,7 @@ from keras_vit.losses import SigmoidCrossEntropy as SigmoidCrossEntropy
 from keras_vit.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
 from keras_vit.losses import SquaredError as SquaredError
 from keras_vit.metrics import Accuracy as Accuracy
-from keras_vit.models.distillation.distillation_loss import DistillationLoss as DistillationLoss
+from keras_vit.tasks.distillation.loss import DistillationLoss as DistillationLoss
 from keras_vit.training.compiling import compile_model as compile_model
 from keras_vit.training.compiling import freeze as freeze
 from keras_vit.training.named_recipes import RECIPES as RECIPES

@@ -85,7 +85,7 @@ class Recipe(Augmentation):
             texts; the tokenizer determines the vocabulary and the length of `text`. Without `text`, both
             towers come from the weights. None for another model.
         distillation: Of a run with teachers: arguments of
-            `keras_vit.training.tasks.distillation.DistillationOptions`; None for its defaults.
+            `keras_vit.tasks.distillation.task.DistillationOptions`; None for its defaults.
         pretrainer: Of an objective without labels: arguments of the model that is trained, besides its
             encoder; None for its defaults.
         image_size: (height, width) for training unless another is given, or None.

@@ -14,8 +14,8 @@ from reference.comparing import numpy
 import keras_vit
 from keras_vit.embeddings import embed, plan_embeddings
 from keras_vit.embeddings.plan import Plan, begin
-from keras_vit.models.distillation.stored_outputs import PREFIX, READERS, StoredOutputs
 from keras_vit.reports.run_report import write_run_report
+from keras_vit.tasks.distillation.stored_outputs import PREFIX, READERS, StoredOutputs
 from keras_vit.training import train
 from keras_vit.training.run import load_data
 

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_vit.losses import MEAN
-from keras_vit.models.distillation.distances import softmax_divergence
+from keras_vit.tasks.distillation.distances import softmax_divergence
 from keras_vit.types import Tensor
 
 

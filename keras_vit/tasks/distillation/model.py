@@ -17,10 +17,10 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import as_head, never_trained
 from keras_vit.models.backbones import backbone
 from keras_vit.models.configured import ConfiguredModel
-from keras_vit.models.distillation.stored_outputs import StoredOutputs
 from keras_vit.models.features import patch_grid
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.models.vit.pooling import token
+from keras_vit.tasks.distillation.stored_outputs import StoredOutputs
 
 
 class DistillationModel(ConfiguredModel):
@@ -33,7 +33,7 @@ class DistillationModel(ConfiguredModel):
         student: A model of images of one size: a `VisionTransformer` with or without a head, or one with a
             head of its own such as an `ImageSegmenter`.
         teachers: A list of one model or several; without `features` of the student's kind and classes, or
-            a `keras_vit.models.distillation.stored_outputs.StoredOutputs` of these classes.
+            a `keras_vit.tasks.distillation.stored_outputs.StoredOutputs` of these classes.
         features: Whether the outputs are the encoders' features: a vector of the image (the class token, the
             output of pooling "map", or the mean of the patches) and those of its patches. Two dense layers
             project the student's to the size of the teacher's, whose patches are resized to the student's

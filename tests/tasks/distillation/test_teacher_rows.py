@@ -12,7 +12,7 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.data.samples import IndexedRecords
 from keras_vit.embeddings import embed, plan_embeddings
 from keras_vit.embeddings.plan import read_plan
-from keras_vit.embeddings.teacher_rows import teacher_in, teacher_rows
+from keras_vit.tasks.distillation.teacher_rows import teacher_in, teacher_rows
 
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -156,5 +156,5 @@ def test_outputs_of_an_exported_file_are_another_teacher_than_those_of_the_model
     plan = read_plan(folder)
     assert teacher_in(folder).digest == plan.model_digest
     exported = dataclasses.replace(plan, export_format="tflite")
-    monkeypatch.setattr("keras_vit.embeddings.teacher_rows.read_plan", lambda path: exported)
+    monkeypatch.setattr("keras_vit.tasks.distillation.teacher_rows.read_plan", lambda path: exported)
     assert teacher_in(folder).digest == f"{plan.model_digest} tflite"

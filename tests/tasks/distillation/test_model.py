@@ -12,8 +12,8 @@ from reference.small import SMALL
 import keras_vit
 from keras_vit import evaluation, export
 from keras_vit.layers.dense import Dense
-from keras_vit.models.distillation.distillation_model import DistillationModel, resized_maps
-from keras_vit.models.distillation.stored_outputs import StoredOutputs
+from keras_vit.tasks.distillation.model import DistillationModel, resized_maps
+from keras_vit.tasks.distillation.stored_outputs import StoredOutputs
 from keras_vit.training import SGD, DistillationLoss
 
 BARE = {**SMALL, "num_classes": None, "num_layers": 1}

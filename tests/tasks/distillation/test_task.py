@@ -76,7 +76,7 @@ def test_checkpoints_do_not_contain_the_teacher_and_another_one_is_refused(confi
     teacher = keras_vit.from_pretrained(config.teachers[0])
     with pytest.MonkeyPatch.context() as changes:
         changes.setattr(
-            "keras_vit.training.tasks.distillation.from_pretrained", lambda *a, **k: randomize(teacher)
+            "keras_vit.tasks.distillation.task.from_pretrained", lambda *a, **k: randomize(teacher)
         )
         with pytest.raises(ValueError, match="have changed: the teachers' weights"):
             train(config, tmp_path / "run", 0)

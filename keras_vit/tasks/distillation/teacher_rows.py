@@ -17,7 +17,7 @@ from keras_vit.embeddings.computing import data_digest, planned_data
 from keras_vit.embeddings.encoder import CAPTIONS
 from keras_vit.embeddings.parts import COLUMN, OK, metadata_of, part_paths, part_tables
 from keras_vit.embeddings.plan import read_plan
-from keras_vit.models.distillation.stored_outputs import PREFIX, READERS, StoredOutputs
+from keras_vit.tasks.distillation.stored_outputs import PREFIX, READERS, StoredOutputs
 from keras_vit.types import Path
 from keras_vit.writing import atomic_path
 
@@ -52,7 +52,7 @@ def teacher_rows(
 
     Example:
         >>> from keras_vit.embeddings import embed, plan_embeddings
-        >>> from keras_vit.embeddings.teacher_rows import teacher_rows
+        >>> from keras_vit.tasks.distillation.teacher_rows import teacher_rows
         >>> _ = embed(plan_embeddings(tmp / "out", "", model, {"name": "digits"}, outputs=("logits",)))
         >>> teacher_rows(tmp / "out", load_dataset("digits").split("train")).shape
         (1302, 10)

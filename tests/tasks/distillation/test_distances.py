@@ -6,8 +6,8 @@ import pytest
 from made.tables import by_table
 from reference.comparing import gradient
 
-from keras_vit.models.distillation import distances
-from keras_vit.models.distillation.distillation_loss import DistillationLoss, TeacherMetric
+from keras_vit.tasks.distillation import distances
+from keras_vit.tasks.distillation.loss import DistillationLoss, TeacherMetric
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(0, 2, (2, 3, 4, 5))  # of a teacher and a student

@@ -12,16 +12,16 @@ from keras import ops
 from keras_vit import rules
 from keras_vit.messages import listed
 from keras_vit.models.backbones import backbone
-from keras_vit.models.distillation import distances
-from keras_vit.models.distillation.distillation_loss import (
+from keras_vit.names import COMPUTE_DTYPES
+from keras_vit.tasks.distillation import distances
+from keras_vit.tasks.distillation.loss import (
     DistillationLoss,
     OutputMetric,
     TeacherMetric,
     student_output,
 )
-from keras_vit.models.distillation.distillation_model import DistillationModel, resized_maps
-from keras_vit.models.distillation.stored_outputs import StoredOutputs, is_stored, open_outputs
-from keras_vit.names import COMPUTE_DTYPES
+from keras_vit.tasks.distillation.model import DistillationModel, resized_maps
+from keras_vit.tasks.distillation.stored_outputs import StoredOutputs, is_stored, open_outputs
 from keras_vit.tasks.task import Task, concatenate, names_or_indices
 from keras_vit.tasks.wrapped_task import WrappedTask
 from keras_vit.weights.load import from_pretrained

@@ -1,1 +1,0 @@
-"""A student and its teachers."""

@@ -1,0 +1,1 @@
+"""Students that learn the outputs or features of teachers."""
