@@ -19,9 +19,9 @@ from keras_vit.tasks.image_text.text_transformer import TextTransformer as TextT
 from keras_vit.models.packed import PackedVisionTransformer as PackedVisionTransformer
 from keras_vit.models.pixels.image_gpt import ImageGPT as ImageGPT
 from keras_vit.models.pixels.pixel_transformer import PixelTransformer as PixelTransformer
-from keras_vit.models.pretraining.dino import DINO as DINO
-from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
-from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor
+from keras_vit.tasks.pretraining.dino import DINO as DINO
+from keras_vit.tasks.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
+from keras_vit.tasks.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor
 from keras_vit.tasks.segmentation.model import ImageSegmenter as ImageSegmenter
 from keras_vit.models.vit.vision_transformer import VisionTransformer as VisionTransformer
 from keras_vit.models.windows import dense_features as dense_features

@@ -44,7 +44,7 @@ LONGEST = (
     "export/test_folder.py",
     "embeddings/test_computing.py",
     "tasks/distillation/test_task.py",
-    "training/tasks/test_igpt.py",
+    "tasks/pretraining/test_image_gpt_task.py",
     "training/test_jax_run.py",
     "training/test_sharded_runs.py",
     "training/test_workers.py",

@@ -13,7 +13,7 @@ TESTS = {
     "torch": (
         "weights/test_load.py",
         "models/test_saving.py",
-        "models/pretraining/test_masked_patch_predictor.py",
+        "tasks/pretraining/test_masked_patch_predictor.py",
         "engine/test_adapting.py",
         "inspection/test_attention.py",
     ),

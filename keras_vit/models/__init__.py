@@ -5,9 +5,6 @@ from keras_vit.lazy import lazy_names
 from keras_vit.models.packed import PackedVisionTransformer as PackedVisionTransformer
 from keras_vit.models.pixels.image_gpt import ImageGPT as ImageGPT
 from keras_vit.models.pixels.pixel_transformer import PixelTransformer as PixelTransformer
-from keras_vit.models.pretraining.dino import DINO as DINO
-from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
-from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor
 from keras_vit.models.vit.vision_transformer import VisionTransformer as VisionTransformer
 from keras_vit.tasks.depth.model import DepthEstimator as DepthEstimator
 from keras_vit.tasks.depth.point_cloud import point_cloud as point_cloud
@@ -17,6 +14,9 @@ from keras_vit.tasks.detection.model import ObjectDetector as ObjectDetector
 from keras_vit.tasks.distillation.model import DistillationModel as DistillationModel
 from keras_vit.tasks.image_text.model import ImageTextModel as ImageTextModel
 from keras_vit.tasks.image_text.text_transformer import TextTransformer as TextTransformer
+from keras_vit.tasks.pretraining.dino import DINO as DINO
+from keras_vit.tasks.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
+from keras_vit.tasks.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor
 from keras_vit.tasks.segmentation.instances import Instances as Instances
 from keras_vit.tasks.segmentation.model import ImageSegmenter as ImageSegmenter
 

@@ -46,10 +46,10 @@ def pairs():
 def objectives():
     """By the name of an objective without labels, a function from a `RunConfig` to its task."""
     from keras_vit.tasks.distillation.task import without_labels
-    from keras_vit.training.tasks.dino import DinoTask
-    from keras_vit.training.tasks.igpt import PixelTask
-    from keras_vit.training.tasks.mae import ReconstructionTask
-    from keras_vit.training.tasks.masked_patch import MaskedPatchTask
+    from keras_vit.tasks.pretraining.dino_task import DinoTask
+    from keras_vit.tasks.pretraining.image_gpt_task import PixelTask
+    from keras_vit.tasks.pretraining.masked_autoencoder_task import ReconstructionTask
+    from keras_vit.tasks.pretraining.masked_patch_task import MaskedPatchTask
 
     tasks = (MaskedPatchTask, ReconstructionTask, PixelTask, DinoTask)
     return {**{task.name: task for task in tasks}, "distill": without_labels}
@@ -112,16 +112,16 @@ def headed_models():
 @functools.cache
 def stored_parts():
     """The `StoredParts` of the classes of models around a Vision Transformer."""
-    from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
     from keras_vit.tasks.depth.checkpoints import DepthEstimatorParts
     from keras_vit.tasks.depth.model import DepthEstimator
     from keras_vit.tasks.detection.checkpoints import DetectorParts
     from keras_vit.tasks.detection.model import ObjectDetector
     from keras_vit.tasks.image_text.checkpoints import TwoTowerParts
     from keras_vit.tasks.image_text.model import ImageTextModel
+    from keras_vit.tasks.pretraining.checkpoints import DecoderParts
+    from keras_vit.tasks.pretraining.masked_autoencoder import MaskedAutoencoder
     from keras_vit.tasks.segmentation.checkpoints import SegmenterParts
     from keras_vit.tasks.segmentation.model import ImageSegmenter
-    from keras_vit.weights.masked_autoencoder import DecoderParts
 
     return {
         ImageTextModel: TwoTowerParts,

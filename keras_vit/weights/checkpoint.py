@@ -20,6 +20,7 @@ from keras_vit.models.vit.geometry import min_parameters, stem_stride
 from keras_vit.models.vit.schema import DEFAULTS, OPTIONS
 from keras_vit.rules import one_of
 from keras_vit.tasks.image_text.checkpoints import read_towers, text_form
+from keras_vit.tasks.pretraining.checkpoints import read_decoder
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights import pretraining
 from keras_vit.weights.architecture import infer_arguments
@@ -38,7 +39,6 @@ from keras_vit.weights.fetch import fetch
 from keras_vit.weights.keras_file import assign_weights, model_of, opened, stored_arrays, without_values
 from keras_vit.weights.layouts import LAYOUTS, check_family, detect_layout
 from keras_vit.weights.layouts.heads import split_heads
-from keras_vit.weights.masked_autoencoder import read_decoder
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
 

@@ -13,12 +13,12 @@ from keras_vit.engine.adapting import copy_with_weights, plain_arrays
 from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
 from keras_vit.models import ImageGPT, VisionTransformer
-from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
 from keras_vit.models.vit.schema import refuse_unknown
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of, path
 from keras_vit.tasks.image_text.checkpoints import image_text_model, tokenizer_family
+from keras_vit.tasks.pretraining.masked_autoencoder import MaskedAutoencoder
 from keras_vit.types import Path, Size
 from keras_vit.weights import dense_heads
 from keras_vit.weights.array_resizing import (

@@ -21,10 +21,10 @@ from keras_vit.embeddings.exported_encoder import EXPORT_FORMATS
 from keras_vit.engine.strategy import STRATEGIES
 from keras_vit.export import onnx, openvino
 from keras_vit.export.formats import FORMATS
-from keras_vit.models.pretraining.masked_patch_predictor import TARGETS
 from keras_vit.search.approximate import ENGINES
 from keras_vit.startup_logs import quiet_startup_logs
 from keras_vit.tasks import NAMES, OBJECTIVES, label_kinds, label_tasks, objectives
+from keras_vit.tasks.pretraining.masked_patch_predictor import TARGETS
 from keras_vit.training.recipes import DTYPES, Recipe
 from keras_vit.weights.array_files import FLOATS
 from keras_vit.weights.layouts import LAYOUTS

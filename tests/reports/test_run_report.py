@@ -13,9 +13,9 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.evaluation import evaluate
 from keras_vit.reports.model_views import seen_gray
 from keras_vit.reports.run_report import name_of, write_run_report
+from keras_vit.tasks.pretraining.pictures import Pictures
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run_config import RunConfig
-from keras_vit.training.tasks.pretraining import Pictures
 from keras_vit.training.workdir import Workdir, save_model
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")

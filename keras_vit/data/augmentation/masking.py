@@ -49,7 +49,7 @@ def masked_patch_batches(
         ValueError: as `corruption`.
 
     Example:
-        >>> predictor = keras_vit.models.pretraining.masked_patch_predictor.MaskedPatchPredictor(
+        >>> predictor = keras_vit.tasks.pretraining.masked_patch_predictor.MaskedPatchPredictor(
         ...     keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))
         >>> batches = tf.data.Dataset.from_tensors(images)
         >>> batches = masked_patch_batches(batches, predictor.patch_targets, seed=0)

@@ -41,7 +41,7 @@ def _end(config, path, replicas=1):
     return end_of(path)[0], arrays(keras.saving.load_model(file))
 
 
-# Steps of DINO differ more at its temperatures; models/pretraining/test_dino.py compares some at larger ones.
+# Steps of DINO differ more at its temperatures; tasks/pretraining/test_dino.py compares some at larger ones.
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("objective", ["mae", "igpt"])
 def test_remat_and_mixed_precision_train_nearly_the_same(objective, labeled, tmp_path):

@@ -4,8 +4,8 @@ import keras
 
 from keras_vit import data
 from keras_vit.losses import MEAN
-from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor
-from keras_vit.training.tasks.pretraining import Pretraining
+from keras_vit.tasks.pretraining.masked_patch_predictor import MaskedPatchPredictor
+from keras_vit.tasks.pretraining.pictures import Pretraining
 
 
 class MaskedPatchTask(Pretraining):

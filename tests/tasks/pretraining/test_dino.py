@@ -15,7 +15,7 @@ from reference.vit_numpy import ACTIVATIONS, forward, softmax
 
 from keras_vit import DINO
 from keras_vit.layers import resize_position_grid
-from keras_vit.models.pretraining.dino import dino_loss
+from keras_vit.tasks.pretraining.dino import dino_loss
 from keras_vit.training import SGD, AdamW
 
 pytestmark = pytest.mark.usefixtures("eager")

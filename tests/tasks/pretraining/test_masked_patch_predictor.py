@@ -7,8 +7,8 @@ from reference.comparing import assert_close, numpy, randomize
 from reference.small import ENCODERS, HYBRID, NO_TRANSFORMER, SMALL
 
 from keras_vit import Preprocessing, VisionTransformer
-from keras_vit.models.pretraining.masked_patch_predictor import MaskedPatchPredictor, patch_targets
 from keras_vit.models.vit.geometry import patch_pixels
+from keras_vit.tasks.pretraining.masked_patch_predictor import MaskedPatchPredictor, patch_targets
 
 ENCODER = {**SMALL, "num_classes": None}
 KINDS = {

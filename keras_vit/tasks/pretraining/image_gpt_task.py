@@ -6,7 +6,7 @@ import numpy as np
 from keras_vit.engine.sharding import whole
 from keras_vit.losses import MEAN
 from keras_vit.models.pixels.image_gpt import ImageGPT, color_ids
-from keras_vit.training.tasks.pretraining import Pictures, Pretraining
+from keras_vit.tasks.pretraining.pictures import Pictures, Pretraining
 
 
 class PixelTask(Pretraining):

@@ -6,9 +6,9 @@ import numpy as np
 
 from keras_vit import data
 from keras_vit.data.augmentation.options import Augmentation
-from keras_vit.models.pretraining.dino import DINO
 from keras_vit.models.vit.geometry import patch_pixels
-from keras_vit.training.tasks.pretraining import Pictures, Pretraining
+from keras_vit.tasks.pretraining.dino import DINO
+from keras_vit.tasks.pretraining.pictures import Pictures, Pretraining
 
 _USED = ("crop_area", "flip", "photometric")  # of the fields of `Augmentation`
 

@@ -1,8 +1,8 @@
 """Masked autoencoder (MAE): the pixels of masked patches from the visible ones."""
 
 from keras_vit import data
-from keras_vit.models.pretraining.masked_autoencoder import MaskedAutoencoder
-from keras_vit.training.tasks.pretraining import Pictures, Pretraining
+from keras_vit.tasks.pretraining.masked_autoencoder import MaskedAutoencoder
+from keras_vit.tasks.pretraining.pictures import Pictures, Pretraining
 
 
 class ReconstructionTask(Pretraining):

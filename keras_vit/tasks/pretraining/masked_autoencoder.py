@@ -14,9 +14,9 @@ from keras_vit.layers import AddPositionEmbs, LayerNormalization, MaskTokens, st
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import WHOLE, as_head, sharded
 from keras_vit.models.encoder_model import Pretrainer, as_encoder, check_not_causal
-from keras_vit.models.pretraining.masked_patch_predictor import patch_targets
 from keras_vit.models.vit.geometry import is_dynamic, patch_pixels, prefix_tokens
 from keras_vit.rules import boolean, integer, number, optional
+from keras_vit.tasks.pretraining.masked_patch_predictor import patch_targets
 from keras_vit.types import Images, Tensor
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""Models that are trained without labels around an encoder."""

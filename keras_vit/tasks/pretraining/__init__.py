@@ -1,0 +1,1 @@
+"""Objectives without labels: masked patches, masked autoencoders, image GPT and DINO."""
