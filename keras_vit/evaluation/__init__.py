@@ -14,6 +14,13 @@ from keras_vit.evaluation.real_labels import real_accuracy as real_accuracy
 from keras_vit.evaluation.real_labels import real_labels_of as real_labels_of
 from keras_vit.evaluation.representations import representations as representations
 from keras_vit.lazy import lazy_names
+from keras_vit.tasks.classes.multi_label import multi_label_classes as multi_label_classes
+from keras_vit.tasks.classes.multi_label import multi_label_scores as multi_label_scores
+from keras_vit.tasks.classes.regression import regression_scores as regression_scores
+from keras_vit.tasks.classes.single_label import Predictions as Predictions
+from keras_vit.tasks.classes.single_label import accuracy as accuracy
+from keras_vit.tasks.classes.single_label import confusion_matrix as confusion_matrix
+from keras_vit.tasks.classes.single_label import per_class as per_class
 from keras_vit.tasks.depth.scores import DepthPredictions as DepthPredictions
 from keras_vit.tasks.depth.scores import aligned as aligned
 from keras_vit.tasks.depth.scores import depth_scores as depth_scores
@@ -25,9 +32,6 @@ from keras_vit.tasks.detection.scores import detection_scores as detection_score
 from keras_vit.tasks.detection.scores import precision_recall as precision_recall
 from keras_vit.tasks.image_text.retrieval import recall as recall
 from keras_vit.tasks.image_text.retrieval import retrieval as retrieval
-from keras_vit.tasks.multi_label import multi_label_classes as multi_label_classes
-from keras_vit.tasks.multi_label import multi_label_scores as multi_label_scores
-from keras_vit.tasks.regression import regression_scores as regression_scores
 from keras_vit.tasks.segmentation.instance_scores import MaskPredictions as MaskPredictions
 from keras_vit.tasks.segmentation.instance_scores import TrueObjects as TrueObjects
 from keras_vit.tasks.segmentation.instance_scores import mask_average_precision as mask_average_precision
@@ -39,9 +43,5 @@ from keras_vit.tasks.segmentation.scores import boundary_f as boundary_f
 from keras_vit.tasks.segmentation.scores import predict_maps as predict_maps
 from keras_vit.tasks.segmentation.scores import segmentation_classes as segmentation_classes
 from keras_vit.tasks.segmentation.scores import segmentation_scores as segmentation_scores
-from keras_vit.tasks.single_label import Predictions as Predictions
-from keras_vit.tasks.single_label import accuracy as accuracy
-from keras_vit.tasks.single_label import confusion_matrix as confusion_matrix
-from keras_vit.tasks.single_label import per_class as per_class
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -15,7 +15,7 @@ from keras_vit.types import Path
 
 if TYPE_CHECKING:
     from keras_vit.data.samples import EncodedSamples
-    from keras_vit.tasks.single_label import Predictions
+    from keras_vit.tasks.classes.single_label import Predictions
 
 
 def read_real_labels(path: Path) -> dict[str, list[int]]:

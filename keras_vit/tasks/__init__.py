@@ -14,7 +14,7 @@ OBJECTIVES = ("masked_patch", "mae", "igpt", "dino", "distill")
 @functools.cache
 def label_kinds():
     """The `LabelKind` of each task with labels, by its name."""
-    from keras_vit.labels import class_ids, class_rows, numbers
+    from keras_vit.tasks.classes import class_ids, class_rows, numbers
     from keras_vit.tasks.depth import labels as depth_maps
     from keras_vit.tasks.detection import labels as boxes
     from keras_vit.tasks.segmentation import labels as class_maps
@@ -26,7 +26,7 @@ def label_kinds():
 @functools.cache
 def label_tasks():
     """The `LabelTask` of each task with labels, by its name."""
-    from keras_vit.tasks import multi_label, regression, single_label
+    from keras_vit.tasks.classes import multi_label, regression, single_label
     from keras_vit.tasks.depth import task as depth
     from keras_vit.tasks.detection import task as detection
     from keras_vit.tasks.segmentation import task as segmentation
@@ -83,7 +83,7 @@ def folder_loaders():
 @functools.cache
 def label_storages():
     """By task with labels, their `LabelStorage` in Parquet and tar files and TensorFlow Datasets."""
-    from keras_vit.data.stored import numbers
+    from keras_vit.tasks.classes import storage as numbers
     from keras_vit.tasks.depth import storage as depth_maps
     from keras_vit.tasks.detection import storage as boxes
     from keras_vit.tasks.segmentation import storage as class_maps
@@ -145,7 +145,7 @@ def export_outputs():
 @functools.cache
 def report_pictures():
     """By task, the class of the pictures of an evaluation, where they are not thumbnails alone."""
-    from keras_vit.reports.pictures.single_labels import ClassPictures
+    from keras_vit.tasks.classes.report import ClassPictures
     from keras_vit.tasks.depth.report import DepthPictures
     from keras_vit.tasks.detection.report import DetectionPictures
     from keras_vit.tasks.segmentation.report import ClassMapPictures

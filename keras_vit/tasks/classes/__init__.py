@@ -1,0 +1,1 @@
+"""Classes of whole images, one or several of each, and numbers."""
