@@ -17,10 +17,8 @@ from keras_vit.export.formats import ARCHIVES, SAVED_MODEL, format_of, suffix_of
 from keras_vit.export.outputs import outputs_of
 from keras_vit.messages import did_you_mean
 from keras_vit.models.classifying import classify
-from keras_vit.models.windows import segment
 from keras_vit.rules import integer, optional
-from keras_vit.tasks.depth.estimating import estimate
-from keras_vit.tasks.detection.detecting import detect
+from keras_vit.tasks import export_outputs
 from keras_vit.types import Images, Path
 from keras_vit.weights.fetch import fetch
 
@@ -28,14 +26,11 @@ _Method = TypeVar("_Method", bound=Callable)
 _LOWEST, _HIGHEST = -1, 2  # of images in [0, 1], which bicubic resizing overshoots
 
 
-def _method(function: _Method) -> _Method:
-    """A method of the live model's class; of exports of other classes it says which one they have."""
+def on_model_input(function: _Method) -> _Method:
+    """The method of an export for a function of a live model and images."""
 
     @functools.wraps(function)
     def method(self, images, *arguments, **options):
-        outputs = outputs_of(self.description)
-        if function.__name__ != outputs.method:
-            raise ValueError(outputs.advice)
         return function(self.of_model_input(), images, *arguments, **options)
 
     return cast(_Method, method)
@@ -45,8 +40,8 @@ def _method(function: _Method) -> _Method:
 class ExportedModel:
     """What `keras_vit.evaluation` and `classify` take in place of a live model.
 
-    Its methods for images are those of the live model's class, with the same arguments: `segment` is for the
-    exports of an `ImageSegmenter`, `detect` for those of an `ObjectDetector`, and so on.
+    Its methods for images are those of the live model's class, with the same arguments: exports of an
+    `ImageSegmenter` have `segment`, those of an `ObjectDetector` have `detect`, and so on.
 
     Args:
         description: The file's `Description`.
@@ -131,6 +126,8 @@ class ExportedModel:
         """An attribute that the `Description` has."""
         if name.startswith("_") or not hasattr(self.description, name):
             hint = did_you_mean(name, [known for known in dir(type(self)) if known[0] != "_"])
+            if name in {outputs.method for outputs in export_outputs().values()}:
+                hint = f": {outputs_of(self.description).advice}"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
         return getattr(self.description, name)
 
@@ -139,9 +136,6 @@ class ExportedModel:
         return _TakesModelInput(**vars(self))
 
     classify = classify
-    segment = _method(segment)
-    detect = _method(detect)
-    estimate = _method(estimate)
 
 
 class _TakesModelInput(ExportedModel):
@@ -191,7 +185,12 @@ def open_exported(
     """
     optional(integer(at_least=1)).check("threads", threads)
     path = exported_path(path, trust=trust, sha256=sha256)
-    return ExportedModel(*format_of(path).open(path, threads))
+    return exported_model(*format_of(path).open(path, threads))
+
+
+def exported_model(description, compute, batch_size=None):
+    """The `ExportedModel` of a `Description`, of the class of its outputs; the arguments are as of this."""
+    return (outputs_of(description).exported or ExportedModel)(description, compute, batch_size)
 
 
 def exported_path(source, *, trust=False, sha256=None):

@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_vit.cli.source import is_exported, open_dataset, open_live, task_of
 from keras_vit.export.description import describe
-from keras_vit.export.exported_model import ExportedModel, exported_path
+from keras_vit.export.exported_model import exported_model, exported_path
 from keras_vit.export.folder import calibration_images
 from keras_vit.export.formats import FORMATS, SAVED_MODEL, ExportJob, choose_formats, format_of, in_order
 from keras_vit.export.saved_model import float32_copy, set_threads
@@ -174,7 +174,7 @@ def _open(path, threads, image_size):
     """Open a file in this process; return what it is, and the memory of the imports."""
     imports, live = peak_memory(), None
     if path.suffix != ".keras":  # an export takes images in [0, 1]
-        exported = ExportedModel(*format_of(path).open(path, threads))
+        exported = exported_model(*format_of(path).open(path, threads))
         prepare, compute, description = np.asarray, exported.main_output, exported.description
     else:
         set_threads(threads)

@@ -9,8 +9,8 @@ import sys
 import tempfile
 
 from keras_vit.cli import options
-from keras_vit.cli.folders import folders_of
 from keras_vit.cli.journal import Journal, content_digest, only_process
+from keras_vit.cli.prediction_folder import folders_of
 from keras_vit.cli.report import print_now
 from keras_vit.cli.rows import COCO, FILES, FORMATS, suffix_of, write_rows
 from keras_vit.messages import listed
@@ -114,14 +114,13 @@ def _opened(args):
     """Return the model and its task."""
     from keras_vit.cli.labels import with_labels
     from keras_vit.cli.source import open_model, task_of, with_class_names
-    from keras_vit.tasks import get_task
-    from keras_vit.tasks.segmentation.instance_task import INSTANCES
+    from keras_vit.tasks import get_task, instances
 
     model = open_model(args.model, args.trust, args.sha256, kind="stored")
     model = with_labels(model, args.labels, args.prompts)
     if args.classes:
         model = with_class_names(model, args.classes)
-    task = INSTANCES if args.instances else get_task(task_of(args.model, model))
+    task = instances() if args.instances else get_task(task_of(args.model, model))
     task.check_model(model)
     return model, task
 

@@ -9,6 +9,7 @@ import pathlib
 import textwrap
 
 from keras_vit.cli.report import text_table
+from keras_vit.tasks import coco_parts
 from keras_vit.writing import atomic_open, atomic_path
 
 TABLE_IMAGES = 1000  # whose rows are aligned with each other
@@ -109,10 +110,8 @@ def write_rows(path, suffix, results, names):
         OSError: if it cannot be written.
     """
     if suffix == COCO:
-        from keras_vit.tasks.detection.coco_output import coco_parts
-
         with atomic_open(path) as file:
-            return file.writelines(coco_parts(results, names, pathlib.Path(path).parent))
+            return file.writelines(coco_parts()(results, names, pathlib.Path(path).parent))
     if suffix == "parquet":
         return _write_parquet(path, results, names)
     with atomic_open(path) as file:

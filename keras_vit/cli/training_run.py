@@ -12,9 +12,7 @@ from keras_vit.data.datasets import absolute_name
 from keras_vit.engine.strategy import is_chief
 from keras_vit.messages import printable, redact_url
 from keras_vit.reports.run_report import REPORT, summary, write_run_report
-from keras_vit.tasks import NAMES, get_task
-from keras_vit.tasks.distillation.stored_outputs import PREFIX, is_stored
-from keras_vit.tasks.image_text.task import tokenizer_source
+from keras_vit.tasks import NAMES, get_task, stored_teachers
 from keras_vit.training.named_recipes import DEFAULTS, default_recipe, find_recipe
 from keras_vit.training.recipes import SIZES
 from keras_vit.training.run import load_data, train
@@ -23,6 +21,7 @@ from keras_vit.training.workdir import read_json
 from keras_vit.weights.catalogue import resolve
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.pretraining import of_arguments
+from keras_vit.weights.tokenizer import tokenizer_source
 
 
 def has_sizes(args):
@@ -142,11 +141,10 @@ def absolute_weights(weights):
 
 def _absolute_teacher(source):
     """As `absolute_weights`; or embeddings:DIR with an absolute path, which can then be opened."""
-    if not is_stored(source):
+    stored = stored_teachers()
+    if not stored.is_stored(source):
         return absolute_weights(source)
-    import keras_vit.embeddings  # noqa: F401 - It opens such teachers.
-
-    return PREFIX + _absolute(source.removeprefix(PREFIX))
+    return stored.PREFIX + _absolute(source.removeprefix(stored.PREFIX))
 
 
 def _absolute_tokenizer(tokenizer):

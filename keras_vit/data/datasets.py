@@ -65,7 +65,7 @@ SOURCES = {
         "keras_vit.data.sources.digits:load_digits", "scikit-learn's scanned digits", None, ("single_label",)
     ),
     "digits_scenes": Source(
-        "keras_vit.data.sources.digits_scenes:load_digits_scenes",
+        "keras_vit.tasks.digits_scenes:load_digits_scenes",
         "scenes of these digits",
         None,
         tuple(name for name, kind in tasks.label_kinds().items() if kind.moves),

@@ -13,10 +13,10 @@ import pyarrow
 import pyarrow.parquet
 from PIL import Image
 
+from keras_vit.data.column_types import IMAGE
 from keras_vit.data.files import CLASSES
+from keras_vit.data.label_storage import storage_of
 from keras_vit.data.shard_files import INCOMPLETE
-from keras_vit.data.stored import storage_of
-from keras_vit.data.stored.column_types import IMAGE
 from keras_vit.messages import listed
 from keras_vit.preprocessing.image_files import read_image
 from keras_vit.progress import Progress

@@ -11,9 +11,7 @@ from keras_vit.data.chunked_records import class_changes
 from keras_vit.data.damage import of_each
 from keras_vit.data.decoding.model_input import check_image
 from keras_vit.labels import label_kind
-from keras_vit.labels.box_rows import decode_boxes
 from keras_vit.messages import one_line
-from keras_vit.tasks.detection.labels import KIND as BOXES
 
 
 def describe(dataset, images=None):
@@ -78,23 +76,9 @@ def _describe_split(dataset, split, images, places, damaged):
         counts = np.bincount(samples.labels, minlength=len(dataset.class_names))
         described["by_class"] = dict(zip(dataset.class_names, counts.tolist()))
         described["class_changes"] = class_changes(samples.labels)
-    if dataset.task == BOXES.name and samples.labels is not None:
-        described |= _objects(samples.labels, dataset.class_names)
+    if samples.labels is not None:
+        described |= label_kind(dataset.task).counts(samples.labels, dataset.class_names)
     return described
-
-
-def _objects(labels, names):
-    """The numbers of objects of each class, and of the images with them, of encoded boxes."""
-    objects, images, crowds, empty = collections.Counter(), collections.Counter(), 0, 0
-    for label in labels:
-        rows = decode_boxes(label)
-        classes = rows[rows[:, 5] == 0, 4].astype(int).tolist()
-        objects.update(classes)
-        images.update({*classes})
-        crowds += len(rows) - len(classes)
-        empty += not len(rows)
-    by_class = {name: [objects[number], images[number]] for number, name in enumerate(names)}
-    return {"objects": by_class, "crowds": crowds, "empty": empty}
 
 
 def _header(read, decode):

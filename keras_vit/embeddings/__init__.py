@@ -1,6 +1,5 @@
 """Vectors of all images of a data set, in Parquet files."""
 
-import keras_vit.tasks.distillation.teacher_rows  # noqa: F401 - It lets runs open `--teacher embeddings:DIR`.
 from keras_vit.embeddings.computing import Embedder as Embedder
 from keras_vit.embeddings.computing import embed as embed
 from keras_vit.embeddings.computing import embed_part as embed_part

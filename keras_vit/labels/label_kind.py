@@ -84,6 +84,15 @@ class LabelKind:
         """A label in words, with a name for each output."""
         return ", ".join(f"{name} {x:.4g}" for name, x in zip(names, label))
 
+    def counts(self, labels, names):
+        """What the labels of a split contain: a dict of JSON values.
+
+        Args:
+            labels: As of `Samples`.
+            names: Of the classes.
+        """
+        return {}
+
     def stored(self, label, names):
         """A label as a JSON value, by names of classes rather than by their order."""
         return list(label)

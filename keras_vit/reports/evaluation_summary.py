@@ -9,9 +9,8 @@ from keras_vit.evaluation import predict
 from keras_vit.inspection.figures import confusion_figure
 from keras_vit.labels import kind_of_records
 from keras_vit.messages import spelled
+from keras_vit.reports.image_pictures import pictures_of, read_samples
 from keras_vit.reports.page import format_value, table
-from keras_vit.reports.pictures import pictures_of
-from keras_vit.reports.pictures.images import read_samples
 from keras_vit.tasks import get_task, label_storages
 
 MAX_IMAGES = 2000  # computed for a report

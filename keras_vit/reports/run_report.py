@@ -16,7 +16,6 @@ from keras_vit.reports.evaluation_summary import add_evaluation, sample_images, 
 from keras_vit.reports.model_views import Subject, add_views, seen_gray
 from keras_vit.reports.page import Report, panels, table
 from keras_vit.tasks import label_tasks
-from keras_vit.tasks.distillation.report import add_differences
 from keras_vit.training.run import load_data
 from keras_vit.weights.checkpoint import read_model
 from keras_vit.writing import atomic_write
@@ -49,9 +48,9 @@ def write_run_report(config, workdir, record, load=None):
         images, names = _add_test_split(report, config, model, record, open_data)
     elif config.task.figures is not None and workdir.pretrainer.is_file():
         pictures = _add_pictures(report, config, workdir, open_data)
-    if config.task.differences and (dataset := open_data()) is not None:
+    if config.task.draw_differences and (dataset := open_data()) is not None:
         split = f"{title_of(config.dataset)}, test"
-        add_differences(report, config.task, model, dataset.split("test"), split, config.recipe.batch_size)
+        config.task.draw_differences(report, model, dataset.split("test"), split, config.recipe.batch_size)
     add_curves(report, workdir)
     encoder = backbone(model)
     gray = seen_gray(workdir.config, encoder, [*images, *pictures])

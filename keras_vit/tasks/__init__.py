@@ -81,6 +81,14 @@ def folder_loaders():
 
 
 @functools.cache
+def folder_hints():
+    """By task, a function from a folder and its files to advice; None for a folder of other labels."""
+    from keras_vit.tasks.detection.folder import hint
+
+    return {"detection": hint}
+
+
+@functools.cache
 def label_storages():
     """By task with labels, their `LabelStorage` in Parquet and tar files and TensorFlow Datasets."""
     from keras_vit.tasks.classes import storage as numbers
@@ -97,6 +105,41 @@ def caption_storage():
     from keras_vit.tasks.image_text.storage import CAPTIONS
 
     return CAPTIONS
+
+
+def layouts():
+    """The `Layout`s of files that only models of one task have."""
+    from keras_vit.tasks.detection.scenic import Scenic
+
+    return (Scenic(),)
+
+
+def huggingface_modules():
+    """The modules with model types, forms and processors of transformers."""
+    from keras_vit.tasks.depth import huggingface
+
+    return (huggingface,)
+
+
+def timm_modules():
+    """The modules with forms, rows and prefixes of files whose encoder has timm's names."""
+    from keras_vit.tasks.depth import timm
+
+    return (timm,)
+
+
+def two_towers():
+    """The module that reads and builds models of images and texts."""
+    from keras_vit.tasks.image_text import checkpoints
+
+    return checkpoints
+
+
+def decoders():
+    """The module that reads the decoders of masked autoencoders."""
+    from keras_vit.tasks.pretraining import checkpoints
+
+    return checkpoints
 
 
 @functools.cache
@@ -176,6 +219,27 @@ def prediction_folders():
     from keras_vit.tasks.segmentation.files import ClassMaps
 
     return Boxes(), ClassMaps(), DepthMaps()
+
+
+def instances():
+    """The task of the objects of a segmenter."""
+    from keras_vit.tasks.segmentation.instance_task import INSTANCES
+
+    return INSTANCES
+
+
+def coco_parts():
+    """The function from objects in images to the parts of a COCO JSON file."""
+    from keras_vit.tasks.detection.coco_output import coco_parts
+
+    return coco_parts
+
+
+def stored_teachers():
+    """The module of teachers whose outputs were computed before."""
+    from keras_vit.tasks.distillation import stored_outputs
+
+    return stored_outputs
 
 
 def get_task(name):

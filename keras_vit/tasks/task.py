@@ -49,9 +49,8 @@ class Task:
             trained on; None: images, changed as the recipe says.
         validate: A method of the encoder, the data set and the recipe, to a dict of scores for the metrics of
             the validation split; None: the loss and metrics of its batches.
-        differences: A method of the finished model, its `loaded` teachers, a split and a batch size, to a
-            dict of arrays with a number for each sample, of which the report shows the largest of the first
-            one; None for a task without teachers.
+        draw_differences: A method of the run's report, the finished model, a split, its title and a batch
+            size, that shows where the model and its teachers differ most; None for a task without teachers.
         figures: A method of the finished run's whole model and some test images, model input as a NumPy
             array, to a list of `Pictures` for the run's report; None for none.
     """
@@ -63,7 +62,7 @@ class Task:
     needs_labels = True
     reads_texts = ends_with_tokens = keeps_whole = False
     recipe_fields = ()
-    augment = validate = differences = figures = None
+    augment = validate = draw_differences = figures = None
 
     def check_recipe(self, recipe):
         """Raise ValueError for a recipe with what this task does not have."""

@@ -41,8 +41,7 @@ class RunConfig:
             colon and its family. None: that of the weights with the text tower, or of the data set.
         fields, classes: As for `load_dataset`.
         teachers: The sources of models whose outputs the trained one learns, as the recipe's `distillation`
-            says; empty for none. "embeddings:DIR" is a folder of embeddings with logits, for which
-            `keras_vit.embeddings` must have been imported.
+            says; empty for none. "embeddings:DIR" is a folder of embeddings with logits.
     """
 
     dataset: str = rules.field(rules.text)

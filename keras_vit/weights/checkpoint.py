@@ -19,8 +19,7 @@ from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.vit.geometry import min_parameters, stem_stride
 from keras_vit.models.vit.schema import DEFAULTS, OPTIONS
 from keras_vit.rules import one_of
-from keras_vit.tasks.image_text.checkpoints import read_towers, text_form
-from keras_vit.tasks.pretraining.checkpoints import read_decoder
+from keras_vit.tasks import decoders, two_towers
 from keras_vit.variants import CHOICES, parse_variant
 from keras_vit.weights import pretraining
 from keras_vit.weights.architecture import infer_arguments
@@ -134,7 +133,7 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
         skipped = {*layout.skipped_keys(arrays)}
         names = {"position_interpolation": layout.position_interpolation, "pretraining": layout.pretraining}
         implied = {name: read(arrays) for name, read in names.items()}
-    if kind == "stored" and text_form(layout).has_text_tower(skipped):
+    if kind == "stored" and two_towers().text_form(layout).has_text_tower(skipped):
         kind = "image_text"
     text_arrays = [key for key in skipped if not key.endswith(_BUFFERS)] if kind in _EXPECTED else ()
     text_arrays = float_arrays({key: arrays[key] for key in text_arrays}, path)
@@ -158,11 +157,11 @@ def read_checkpoint(source, *, kind="auto", variant=None, sha256=None, trust=Fal
             path, layout.name, arrays, keys, unknown, left_out, arguments, configuration, resizes_at_call
         )
         if kind == "image_text":
-            stored.model_options = read_towers(stored, text_arrays, folder)
+            stored.model_options = two_towers().read_towers(stored, text_arrays, folder)
         elif around := read_head(stored, folder):
             stored.around = around
         elif kind == "pretrainer" and "prediction/kernel" not in arrays:  # which an ImageGPT has
-            stored.model_options = read_decoder(stored, text_arrays, folder)
+            stored.model_options = decoders().read_decoder(stored, text_arrays, folder)
     return stored
 
 

@@ -12,13 +12,12 @@ import numpy as np
 from keras_vit.engine.adapting import copy_with_weights, plain_arrays
 from keras_vit.layers.dense import without_state
 from keras_vit.messages import listed
-from keras_vit.models import ImageGPT, VisionTransformer
+from keras_vit.models import ImageGPT, MaskedAutoencoder, VisionTransformer
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
 from keras_vit.models.vit.schema import refuse_unknown
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import one_of, path
-from keras_vit.tasks.image_text.checkpoints import image_text_model, tokenizer_family
-from keras_vit.tasks.pretraining.masked_autoencoder import MaskedAutoencoder
+from keras_vit.tasks import two_towers
 from keras_vit.types import Path, Size
 from keras_vit.weights import dense_heads
 from keras_vit.weights.array_resizing import (
@@ -378,8 +377,8 @@ def _build(checkpoint, plan, request):
             options = checkpoint.model_options
             model = MaskedAutoencoder(encoder, **options) if options else ImageGPT(encoder)
         elif checkpoint.model_options:
-            model = image_text_model(encoder, **checkpoint.model_options)
-            model.text_preprocessing = request.tokenizer(default=tokenizer_family(checkpoint))
+            model = two_towers().image_text_model(encoder, **checkpoint.model_options)
+            model.text_preprocessing = request.tokenizer(default=two_towers().tokenizer_family(checkpoint))
     return encoder, model
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
-from keras_vit.preprocessing.text_preprocessing import CONFIG, TextPreprocessing, describe, read_config
+from keras_vit.preprocessing.text_preprocessing import (
+    CONFIG,
+    FAMILIES,
+    TextPreprocessing,
+    describe,
+    read_config,
+)
 from keras_vit.types import Path
 from keras_vit.weights.fetch import beside, fetch
 
@@ -54,3 +60,13 @@ def read_text_preprocessing(
     if path.name in _NEXT_TO:
         find(_NEXT_TO[path.name])
     return TextPreprocessing.from_files(path, family, **options)
+
+
+def tokenizer_source(source):
+    """The path or name, and the family or None, of PATH or PATH:FAMILY.
+
+    >>> tokenizer_source("vocab.txt:lit_bert"), tokenizer_source("google/siglip-base-patch16-224")
+    (('vocab.txt', 'lit_bert'), ('google/siglip-base-patch16-224', None))
+    """
+    path, _, family = source.rpartition(":")
+    return (path, family) if family in FAMILIES else (source, None)

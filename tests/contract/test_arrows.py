@@ -99,8 +99,8 @@ def reachable(part):
 def part_of(path):
     if path.parts[0] == "export":
         return "export"
-    if path.parts[:2] == TASKS.parts and len(path.parts) == 4:
-        return "rooms"
+    if path.parts[:2] == TASKS.parts and (len(path.parts) == 4 or path.name == "digits_scenes.py"):
+        return "rooms"  # as this data set, which has labels of several tasks
     if path == TASKS / "__init__.py":
         return "table"
     if (
@@ -113,8 +113,8 @@ def part_of(path):
 
 
 DRAWS = {
-    f"keras_vit/inspection/{name}.py"
-    for name in ("class_map_figures", "depth_figures", "detection_figures", "drawing", "figures")
+    *(f"keras_vit/inspection/{name}.py" for name in ("drawing", "figures")),
+    *(f"{TASKS.as_posix()}/{room}/figures.py" for room in ROOMS),
 }
 
 

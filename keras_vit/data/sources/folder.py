@@ -21,8 +21,7 @@ from keras_vit.data.folder_splits import folder_splits, split_fields, split_of_r
 from keras_vit.data.samples import samples_of_files
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
-from keras_vit.tasks import folder_loaders, label_kinds
-from keras_vit.tasks.detection.folder import is_box_folder
+from keras_vit.tasks import folder_hints, folder_loaders, label_kinds
 
 # Names that are more often of splits than of classes, such as training_set, seg_test and val2017.
 SPLIT_LIKE = re.compile(r"(?<![a-z])(train|test|valid|(val|dev|eval|fold|holdout)(?![a-z]))")
@@ -72,8 +71,9 @@ def load_folder(
     try:
         used, fields = load(root, files, on_bad_image=on_bad_image, seed=seed)
     except ValueError as error:
-        if label_type.is_class_id and not texts and is_box_folder(root, files):
-            raise ValueError(f"{error}; boxes found: --recipe detect, or task='detection'") from None
+        hints = folder_hints().values() if label_type.is_class_id and not texts else ()
+        if hint := next(filter(None, (advise(root, files) for advise in hints)), None):
+            raise ValueError(f"{error}; {hint}") from None
         raise
     refuse_links_to_one_image(path for samples in fields["splits"].values() for path in samples.images)
     ignored = tuple(path for path in paths_of(root, files) if path not in used)

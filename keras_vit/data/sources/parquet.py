@@ -11,15 +11,14 @@ import pyarrow.parquet
 from pyarrow import types
 
 from keras_vit.data.chunked_samples import ChunkedSamples
+from keras_vit.data.column_types import IMAGES, is_image, is_text
 from keras_vit.data.folder_splits import split_fields
+from keras_vit.data.label_storage import storage_of
 from keras_vit.data.parquet_samples import BoundedReader, check_declared, check_images, read_rows, row_name
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import names_by_split, split_shards, version_of
-from keras_vit.data.stored import storage_of
-from keras_vit.data.stored.column_types import IMAGES, is_image, is_text
 from keras_vit.data.stored_labels import is_unknown, with_captions
 from keras_vit.messages import listed
-from keras_vit.tasks.detection.stored_boxes import CATEGORIES
 
 
 def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=True, fields=(), **options):
@@ -150,7 +149,7 @@ def _columns(schema, path, storage, chosen):
         image,
         label,
         is_text(_type(schema, label)),
-        None if is_image(_type(schema, label)) else _class_names(features.get(label), path),
+        None if is_image(_type(schema, label)) else _class_names(features.get(label), storage, path),
         bool(storage.others) and {*storage.others} <= {*schema.names},
     )
 
@@ -197,7 +196,7 @@ def _features(schema, path):
     return features
 
 
-def _class_names(feature, path):
+def _class_names(feature, storage, path):
     """The class names of a feature, or of the items of its lists; None if it has none."""
     while isinstance(feature, (list, dict)):
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
@@ -205,8 +204,8 @@ def _class_names(feature, path):
             if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
                 raise ValueError(f"{path!r}: its metadata 'huggingface' have no list of class names")
             return tuple(names)
-        if isinstance(feature, dict) and "bbox" in feature:  # of objects
-            feature = next((feature[name] for name in CATEGORIES if name in feature), None)
+        if isinstance(feature, dict) and (of_classes := storage.class_feature(feature)) is not None:
+            feature = of_classes
             continue
         feature = feature[0] if isinstance(feature, list) and feature else dict(feature).get("feature")
     return None

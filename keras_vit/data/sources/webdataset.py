@@ -12,10 +12,10 @@ import numpy as np
 from keras_vit.data.chunked_samples import ChunkedSamples
 from keras_vit.data.files import IMAGE_SUFFIXES
 from keras_vit.data.folder_splits import split_fields
+from keras_vit.data.label_storage import storage_of
 from keras_vit.data.sample_counts import check_counts
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import names_by_split, split_shards, version_of
-from keras_vit.data.stored import storage_of
 from keras_vit.data.stored_labels import is_unknown, with_captions
 from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
 from keras_vit.messages import listed, printable

@@ -2,8 +2,8 @@
 
 import collections
 
+from keras_vit.reports.image_pictures import ImagePictures
 from keras_vit.reports.page import table
-from keras_vit.reports.pictures.images import ImagePictures
 
 MAX_ERRORS = 10  # pairs of classes
 MAX_FILES = 3  # names of files for each pair

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow
 from pyarrow import types
 
-from keras_vit.data.stored.column_types import ColumnForm, either, is_list_of, is_text, one, several
-from keras_vit.data.stored.label_storage import LabelStorage, Meaning
+from keras_vit.data.column_types import ColumnForm, either, is_list_of, is_text, one, several
+from keras_vit.data.label_storage import LabelStorage, Meaning
 from keras_vit.data.stored_labels import label_maker, parse_numbers, parse_text
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule

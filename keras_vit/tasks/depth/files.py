@@ -4,7 +4,7 @@ import argparse
 import io
 import json
 
-from keras_vit.cli.folders.folder import Folder
+from keras_vit.cli.prediction_folder import Folder
 
 PNGS, PICTURES, CLOUDS = "png", "pictures", "points"
 ARRAYS = {"metric": "depths", "relative": "depths", "disparity": "disparities", "values": "values"}

@@ -4,11 +4,12 @@ import pathlib
 
 import numpy as np
 
+from keras_vit.export.exported_model import ExportedModel, on_model_input
 from keras_vit.export.outputs.maps import MapOutputs
 from keras_vit.export.outputs.rows import checked_values
 from keras_vit.export.tolerance import problem_of_rows
 from keras_vit.lazy import LazyModule
-from keras_vit.tasks.depth.estimating import DEPTHS, is_bounded
+from keras_vit.tasks.depth.estimating import DEPTHS, estimate, is_bounded
 from keras_vit.tasks.depth.pictures import LARGEST, depth_colors
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
@@ -16,6 +17,12 @@ signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorfl
 NAMES = {"metric": "depth", "relative": "depth", "disparity": "disparity", "values": "values"}
 MAX_CHANNELS = 4  # of a PNG file
 MAX_DIFFERENCE = 0.02  # on average, of 8 bits, relative to each depth
+
+
+class ExportedDepthEstimator(ExportedModel):
+    """An export of `DepthEstimator`, which has its method `estimate`."""
+
+    estimate = on_model_input(estimate)
 
 
 class DepthOutputs(MapOutputs):
@@ -29,6 +36,7 @@ class DepthOutputs(MapOutputs):
     task, kind, model_class = "depth", "depth_estimator", "DepthEstimator"
     method, does = "estimate", "estimates depth"
     attributes = ("quantity", "max_depth", "activation")
+    exported = ExportedDepthEstimator
     page_script = pathlib.Path(__file__).with_name("page.js")
     page_words = "measured", "Show the depth"
 

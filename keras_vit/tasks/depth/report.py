@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit.reports.pictures.images import ImagePictures
+from keras_vit.reports.image_pictures import ImagePictures
 from keras_vit.tasks.depth.estimating import WITHOUT_SCALE
 from keras_vit.tasks.depth.figures import depth_figure
 from keras_vit.tasks.depth.scores import aligned

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pyarrow
 
-from keras_vit.data.stored.column_types import ColumnForm, is_image, one
-from keras_vit.data.stored.label_storage import LabelStorage, Meaning
+from keras_vit.data.column_types import ColumnForm, is_image, one
+from keras_vit.data.label_storage import LabelStorage, Meaning
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks.depth.samples import SETTINGS, SUFFIXES, DepthReader, DepthSamples, read_settings

@@ -1,6 +1,6 @@
 """The folder of --boxes: copies of the images with the objects drawn into them."""
 
-from keras_vit.cli.folders.folder import Folder
+from keras_vit.cli.prediction_folder import Folder
 
 
 class Boxes(Folder):

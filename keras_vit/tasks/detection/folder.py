@@ -220,3 +220,12 @@ def _names_of(root, labeled):
                 item.name = lines[item.name] if item.name >= 0 else item.name
         return lines
     return tuple(sorted(map(str, names)))
+
+
+def hint(root, files):
+    """Advice for a folder that has boxes; None for another one.
+
+    Args:
+        root, files: As for `is_box_folder`.
+    """
+    return "boxes found: --recipe detect, or task='detection'" if is_box_folder(root, files) else None

@@ -33,6 +33,19 @@ class Boxes(IndependentClasses):
     def parse(self, text):
         raise ValueError(f"expected boxes, which a table cannot hold; got {text!r}")
 
+    def counts(self, labels, names):
+        """The objects and images of each class, as `keras_vit.data.statistics.describe` states them."""
+        objects, images, crowds, empty = collections.Counter(), collections.Counter(), 0, 0
+        for label in labels:
+            rows = decode_boxes(label)
+            classes = rows[rows[:, 5] == 0, 4].astype(int).tolist()
+            objects.update(classes)
+            images.update({*classes})
+            crowds += len(rows) - len(classes)
+            empty += not len(rows)
+        by_class = {name: [objects[number], images[number]] for number, name in enumerate(names)}
+        return {"objects": by_class, "crowds": crowds, "empty": empty}
+
     def format(self, label, names):
         """The number of objects of each class, the most frequent first."""
         rows = np.asarray(label)

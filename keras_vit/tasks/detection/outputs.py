@@ -4,16 +4,24 @@ import pathlib
 
 import numpy as np
 
+from keras_vit.export.exported_model import ExportedModel, on_model_input
 from keras_vit.export.outputs.rows import RowOutputs, checked_values
 from keras_vit.export.tolerance import MAX_MEAN_DIFFERENCE, differ, too_few
 from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
+from keras_vit.tasks.detection.detecting import detect
 from keras_vit.tasks.detection.pictures import box_colors
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
 TOP = 100  # objects in the answer of `serving_bytes`
 MIN_IMAGES = 32  # An agreement on fewer is too coarse to be compared with a tolerance.
+
+
+class ExportedDetector(ExportedModel):
+    """An export of `ObjectDetector`, which has its method `detect`."""
+
+    detect = on_model_input(detect)
 
 
 class DetectionOutputs(RowOutputs):
@@ -27,6 +35,7 @@ class DetectionOutputs(RowOutputs):
     task, kind, model_class = "detection", "detector", "ObjectDetector"
     method, does = "detect", "detects objects"
     on_pages, can_roll_out = True, False
+    exported = ExportedDetector
     page_script = pathlib.Path(__file__).with_name("page.js")
     agreement = {"exact": 0.999, "half": 0.98, "rounded": 0.98}  # the minimum F1 of the objects
     page_words = "analyzed", "Show the boxes"

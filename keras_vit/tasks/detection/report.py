@@ -1,6 +1,6 @@
 """The pictures of detection."""
 
-from keras_vit.reports.pictures.images import ImagePictures
+from keras_vit.reports.image_pictures import ImagePictures
 from keras_vit.tasks.detection.figures import detection_figure, precision_recall_figure
 from keras_vit.tasks.detection.scores import best_threshold, distinct, image_f1, precision_recall
 from keras_vit.tasks.detection.task import DRAWN

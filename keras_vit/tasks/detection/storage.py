@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow
 from pyarrow import types
 
+from keras_vit.data.column_types import ColumnForm, is_list_of, one, several
+from keras_vit.data.label_storage import LabelStorage, Meaning
 from keras_vit.data.samples import Samples
-from keras_vit.data.stored.column_types import ColumnForm, is_list_of, one, several
-from keras_vit.data.stored.label_storage import LabelStorage, Meaning
 from keras_vit.labels import label_kind
 from keras_vit.labels.box_rows import DECIMALS, encode_boxes, in_pixels
 from keras_vit.lazy import LazyModule
-from keras_vit.tasks.detection.stored_boxes import box_class_names, numbered_rows, size_of
+from keras_vit.tasks.detection.stored_boxes import CATEGORIES, box_class_names, numbered_rows, size_of
 
 tf, tfds = LazyModule("tensorflow"), LazyModule("tensorflow_datasets")
 KEY = "objects"  # in the JSON object
@@ -99,6 +99,9 @@ class Boxes(LabelStorage):
             )
 
         return rows, tuple(inner[label].names)
+
+    def class_feature(self, feature):
+        return next((feature[name] for name in CATEGORIES if "bbox" in feature and name in feature), None)
 
     def columns_of(self, label, name, content):
         width, height = size_of(content)

@@ -4,8 +4,8 @@ import numpy as np
 
 from keras_vit.messages import spelled
 from keras_vit.reports.evaluation_summary import MAX_IMAGES, MAX_PICTURES, draw_samples
+from keras_vit.reports.image_pictures import read_samples, thumbnail
 from keras_vit.reports.page import gallery, picture
-from keras_vit.reports.pictures.images import read_samples, thumbnail
 from keras_vit.tasks.distillation.stored_outputs import StoredOutputs
 from keras_vit.tasks.task import names_or_indices
 

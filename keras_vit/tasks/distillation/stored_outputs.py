@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 
 PREFIX = "embeddings:"  # of a teacher's source: the outputs are in a folder of embeddings
-# By the prefix, the function from the rest of a source to `StoredOutputs`; `keras_vit.embeddings` sets it.
-READERS = {}
 
 
 class StoredOutputs:
@@ -76,8 +74,8 @@ def open_outputs(source):
     """The `StoredOutputs` of a source.
 
     Raises:
-        ValueError: if they cannot be read, or the package that reads them has not been imported.
+        ValueError: if they cannot be read.
     """
-    if PREFIX not in READERS:
-        raise ValueError(f"the teacher {source} needs `import keras_vit.embeddings` before the run")
-    return READERS[PREFIX](source.removeprefix(PREFIX))
+    from keras_vit.tasks.distillation.teacher_rows import teacher_in  # needs the packages of embeddings
+
+    return teacher_in(source.removeprefix(PREFIX))

@@ -130,6 +130,11 @@ class _Taught(Task):
             for source in self.config.teachers
         ]
 
+    def draw_differences(self, report, model, samples, split, batch_size):
+        from keras_vit.tasks.distillation.report import add_differences  # needs the packages of reports
+
+        add_differences(report, self, model, samples, split, batch_size)
+
     def preprocessing(self, model):
         return model.preprocessing
 

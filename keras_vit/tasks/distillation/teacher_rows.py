@@ -17,7 +17,7 @@ from keras_vit.embeddings.computing import data_digest, planned_data
 from keras_vit.embeddings.encoder import CAPTIONS
 from keras_vit.embeddings.parts import COLUMN, OK, metadata_of, part_paths, part_tables
 from keras_vit.embeddings.plan import read_plan
-from keras_vit.tasks.distillation.stored_outputs import PREFIX, READERS, StoredOutputs
+from keras_vit.tasks.distillation.stored_outputs import StoredOutputs
 from keras_vit.types import Path
 from keras_vit.writing import atomic_path
 
@@ -89,9 +89,6 @@ def teacher_in(folder: Path) -> StoredOutputs:
     # An exported file, such as one of integers, computes other numbers than the model itself.
     digest = " ".join(filter(None, (plan.model_digest, plan.export_format)))
     return StoredOutputs(count, metadata["model_classes"], digest, read)
-
-
-READERS[PREFIX] = teacher_in
 
 
 def _check_output(folder, plan, output):

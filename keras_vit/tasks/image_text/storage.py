@@ -2,8 +2,8 @@
 
 import pyarrow
 
-from keras_vit.data.stored.column_types import ColumnForm, either, is_list_of, is_text, one, several
-from keras_vit.data.stored.label_storage import LabelStorage
+from keras_vit.data.column_types import ColumnForm, either, is_list_of, is_text, one, several
+from keras_vit.data.label_storage import LabelStorage
 from keras_vit.data.stored_labels import parse_text
 
 SUFFIX = "txt"

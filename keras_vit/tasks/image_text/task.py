@@ -109,20 +109,10 @@ def image_text_model(model, config, preprocessing):
     return model
 
 
-def tokenizer_source(source):
-    """The path or name, and the family or None, of PATH or PATH:FAMILY.
-
-    >>> tokenizer_source("vocab.txt:lit_bert"), tokenizer_source("google/siglip-base-patch16-224")
-    (('vocab.txt', 'lit_bert'), ('google/siglip-base-patch16-224', None))
-    """
-    path, _, family = source.rpartition(":")
-    return (path, family) if family in FAMILIES else (source, None)
-
-
 def _read_tokenizer(source, length=None):
     """The `TextPreprocessing` of PATH or PATH:FAMILY."""
     from keras_vit.weights.catalogue import resolve
-    from keras_vit.weights.tokenizer import read_text_preprocessing
+    from keras_vit.weights.tokenizer import read_text_preprocessing, tokenizer_source
 
     path, family = tokenizer_source(source)
     tokenizer = read_text_preprocessing(resolve(path), family, **({"length": length} if length else {}))

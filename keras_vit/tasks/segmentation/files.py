@@ -2,7 +2,7 @@
 
 import collections
 
-from keras_vit.cli.folders.folder import Folder
+from keras_vit.cli.prediction_folder import Folder
 from keras_vit.messages import printable
 
 OVERLAYS = "overlays"

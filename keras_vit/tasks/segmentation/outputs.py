@@ -2,10 +2,12 @@
 
 import pathlib
 
+from keras_vit.export.exported_model import ExportedModel, on_model_input
 from keras_vit.export.outputs.maps import MapOutputs
 from keras_vit.export.outputs.rows import checked_values
 from keras_vit.inspection.class_colors import class_colors
 from keras_vit.lazy import LazyModule
+from keras_vit.models.windows import segment
 from keras_vit.tasks.segmentation.scores import one_hot
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
@@ -19,6 +21,12 @@ MIN_MAPS = 32
 MIN_PIXELS = 1_000_000
 
 
+class ExportedSegmenter(ExportedModel):
+    """An export of `ImageSegmenter`, which has its method `segment`."""
+
+    segment = on_model_input(segment)
+
+
 class ClassMapOutputs(MapOutputs):
     """The class of each pixel.
 
@@ -30,6 +38,7 @@ class ClassMapOutputs(MapOutputs):
 
     task, kind, model_class = "segmentation", "segmenter", "ImageSegmenter"
     method, does = "segment", "segments images"
+    exported = ExportedSegmenter
     page_script = pathlib.Path(__file__).with_name("page.js")
     # The minimum agreement of the pixels' classes; the logits of "mask" are logarithms, which magnify the
     # rounding of small scores.

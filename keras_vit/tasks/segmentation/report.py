@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit.reports.pictures.images import ImagePictures, read_samples
+from keras_vit.reports.image_pictures import ImagePictures, read_samples
 from keras_vit.tasks.segmentation.figures import class_example_figure, iou_figure, segmentation_figure
 
 MAX_EXAMPLES = 24  # classes of which an example is drawn

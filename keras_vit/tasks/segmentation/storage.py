@@ -5,9 +5,9 @@ import io
 import numpy as np
 from PIL import Image
 
+from keras_vit.data.column_types import IMAGE, ColumnForm, is_image
+from keras_vit.data.label_storage import LabelStorage, Meaning
 from keras_vit.data.sources.tfds_masks import KNOWN_MASKS
-from keras_vit.data.stored.column_types import IMAGE, ColumnForm, is_image
-from keras_vit.data.stored.label_storage import LabelStorage, Meaning
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks.segmentation.folder import read_named_classes

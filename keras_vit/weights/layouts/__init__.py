@@ -2,16 +2,14 @@
 
 import re
 
-from keras_vit.tasks.depth import huggingface as huggingface_depth
-from keras_vit.tasks.depth import timm as timm_depth
-from keras_vit.tasks.detection.scenic import Scenic
+from keras_vit.tasks import huggingface_modules, layouts, timm_modules
 from keras_vit.weights.layouts.big_vision import BigVision
 from keras_vit.weights.layouts.huggingface import HuggingFace
 from keras_vit.weights.layouts.open_clip import OpenClip
 from keras_vit.weights.layouts.timm import Timm
 from keras_vit.weights.layouts.vit_jax import VitJax
 
-_ALL = (VitJax(), BigVision(), Timm(), HuggingFace(), OpenClip(), Scenic())
+_ALL = (VitJax(), BigVision(), Timm(), HuggingFace(), OpenClip(), *layouts())
 LAYOUTS = {layout.name: layout for layout in _ALL}
 
 # Image-text models without a Vision Transformer, each with a key that only it has. Sources: the modules
@@ -20,8 +18,11 @@ _OTHER_FAMILIES = {
     "ALIGN, whose image tower is an EfficientNet": r"(vision_model\.)?encoder\.blocks\.0\.depthwise_conv\..*",
     "GroupViT, which merges tokens into groups": r"(vision_model\.)?encoder\.stages\.0\.group_token",
     "a CLIP whose image tower is a ResNet": r"visual\.layer1\.0\.conv1\.weight",
-    **huggingface_depth.OTHER_FAMILIES,
-    **timm_depth.OTHER_FAMILIES,
+    **{
+        family: pattern
+        for module in (*huggingface_modules(), *timm_modules())
+        for family, pattern in module.OTHER_FAMILIES.items()
+    },
 }
 
 

@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from keras_vit.tasks.depth import huggingface as huggingface_depth
+from keras_vit.tasks import huggingface_modules
 from keras_vit.weights import pretraining
 from keras_vit.weights.layouts import huggingface_config
 from keras_vit.weights.layouts.huggingface_models import (
@@ -39,7 +39,7 @@ class HuggingFace(Layout):
         "image_text": HuggingFaceTowers(),
         "masked_autoencoder": ViTMAE(),
         "image_gpt": ImageGptForm(),
-        **huggingface_depth.FORMS,
+        **{name: form for module in huggingface_modules() for name, form in module.FORMS.items()},
     }
     config_files = huggingface_config.FILES
     table = TYPES["vit"].table(gated=False)

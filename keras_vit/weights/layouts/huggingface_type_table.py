@@ -2,10 +2,12 @@
 
 import re
 
-from keras_vit.tasks.depth import huggingface as huggingface_depth
+from keras_vit.tasks import huggingface_modules
 from keras_vit.weights.layouts import huggingface_types
 
-TYPES = {kind.name: kind for kind in (*huggingface_types.MODEL_TYPES, *huggingface_depth.MODEL_TYPES)}
+TYPES = {
+    kind.name: kind for module in (huggingface_types, *huggingface_modules()) for kind in module.MODEL_TYPES
+}
 # The image towers of models with two: they are in `vision_config`, and their keys begin with "vision_model.".
 TOWERS = {name: f"{name}_vision_model" for name in ("siglip", "siglip2", "clip", "owlvit", "owlv2")}
 _GATE = re.compile(r".*\.mlp\.(gate_proj|weights_in)\.weight")

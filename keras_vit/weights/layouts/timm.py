@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from keras_vit.layers.rotary import rotary_options
-from keras_vit.tasks.depth import timm as timm_depth
+from keras_vit.tasks import timm_modules
 from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
@@ -88,7 +88,7 @@ class Timm(Layout):
             'import timm\n\nmodel = timm.create_model("hf_hub:{repository}", pretrained=True)'
         ),
         "masked_autoencoder": _MAE,
-        **timm_depth.FORMS,
+        **{name: form for module in timm_modules() for name, form in module.FORMS.items()},
     }
     config_files = (timm_config.CONFIG,)
     table = Table(
@@ -106,12 +106,12 @@ class Timm(Layout):
             *torch_rows({"conv_root": "stem.conv", "gn_root": "stem.norm"}, "", _STEM),
             *torch_rows({"conv_root": "conv", "gn_root": "norm"}, "", _STEM),  # without stages
             *torch_rows(_UNIT_LAYERS, "block{i+1}_unit{j+1}_", _UNIT),
-            *timm_depth.ROWS,
+            *(row for module in timm_modules() for row in module.ROWS),
         ]
     )
     anchors = ("patch_embed.proj.weight", "embeds.proj.weight")
-    prefixes = ("", *timm_depth.PREFIXES)
-    without_prefix = re.compile(timm_depth.WITHOUT_PREFIX)
+    prefixes = ("", *(prefix for module in timm_modules() for prefix in module.PREFIXES))
+    without_prefix = re.compile("|".join(module.WITHOUT_PREFIX for module in timm_modules()))
     prefix_positions = None
     supported = {
         **COMMON,
@@ -145,9 +145,8 @@ class Timm(Layout):
     def skipped_keys(self, keys):
         skipped = _DECODER if "decoder_embed.weight" in keys else _FREQUENCIES
         mask_token = (self.prefix(keys) or "") + _MASK_TOKEN
-        return [
-            k for k in keys if k == mask_token or skipped.fullmatch(k) or re.fullmatch(timm_depth.OTHERS, k)
-        ]
+        others = "|".join(module.OTHERS for module in timm_modules())
+        return [k for k in keys if k == mask_token or skipped.fullmatch(k) or re.fullmatch(others, k)]
 
     def read(self, arrays):
         prefix = self.prefix(arrays) or ""

@@ -1,4 +1,4 @@
-"""What each form of stored labels overrides; the defaults are those of images without labels."""
+"""How labels are stored in Parquet and tar files and TensorFlow Datasets."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,6 +6,7 @@ from typing import NamedTuple
 from keras_vit.data.files import CLASSES
 from keras_vit.data.maps import MapReader
 from keras_vit.data.samples import Samples
+from keras_vit.tasks import caption_storage, label_storages
 
 
 class Meaning(NamedTuple):
@@ -83,6 +84,10 @@ class LabelStorage:
         """
         return None
 
+    def class_feature(self, feature):
+        """The feature of the classes in a struct of the package datasets, a dict; None if it has none."""
+        return None
+
     def columns_of(self, label, name, content):
         """A label as columns of a Parquet file, a dict.
 
@@ -104,3 +109,14 @@ class LabelStorage:
     def files(self, dataset):
         """The texts of files beside those with the samples, by their names."""
         return {}
+
+
+def storage_of(task, texts=False, labels=True):
+    """The `LabelStorage` of a task, or of captions, or of images without labels.
+
+    >>> storage_of("segmentation").suffixes
+    ('seg.png', 'mask.png')
+    """
+    if texts:
+        return caption_storage()
+    return label_storages()[task] if labels else LabelStorage()

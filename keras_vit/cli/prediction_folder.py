@@ -1,5 +1,7 @@
 """What the folders of predictions share."""
 
+from keras_vit.tasks import prediction_folders
+
 
 class Folder:
     """A folder with what a model predicts for each image.
@@ -39,3 +41,12 @@ class Folder:
         """Write bytes to a file whose folder may not exist yet."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
+
+
+def folders_of(task):
+    """The folders of a task's models, by the option that names them.
+
+    >>> [*folders_of("detection")]
+    ['boxes']
+    """
+    return {folder.option: folder for folder in prediction_folders() if folder.task == task}

@@ -1,1 +1,0 @@
-"""The tasks that only runs have: pairs of images and texts, and tasks without labels."""
