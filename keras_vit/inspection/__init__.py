@@ -16,5 +16,13 @@ from keras_vit.tasks.detection.pictures import box_overlay as box_overlay
 from keras_vit.tasks.segmentation.pictures import class_overlay as class_overlay
 from keras_vit.tasks.segmentation.pictures import palette_png as palette_png
 
-LAZY = {"class_map_figures": None, "detection_figures": None, "figures": None}  # which import matplotlib
+LAZY = {  # which import matplotlib
+    "figures": None,
+    "class_example_figure": "keras_vit.tasks.segmentation.figures",
+    "depth_figure": "keras_vit.tasks.depth.figures",
+    "detection_figure": "keras_vit.tasks.detection.figures",
+    "iou_figure": "keras_vit.tasks.segmentation.figures",
+    "precision_recall_figure": "keras_vit.tasks.detection.figures",
+    "segmentation_figure": "keras_vit.tasks.segmentation.figures",
+}
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

@@ -1,14 +1,9 @@
 # Written by `make stubs`.
-from . import class_map_figures as class_map_figures
-from . import detection_figures as detection_figures
 from . import figures as figures
 from keras_vit.inspection.attention import attention_maps as attention_maps
 from keras_vit.inspection.attention import attention_rollout as attention_rollout
 from keras_vit.inspection.attention import attention_weights as attention_weights
-from keras_vit.tasks.detection.pictures import box_overlay as box_overlay
 from keras_vit.inspection.class_colors import class_colors as class_colors
-from keras_vit.tasks.segmentation.pictures import class_overlay as class_overlay
-from keras_vit.tasks.segmentation.pictures import palette_png as palette_png
 from keras_vit.inspection.distance import attention_distance as attention_distance
 from keras_vit.inspection.feature_pca import feature_pca as feature_pca
 from keras_vit.inspection.feature_pca import foreground as foreground
@@ -16,3 +11,12 @@ from keras_vit.inspection.filters import filter_components as filter_components
 from keras_vit.inspection.norms import patch_norms as patch_norms
 from keras_vit.inspection.positions import position_similarity as position_similarity
 from keras_vit.inspection.similarity import patch_similarity as patch_similarity
+from keras_vit.tasks.depth.figures import depth_figure as depth_figure
+from keras_vit.tasks.detection.figures import detection_figure as detection_figure
+from keras_vit.tasks.detection.figures import precision_recall_figure as precision_recall_figure
+from keras_vit.tasks.detection.pictures import box_overlay as box_overlay
+from keras_vit.tasks.segmentation.figures import class_example_figure as class_example_figure
+from keras_vit.tasks.segmentation.figures import iou_figure as iou_figure
+from keras_vit.tasks.segmentation.figures import segmentation_figure as segmentation_figure
+from keras_vit.tasks.segmentation.pictures import class_overlay as class_overlay
+from keras_vit.tasks.segmentation.pictures import palette_png as palette_png

@@ -114,18 +114,29 @@ def layouts():
     return (Scenic(),)
 
 
-def huggingface_modules():
-    """The modules with model types, forms and processors of transformers."""
-    from keras_vit.tasks.depth import huggingface
+def huggingface_types():
+    """The `ModelType`s of transformers that tasks have."""
+    from keras_vit.tasks.depth.huggingface import MODEL_TYPES
 
-    return (huggingface,)
+    return MODEL_TYPES
 
 
-def timm_modules():
-    """The modules with forms, rows and prefixes of files whose encoder has timm's names."""
-    from keras_vit.tasks.depth import timm
+def huggingface_additions():
+    """What tasks add to the layout of transformers."""
+    from keras_vit.tasks.depth import huggingface as depth
+    from keras_vit.tasks.detection import huggingface as detection
+    from keras_vit.tasks.image_text import huggingface as image_text
+    from keras_vit.tasks.pretraining import huggingface as pretraining
+    from keras_vit.tasks.segmentation import huggingface as segmentation
 
-    return (timm,)
+    return tuple(module.ADDITIONS for module in (segmentation, detection, image_text, pretraining, depth))
+
+
+def timm_additions():
+    """What tasks add to the layout of timm."""
+    from keras_vit.tasks.depth.timm import ADDITIONS
+
+    return (ADDITIONS,)
 
 
 def two_towers():

@@ -17,12 +17,12 @@ from reference.small import DECODER, HEAD, HYBRID, PACKED, PIXELS, SMALL, TEXT
 import keras_vit
 from keras_vit import layers
 from keras_vit.layers.segmentation_head import UpscaleBlock
+from keras_vit.tasks.image_text.huggingface import TWO_TOWERS as TEXT_TYPES
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.variants import FAMILIES, parse_variant
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS, open_clip, timm_config
 from keras_vit.weights.layouts.huggingface_config import options_of
-from keras_vit.weights.layouts.huggingface_models import TWO_TOWERS as TEXT_TYPES
 from keras_vit.weights.layouts.huggingface_type_table import TYPES
 
 OF_IMAGES, OF_TEXTS = 3e-4, 7e-4  # of the image and the text tower, and of nothing else

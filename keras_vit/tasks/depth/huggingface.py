@@ -10,6 +10,7 @@ from keras_vit.rules import integer, items, number, one_of, optional
 from keras_vit.tasks.depth.dpt_head import LEVELS, conv_rows, has_dpt_head, sizes_of
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
+from keras_vit.weights.layouts.additions import HuggingFaceAdditions
 from keras_vit.weights.layouts.hub_config import CONFIG
 from keras_vit.weights.layouts.huggingface_types import (
     DINOV2,
@@ -21,8 +22,8 @@ from keras_vit.weights.layouts.huggingface_types import (
 from keras_vit.weights.layouts.layout import HeadOptions, ModelForm, other_values, true_reasons
 from keras_vit.weights.layouts.table import CONV, Row, torch_rows
 
-PROCESSORS = {"dpt": {**VIT_PROCESSOR, "resample": 3, "size": {"height": 384, "width": 384}}}
-OTHER_FAMILIES = {
+_PROCESSORS = {"dpt": {**VIT_PROCESSOR, "resample": 3, "size": {"height": 384, "width": 384}}}
+_OTHER_FAMILIES = {
     "a DPT whose backbone is a BiT (DPT-hybrid)": r"dpt\.embeddings\.backbone\..*",
     "a depth estimator whose backbone is a Swin Transformer": r"backbone\.encoder\.layers\.0\.blocks\..*",
 }
@@ -329,9 +330,6 @@ class DptForm(ModelForm):
         }
 
 
-FORMS = {"dpt_depth_estimator": DptForm()}
-
-
 def _check(config, **supported):
     """Raise ValueError unless each field has one of its values, of which the first is the default."""
     for name, values in supported.items():
@@ -359,3 +357,6 @@ def _blocks(config):
     stages = sorted({stage + count if stage < 0 else stage for stage in stages})
     items(integer(at_least=first), LEVELS).check(field, stages)
     return tuple(stage - first for stage in stages)
+
+
+ADDITIONS = HuggingFaceAdditions({"dpt_depth_estimator": DptForm()}, _PROCESSORS, _OTHER_FAMILIES)

@@ -7,19 +7,19 @@ the sky is left out; the authors replace the depth of its pixels after the model
 Sources: `da3.py`, `dpt.py` and `dinov2/vision_transformer.py` of ByteDance-Seed/Depth-Anything-3.
 """
 
+import re
+
 from keras_vit.rules import integer, items
 from keras_vit.tasks.depth.dpt_head import LEVELS, conv_rows, has_dpt_head, sizes_of
 from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.json_files import read_json
+from keras_vit.weights.layouts.additions import TimmAdditions
 from keras_vit.weights.layouts.hub_config import CONFIG
 from keras_vit.weights.layouts.layout import ModelForm
 from keras_vit.weights.layouts.table import CONV, Row
 
-PREFIXES = ("model.backbone.pretrained.",)
 _HEAD = "model.head."
-WITHOUT_PREFIX = r"model\.head\..*"
-OTHERS = r"model\.head\.scratch\.sky_output_conv2\..*"
-OTHER_FAMILIES = {
+_OTHER_FAMILIES = {
     "a Depth Anything 3 for several views (supported: DA3MONO and DA3METRIC)": r"model\.(da3\..*|"
     r"head\.scratch\.refinenet\d_aux\..*|cam_(enc|dec)\..*|backbone\.pretrained\.camera_token)",
 }
@@ -43,10 +43,7 @@ def _rows():
     return rows
 
 
-ROWS = tuple(_rows())
-
-
-def read_config(config):
+def _read_config(config):
     """The options in the contents of a config.json; None unless it is of a Depth Anything 3."""
     return {} if str(config.get("model_name")).startswith("da3") else None
 
@@ -71,4 +68,12 @@ class _DepthAnything3(ModelForm):
         return {**sizes_of(checkpoint.arrays), "quantity": "relative", "blocks": blocks and tuple(blocks)}
 
 
-FORMS = {"depth_anything_3": _DepthAnything3()}
+ADDITIONS = TimmAdditions(
+    {"depth_anything_3": _DepthAnything3()},
+    rows=_rows(),
+    prefixes=("model.backbone.pretrained.",),
+    without_prefix=rf"{re.escape(_HEAD)}.*",
+    others=rf"{re.escape(_HEAD)}scratch\.sky_output_conv2\..*",
+    other_families=_OTHER_FAMILIES,
+    read_config=_read_config,
+)

@@ -2,7 +2,7 @@
 
 import re
 
-from keras_vit.tasks import huggingface_modules, layouts, timm_modules
+from keras_vit.tasks import huggingface_additions, layouts, timm_additions
 from keras_vit.weights.layouts.big_vision import BigVision
 from keras_vit.weights.layouts.huggingface import HuggingFace
 from keras_vit.weights.layouts.open_clip import OpenClip
@@ -20,8 +20,8 @@ _OTHER_FAMILIES = {
     "a CLIP whose image tower is a ResNet": r"visual\.layer1\.0\.conv1\.weight",
     **{
         family: pattern
-        for module in (*huggingface_modules(), *timm_modules())
-        for family, pattern in module.OTHER_FAMILIES.items()
+        for additions in (*huggingface_additions(), *timm_additions())
+        for family, pattern in additions.other_families.items()
     },
 }
 

@@ -11,19 +11,24 @@ import re
 
 import numpy as np
 
-from keras_vit.tasks import huggingface_modules
+from keras_vit.tasks import huggingface_additions
 from keras_vit.weights import pretraining
 from keras_vit.weights.layouts import huggingface_config
-from keras_vit.weights.layouts.huggingface_models import (
-    Eomt,
-    HuggingFaceTowers,
-    ImageGptForm,
-    OwlViT,
-    ViTMAE,
-)
 from keras_vit.weights.layouts.huggingface_type_table import TYPES, type_of_keys, written_type
+from keras_vit.weights.layouts.huggingface_types import USAGE
 from keras_vit.weights.layouts.layout import Layout, ModelForm
 from keras_vit.weights.layouts.table import patch_kernel
+
+
+class ImageGptForm(ModelForm):
+    """How transformers stores an `ImageGPT`: its palette is in preprocessor_config.json, as `clusters`."""
+
+    usage = USAGE
+
+    def adapted(self, model, arrays, config):
+        palette = "patch_embedding/palette"
+        clusters = {"clusters": arrays[palette]}
+        return {name: array for name, array in arrays.items() if name != palette}, {**config, **clusters}
 
 
 class HuggingFace(Layout):
@@ -34,12 +39,8 @@ class HuggingFace(Layout):
         "classifier": ModelForm(
             'from transformers import pipeline\n\nmodel = pipeline("{task}", model="{repository}")'
         ),
-        "mask_segmenter": Eomt(),
-        "word_detector": OwlViT(),
-        "image_text": HuggingFaceTowers(),
-        "masked_autoencoder": ViTMAE(),
         "image_gpt": ImageGptForm(),
-        **{name: form for module in huggingface_modules() for name, form in module.FORMS.items()},
+        **{name: form for additions in huggingface_additions() for name, form in additions.forms.items()},
     }
     config_files = huggingface_config.FILES
     table = TYPES["vit"].table(gated=False)

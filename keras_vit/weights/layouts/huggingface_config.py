@@ -7,7 +7,7 @@ import numpy as np
 from keras_vit.messages import listed
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
-from keras_vit.tasks import huggingface_modules
+from keras_vit.tasks import huggingface_additions
 from keras_vit.weights import pretraining
 from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.json_files import read_json
@@ -28,7 +28,7 @@ _OWL = {**VIT_PROCESSOR, **_CLIP_COLORS, "do_pad": False}
 _NAFLEX = "siglip2"
 # The defaults of image processors, by what the names of their classes begin with.
 PROCESSORS = {
-    **{name: values for module in huggingface_modules() for name, values in module.PROCESSORS.items()},
+    **{name: values for task in huggingface_additions() for name, values in task.processors.items()},
     "deit": {**_CROP, "size": 256},
     "clip": _CLIP,
     "bit": _CLIP,

@@ -2,12 +2,10 @@
 
 import re
 
-from keras_vit.tasks import huggingface_modules
-from keras_vit.weights.layouts import huggingface_types
+from keras_vit import tasks
+from keras_vit.weights.layouts.huggingface_types import MODEL_TYPES
 
-TYPES = {
-    kind.name: kind for module in (huggingface_types, *huggingface_modules()) for kind in module.MODEL_TYPES
-}
+TYPES = {kind.name: kind for kind in (*MODEL_TYPES, *tasks.huggingface_types())}
 # The image towers of models with two: they are in `vision_config`, and their keys begin with "vision_model.".
 TOWERS = {name: f"{name}_vision_model" for name in ("siglip", "siglip2", "clip", "owlvit", "owlv2")}
 _GATE = re.compile(r".*\.mlp\.(gate_proj|weights_in)\.weight")

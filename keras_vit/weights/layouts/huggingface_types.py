@@ -47,6 +47,8 @@ _CLASS_WEIGHTS = r"criterion\.empty_weight"
 PACKED = "siglip2_vision_model"  # whose patches are packed
 MASK_PROBABILITIES = "mask_probabilities"  # of all blocks with queries, in files of EoMT
 
+USAGE = 'from transformers import {architecture}\n\nmodel = {architecture}.from_pretrained("{repository}")'
+
 
 class ModelType(NamedTuple):
     """A model type of transformers.

@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from keras_vit.layers.rotary import rotary_options
-from keras_vit.tasks import timm_modules
+from keras_vit.tasks import timm_additions
 from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
@@ -88,7 +88,7 @@ class Timm(Layout):
             'import timm\n\nmodel = timm.create_model("hf_hub:{repository}", pretrained=True)'
         ),
         "masked_autoencoder": _MAE,
-        **{name: form for module in timm_modules() for name, form in module.FORMS.items()},
+        **{name: form for task in timm_additions() for name, form in task.forms.items()},
     }
     config_files = (timm_config.CONFIG,)
     table = Table(
@@ -106,12 +106,12 @@ class Timm(Layout):
             *torch_rows({"conv_root": "stem.conv", "gn_root": "stem.norm"}, "", _STEM),
             *torch_rows({"conv_root": "conv", "gn_root": "norm"}, "", _STEM),  # without stages
             *torch_rows(_UNIT_LAYERS, "block{i+1}_unit{j+1}_", _UNIT),
-            *(row for module in timm_modules() for row in module.ROWS),
+            *(row for task in timm_additions() for row in task.rows),
         ]
     )
     anchors = ("patch_embed.proj.weight", "embeds.proj.weight")
-    prefixes = ("", *(prefix for module in timm_modules() for prefix in module.PREFIXES))
-    without_prefix = re.compile("|".join(module.WITHOUT_PREFIX for module in timm_modules()))
+    prefixes = ("", *(prefix for task in timm_additions() for prefix in task.prefixes))
+    without_prefix = re.compile("|".join(task.without_prefix for task in timm_additions()))
     prefix_positions = None
     supported = {
         **COMMON,
@@ -145,7 +145,7 @@ class Timm(Layout):
     def skipped_keys(self, keys):
         skipped = _DECODER if "decoder_embed.weight" in keys else _FREQUENCIES
         mask_token = (self.prefix(keys) or "") + _MASK_TOKEN
-        others = "|".join(module.OTHERS for module in timm_modules())
+        others = "|".join(task.others for task in timm_additions())
         return [k for k in keys if k == mask_token or skipped.fullmatch(k) or re.fullmatch(others, k)]
 
     def read(self, arrays):

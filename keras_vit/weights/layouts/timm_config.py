@@ -9,7 +9,7 @@ import re
 
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.rules import number, one_of
-from keras_vit.tasks import timm_modules
+from keras_vit.tasks import timm_additions
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS
@@ -94,7 +94,7 @@ _ROTARY_KINDS = {"cat": "axial", "mixed": "mixed", "dinov3": "dinov3"}
 def read(folder):
     """The options in config.json, for `Layout.read_config`."""
     config = read_json(folder / CONFIG)
-    of_tasks = (module.read_config(config) for module in timm_modules())
+    of_tasks = (task.read_config(config) for task in timm_additions())
     options = next((options for options in of_tasks if options is not None), None)
     return options_of(config) if options is None else options
 

@@ -15,7 +15,7 @@ import keras_vit
 from keras_vit.embeddings import embed, plan_embeddings
 from keras_vit.embeddings.plan import Plan, begin
 from keras_vit.reports.run_report import write_run_report
-from keras_vit.tasks.distillation.stored_outputs import PREFIX, READERS, StoredOutputs
+from keras_vit.tasks.distillation.stored_outputs import StoredOutputs
 from keras_vit.training import train
 from keras_vit.training.run import load_data
 
@@ -108,7 +108,6 @@ def test_embeddings_that_do_not_fit_are_refused_before_the_folder_is_made(stored
     refused("got the order 'mixture'", dataset=f"{stored.dataset}*1 + {stored.dataset}*1")
     begin(tmp_path / "pooled", Plan("", "1f", {"name": "digits"}, "2e", {"train": 7}, 1))
     refused("pooled' has the outputs pooled; got 'logits'", teachers=(f"embeddings:{tmp_path / 'pooled'}",))
-    monkeypatch.setitem(READERS, PREFIX, lambda folder: StoredOutputs(2, ("cat", "fish")))
+    reader = "keras_vit.tasks.distillation.teacher_rows.teacher_in"
+    monkeypatch.setattr(reader, lambda folder: StoredOutputs(2, ("cat", "fish")))
     refused(r"student's 2 classes \(cat, dog\); embeddings:.* has 2 \(cat, fish\)")
-    monkeypatch.delitem(READERS, PREFIX)
-    refused("needs `import keras_vit.embeddings` before the run")

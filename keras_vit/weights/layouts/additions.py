@@ -1,0 +1,41 @@
+"""What a task adds to layouts."""
+
+import types
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class TimmAdditions(NamedTuple):
+    """What a task adds to files whose encoder has timm's names.
+
+    Attributes:
+        forms: dict from the names of `ModelForm`s to these.
+        rows: `Row`s of the arrays beside the encoder's.
+        prefixes: What the keys of an encoder may begin with.
+        without_prefix: A pattern of the keys that do not begin with it.
+        others: A pattern of the keys of arrays that are left out.
+        other_families: By description, a pattern of keys that only files have that cannot be read.
+        read_config: A function from the contents of a config.json to options; None for other contents.
+    """
+
+    forms: dict
+    rows: tuple
+    prefixes: tuple
+    without_prefix: str
+    others: str
+    other_families: dict = types.MappingProxyType({})
+    read_config: Callable = lambda config: None
+
+
+class HuggingFaceAdditions(NamedTuple):
+    """What a task adds to the layout of transformers.
+
+    Attributes:
+        forms: dict from the names of `ModelForm`s to these.
+        processors: By type, the values of its image processor.
+        other_families: By description, a pattern of keys that only files have that cannot be read.
+    """
+
+    forms: dict
+    processors: dict = types.MappingProxyType({})
+    other_families: dict = types.MappingProxyType({})
