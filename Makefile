@@ -16,7 +16,7 @@ JAX_TESTS := tests/contract/test_contract.py tests/layers/test_xla_form.py tests
 	tests/weights/test_load.py::test_a_checkpoint_computes_what_its_authors_code_computes
 JAX_TESTS_FULL := tests/contract/test_contract.py tests/training/test_jax_run.py tests/layers tests/test_seeds.py \
 	tests/weights/test_load.py tests/weights/test_save.py \
-	$(addprefix tests/models/,vit pretraining/test_masked_patch_predictor.py test_saving.py) \
+	$(addprefix tests/,models/vit models/test_saving.py tasks/pretraining/test_masked_patch_predictor.py) \
 	tests/engine/test_distributed_model.py
 
 .PHONY: help quickstart lint test test-full benchmark wheels docs docs-figures litert-js stubs notebooks format url

@@ -28,11 +28,12 @@ class RowOutputs:
         attributes: Attributes of the live model that tasks read, arguments of its constructor.
         kind, model_class: The `kind` and the name of the class of a model around a `VisionTransformer` that
             has them; None for a `VisionTransformer`.
-        method, does: The method of `ExportedModel` for images, and what it does with them.
+        exported: The class of the opened exports; None for `ExportedModel`.
+        method, does: Its method for images, and what it does with them.
         colors: The color of each class on a web page, for maps and objects.
         in_float: Names of outputs whose end LiteRT's int8 computes in float32.
         can_roll_out: Whether a web page can show attention rollout.
-        page_script: The file of `web/` that shows the outputs on a page.
+        page_script: The file that shows the outputs on a page, with its path or in `web/`.
         page_words: What a web page has done with a picture, and the label of the switch of its overlay.
 
     Example:
@@ -46,7 +47,7 @@ class RowOutputs:
         array([[b'7', b'0']], dtype=object)
     """
 
-    task = kind = model_class = colors = None
+    task = kind = model_class = exported = colors = None
     method, does = "classify", "classifies images"
     attributes = ()
     in_float = ()

@@ -82,7 +82,7 @@ def _retrieval(args):
     captions = dataset.captions(args.split)
     if captions is None:
         raise ValueError(f"--retrieval needs a folder of images and captions; got {args.dataset}")
-    scores = keras_vit.tasks.image_text.retrieval(model, dataset.split(args.split), captions, args.batch_size)
+    scores = keras_vit.evaluation.retrieval(model, dataset.split(args.split), captions, args.batch_size)
     report(args, *_result(args, dataset, scores))
 
 

@@ -7,7 +7,7 @@ from keras_vit.data.batches import evaluation_batches as evaluation_batches
 from keras_vit.data.batches import training_batches as training_batches
 from keras_vit.data.datasets import Dataset as Dataset
 from keras_vit.data.datasets import load_dataset as load_dataset
-from keras_vit.data.masks import MaskSamples as MaskSamples
-from keras_vit.data.pairs import pair_batches as pair_batches
 from keras_vit.data.samples import Samples as Samples
 from keras_vit.data.texts import Texts as Texts
+from keras_vit.tasks.image_text.samples import pair_batches as pair_batches
+from keras_vit.tasks.segmentation.samples import MaskSamples as MaskSamples

@@ -6,8 +6,8 @@ import shutil
 import pytest
 import tensorflow as tf
 from made.exports import FILES, any_size_model, digits, export_any_size, export_everything, shared_model
+from made.saved import litert, saved  # noqa: F401
 
-from keras_vit.export import export_saved_model, export_tflite
 from keras_vit.export import saved_model as exporting
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
@@ -42,18 +42,6 @@ def saved_model(exported):
 def loaded(saved_model):
     """The same in TensorFlow; tests that assign its variables load their own."""
     return tf.saved_model.load(saved_model)
-
-
-@pytest.fixture(scope="module")
-def saved(model, tmp_path_factory):
-    """The SavedModel of the `model` of a file of tests."""
-    return export_saved_model(model, tmp_path_factory.mktemp("saved") / "1", warmup=())
-
-
-@pytest.fixture(scope="module")
-def litert(saved, tmp_path_factory):
-    """The same in LiteRT, in float32."""
-    return export_tflite(saved, tmp_path_factory.mktemp("litert") / "m.tflite", precision="float32")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import functools
 from unittest import mock
 
 from keras_vit.data import load_dataset
-from keras_vit.data.sources import digits_scenes
+from keras_vit.tasks import digits_scenes
 
 
 @functools.cache

@@ -55,7 +55,7 @@ class Pairs(Task):
         return pair_batches(batches, texts, source.split, **place)
 
     def test(self, model, finished, dataset, recipe):
-        from keras_vit.tasks.image_text import retrieval  # needs TensorFlow
+        from keras_vit.evaluation import retrieval  # needs TensorFlow
 
         captions = dataset.captions("test")
         if captions is None:

@@ -24,6 +24,8 @@ def palette_png(classes: np.ndarray) -> bytes:
         ValueError: for other values.
 
     Example:
+        >>> import io
+        >>> from PIL import Image
         >>> with Image.open(io.BytesIO(palette_png(np.array([[0, 2]])))) as mask:
         ...     mask.mode, np.asarray(mask).tolist(), mask.getpalette()[:9]
         ('P', [[0, 2]], [0, 0, 0, 128, 0, 0, 0, 128, 0])

@@ -15,7 +15,7 @@ from keras_vit.data.damage import damaged
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import differences, fingerprint
 from keras_vit.data.shard_writing import write_shards
-from keras_vit.data.sources import digits_scenes
+from keras_vit.tasks import digits_scenes
 
 SIZE = (6, 8)
 METERS = {"scale": 1000, "unit": "m"}

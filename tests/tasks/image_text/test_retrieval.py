@@ -6,8 +6,7 @@ from reference.small import SMALL
 
 from keras_vit import ImageTextModel
 from keras_vit.data import evaluation_batches, load_dataset
-from keras_vit.evaluation import recall
-from keras_vit.tasks.image_text import retrieval
+from keras_vit.evaluation import recall, retrieval
 from keras_vit.tasks.image_text.retrieval import CHUNK
 
 

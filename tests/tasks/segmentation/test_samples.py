@@ -21,8 +21,8 @@ from keras_vit.data.augmentation.random_augmentation import (
 from keras_vit.data.batches import evaluation_batches, mask_batches, training_batches
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.maps import prepare_map
-from keras_vit.data.sources import digits_scenes
 from keras_vit.labels import label_kind
+from keras_vit.tasks import digits_scenes
 from keras_vit.tasks.segmentation.samples import MaskSamples, read_mask
 
 PIXELS = Preprocessing((20, 24), interpolation="nearest", mean=(0,) * 3, std=(1 / 255,) * 3)  # keeps 0 to 255

@@ -17,7 +17,7 @@ from reference.small import SMALL, small
 from keras_vit import ImageTextModel, TextPreprocessing, save_weights
 from keras_vit.data import load_dataset, pair_batches
 from keras_vit.data.sources.digits_words import word_tokenizer
-from keras_vit.tasks.image_text import retrieval
+from keras_vit.evaluation import retrieval
 from keras_vit.training.building import build_model
 from keras_vit.training.named_recipes import RECIPES
 from keras_vit.training.run import train
