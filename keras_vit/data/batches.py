@@ -15,7 +15,7 @@ from keras_vit.data.boxes import prepare_boxes
 from keras_vit.data.decoding.model_input import decode, decode_and_prepare, first_of, prepared
 from keras_vit.data.maps import prepare_map
 from keras_vit.data.samples import by_step, not_converted, worker_slots
-from keras_vit.labels import kind_of_records
+from keras_vit.labels import kind_of_samples
 from keras_vit.labels.box_rows import COLUMNS
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.rules import integer
@@ -80,7 +80,7 @@ def training_batches(
     """
     slots = _worker_slots(samples, batch_size, worker, workers)
     records = samples.training_records(seed, first_step, steps, batch_size, slots)
-    label_type = kind_of(records.element_spec[2])
+    label_type = kind_of_samples(samples, records.element_spec[2].shape.rank)
     if label_type.moves:
         augmentation.check_moves_labels()
     if augmentation.mosaic and not (label_type.moves and not label_type.is_map):
@@ -140,7 +140,7 @@ def evaluation_batches(
     """
     slots = _worker_slots(samples, batch_size, worker, workers)
     records = samples.evaluation_records()
-    label_type = kind_of(records.element_spec[1])
+    label_type = kind_of_samples(samples, records.element_spec[1].shape.rank)
     if workers > 1:
         is_own = not_converted(lambda i, _: (i % batch_size >= slots.start) & (i % batch_size < slots.stop))
         records = records.enumerate().filter(is_own).map(not_converted(lambda _, record: record))
@@ -228,7 +228,7 @@ def mask_batches(samples, preprocessing, batch_size):
     """
     _worker_slots(samples, batch_size, worker=0, workers=1)
     records = samples.evaluation_records()
-    label_type = kind_of(records.element_spec[1])
+    label_type = kind_of_samples(samples, records.element_spec[1].shape.rank)
     cropped = Preprocessing(None) if preprocessing.resize == "squash" else preprocessing
 
     @not_converted
@@ -286,11 +286,6 @@ def _worker_slots(samples, batch_size, worker, workers):
         raise ValueError("expected at least one sample; got none")
     integer(at_least=1).check("batch_size", batch_size)
     return worker_slots(batch_size, worker, workers)
-
-
-def kind_of(spec):
-    """The `LabelKind` of the labels in records."""
-    return kind_of_records(spec.shape.rank, spec.dtype.is_floating)
 
 
 def _empty(spec):

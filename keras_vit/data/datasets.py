@@ -68,7 +68,7 @@ SOURCES = {
         "keras_vit.tasks.digits_scenes:load_digits_scenes",
         "scenes of these digits",
         None,
-        tuple(name for name, kind in tasks.label_kinds().items() if kind.moves),
+        tasks.SCENES,
     ),
     "digits_words": Source(
         "keras_vit.data.sources.digits_words:load_digits_words",

@@ -14,11 +14,13 @@ class MapReader:
     """How the contents of files become maps, the defaults that each kind of maps overrides.
 
     Attributes:
+        task: The name of the task whose labels they are.
         dtype: Of the maps in records.
         channels: Their number of values for each pixel.
         label_values: How values in files become labels, as a JSON value; None: as they are.
     """
 
+    task = None
     dtype = "uint8"
     channels = 1
     label_values = None
@@ -57,6 +59,10 @@ class MapSamples(EncodedSamples):
     """
 
     reader = None
+
+    @property
+    def task(self):
+        return self.reader.task
 
     @property
     def label_values(self):

@@ -68,6 +68,11 @@ class MixedSamples:
         return sum(len(part.samples) for part in self.parts)
 
     @property
+    def task(self):
+        """As of `IndexedSamples`: that of all sources."""
+        return self.parts[0].samples.task
+
+    @property
     def exif(self):
         """Whether to apply the EXIF orientation of the images: as of any source."""
         return any(part.samples.exif for part in self.parts)

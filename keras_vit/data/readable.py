@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_vit.data.decoding.model_input import check_image, decode, prepared
 from keras_vit.data.samples import Samples, not_converted
-from keras_vit.labels import kind_of_records
+from keras_vit.labels import kind_of_samples
 from keras_vit.messages import one_line
 from keras_vit.preprocessing.file_batches import FileBatch
 
@@ -51,8 +51,7 @@ def readable_batches(samples, start, stop, preprocessing, batch_size):
         [20, 20, 10]
     """
     records = samples.numbered_records(start, stop)
-    spec = records.element_spec[2]
-    moves = kind_of_records(spec.shape.rank, spec.dtype.is_floating).moves
+    moves = kind_of_samples(samples, records.element_spec[2].shape.rank).moves
 
     @not_converted
     def decoded(number, encoded, label):

@@ -32,10 +32,12 @@ class IndexedSamples:
         labels: The label of each sample; None where they are unknown before reading.
         exif: Whether to apply the EXIF orientation of the images.
         order: The name of the order in training.
+        task: The name of the task of the labels, which samples with maps have; None: the first one whose
+            labels have as many axes.
     """
 
     order = "index"
-    labels = None
+    labels = task = None
     exif = False  # The published evaluations do not apply it.
 
     def training_records(self, seed, first_step, steps, batch_size, slots=None):
@@ -196,10 +198,12 @@ class IndexedRecords(IndexedSamples):
     Args:
         source: A sequence of bytes, whose `__getitems__` reads several.
         parse: A function from a record to (encoded image, label).
+        task: As of `IndexedSamples`.
     """
 
     source: Sequence[bytes]
     parse: Callable[[Any], tuple]
+    task: str | None = None
 
     def __len__(self):
         return len(self.source)

@@ -46,14 +46,26 @@ def labels_of(model, task=None, default="single_label"):
     return label
 
 
-def kind_of_records(axes, is_float):
-    """The first `LabelKind` whose labels have so many axes in records, where a map has one for its channel.
+def kind_of_samples(samples, axes):
+    """The `LabelKind` of samples: of the task that they name, or the first one with so many axes.
 
-    >>> kind_of_records(3, is_float=False).name
-    'segmentation'
+    Args:
+        samples: With the interface of `keras_vit.data.samples.IndexedSamples`.
+        axes: The number of axes of their labels in records; those of maps name their task.
+
+    Raises:
+        ValueError: for samples that name no task, of which no kind without maps has so many axes.
+
+    Example:
+        >>> kind_of_samples(load_dataset("digits").split("test"), axes=0).name
+        'single_label'
     """
-    kinds = (kind for kind in tasks.label_kinds().values() if kind.axes == axes)
-    return next(kind for kind in kinds if not kind.is_map or ("float" in kind.dtype) == is_float)
+    if samples.task is not None:
+        return label_kind(samples.task)
+    kinds = (kind for kind in tasks.label_kinds().values() if kind.axes == axes and not kind.is_map)
+    if (kind := next(kinds, None)) is None:
+        raise ValueError(f"expected samples with a `task`, for labels of {axes} axes; got none")
+    return kind
 
 
 __getattr__, __dir__ = lazy_names(__name__)

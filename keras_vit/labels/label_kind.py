@@ -19,8 +19,6 @@ class LabelKind:
         dtype: Of maps, the dtype in batches.
         outside: Of maps, the value of pixels that the image does not cover.
         map_folders: Of maps, the names of folders that have them beside a folder `images`.
-        folder: The module of `keras_vit.data` that reads folders with these labels; "folder" for classes as
-            folders, and for tables.
         activation: The name of the function from logits to probabilities in `keras.ops` and `tf.nn`; None if
             outputs are not class scores.
     """
@@ -88,7 +86,7 @@ class LabelKind:
         """What the labels of a split contain: a dict of JSON values.
 
         Args:
-            labels: As of `Samples`.
+            labels: Those of a `Samples`.
             names: Of the classes.
         """
         return {}

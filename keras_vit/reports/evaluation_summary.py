@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.evaluation import predict
 from keras_vit.inspection.figures import confusion_figure
-from keras_vit.labels import kind_of_records
+from keras_vit.labels import kind_of_samples
 from keras_vit.messages import spelled
 from keras_vit.reports.image_pictures import pictures_of, read_samples
 from keras_vit.reports.page import format_value, table
@@ -103,7 +103,7 @@ def draw_samples(samples, count):
     if samples.order != "index" or not hasattr(samples, "take"):  # the images of the first step of a run
         records = samples.training_records(0, 0, 1, min(count, len(samples)))
         images, labels = zip(*((image.numpy(), label.numpy()) for _, image, label in records))
-        label_type = kind_of_records(labels[0].ndim, np.issubdtype(labels[0].dtype, np.floating))
+        label_type = kind_of_samples(samples, labels[0].ndim)
         return dataclasses.replace(
             label_storages()[label_type.name].samples_of(images, labels), exif=samples.exif
         )

@@ -8,6 +8,7 @@ import functools
 
 # The tasks with labels, the default first, and the objectives without labels.
 NAMES = ("single_label", "multi_label", "regression", "segmentation", "detection", "depth")
+SCENES = ("segmentation", "detection", "depth")  # of `digits_scenes`, a data set of several tasks
 OBJECTIVES = ("masked_patch", "mae", "igpt", "dino", "distill")
 
 

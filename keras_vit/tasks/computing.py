@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from keras_vit.labels import kind_of_samples
 from keras_vit.lazy import LazyModule
 from keras_vit.models.classifying import check_finite
 from keras_vit.progress import Progress
@@ -61,7 +62,7 @@ def computed_one_by_one(compute, samples):
     if not len(samples):
         raise ValueError("expected at least one sample; got none")
     records = samples.evaluation_records()
-    label_type = batching.kind_of(records.element_spec[1])
+    label_type = kind_of_samples(samples, records.element_spec[1].shape.rank)
     for encoded, mask in _progress(records, samples, unit="image"):
         label = maps.in_batches(mask, label_type).numpy()
         yield np.asarray(compute(model_input.decode(encoded, samples.exif).numpy())), label

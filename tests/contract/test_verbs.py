@@ -490,7 +490,7 @@ def functions_of_models(module):
 
 def test_every_kind_of_model_and_everything_done_with_one_is_in_the_table():
     classes = {of for of in vars(keras_vit).values() if inspect.isclass(of) and issubclass(of, keras.Model)}
-    classes -= {keras_vit.DistillationModel}  # It has no files: tests/models/distillation.
+    classes -= {keras_vit.DistillationModel}  # It has no files: tests/tasks/distillation.
     assert classes == {cls for cls, _ in KINDS.values()} and classes >= {*stored_classes()}
     assert {cls.kind for cls in classes} - {None} == {*STORED_KINDS} - {"auto", "stored"}
     methods = {

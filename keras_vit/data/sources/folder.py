@@ -44,8 +44,8 @@ def load_folder(
             CLASS/*, or with a table `labels.csv` of the columns `file` or `filename` (relative to the
             folder), `label` and `split` (may be missing, then it is that of the image's folder). For other
             tasks the table has a column for each class (0 or 1) or each target (a number) in place of
-            `label`. For labels with a folder of their own, see the module of `data/sources` that their kind
-            names, as `mask_folder`; with `texts` see `caption_folder.load_caption_folder`.
+            `label`. For labels with a folder of their own, see `folder.py` of their task; with `texts`
+            see `keras_vit.tasks.image_text.folder`.
         task, on_bad_image, seed, texts, labels: As for `load_dataset`.
 
     Returns:

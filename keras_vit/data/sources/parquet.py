@@ -37,7 +37,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
             its name or folders have as a word: `train`, `val`, `validation` or `test`; to train if they have
             none.
             `classes.txt` beside the first one names classes that have no names in the files; for masks as of
-            `mask_folder.load_mask_folder`.
+            `keras_vit.tasks.segmentation.folder`.
         task, seed, texts, labels: As for `load_dataset`.
         fields: ("image=COLUMN", "label=COLUMN"), or one of them.
 

@@ -47,7 +47,7 @@ def load_tfds(name, *, task="single_label", data_dir=None, **options):
     label, read_label, class_names = label_feature(builder, task)
     parse = parser(builder, image, label, read_label)
     plan = preset(builder)
-    splits = {split: samples(builder, plan[split], parse) for split in SPLITS}
+    splits = {split: samples(builder, plan[split], parse, task) for split in SPLITS}
     return {"class_names": class_names, "splits": splits, "version": builder.info.full_name}
 
 
@@ -175,8 +175,8 @@ def parser(builder, image, label, read_label, read_image=lambda encoded: encoded
     return parse
 
 
-def samples(builder, split, parse):
-    """The samples of a part of a data set, such as "train[:98%]".
+def samples(builder, split, parse, task=None):
+    """The samples of a part of a data set, such as "train[:98%]", with labels of a task.
 
     Raises:
         ValueError: if there is no such part, it is empty, or its files are neither ArrayRecord nor TFRecord.
@@ -192,11 +192,11 @@ def samples(builder, split, parse):
     file_format = builder.info.file_format
     if file_format == tfds.core.FileFormat.ARRAY_RECORD:
         raw = tfds.decode.DeserializeMethod.RAW_BYTES
-        return IndexedRecords(builder.as_data_source(split, deserialize_method=raw), parse)
+        return IndexedRecords(builder.as_data_source(split, deserialize_method=raw), parse, task)
     if file_format == tfds.core.FileFormat.TFRECORD:
         files = tuple((os.fspath(f.filename), f.skip, f.take) for f in files)
         counts = tuple(count for _, _, count in files)
-        return ChunkedRecords(counts, record_reader(files), parse)
+        return ChunkedRecords(counts, record_reader(files), parse, task=task)
     raise ValueError(
         f"{builder.info.full_name!r} is stored as {file_format.value}; expected array_record or tfrecord"
     )

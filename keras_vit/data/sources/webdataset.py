@@ -36,7 +36,7 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
             split that its name or folders have as a word: `train`, `val`, `validation` or `test`; to train if
             they have none.
             `classes.txt` beside the first one has a class name per line; for masks as of
-            `mask_folder.load_mask_folder`.
+            `keras_vit.tasks.segmentation.folder`.
         task, seed, texts, labels: As for `load_dataset`.
         fields: ("label=json:KEY",) for labels, or captions, that are a value of the JSON object: for
             "single_label" an int, and a negative one skips the sample; for "multi_label" a list of the

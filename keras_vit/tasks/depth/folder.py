@@ -43,10 +43,10 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
 
     Args:
         root: The folder, a pathlib.Path: images/NAME.jpg (or another kind of image) with depths/NAME.png or
-            another file of `depth_maps.SUFFIXES`, or both within train, val and test, above or below these
+            another file of `samples.SUFFIXES`, or both within train, val and test, above or below these
             folders. A folder disparities in place of depths has disparities, and a folder values any numbers
             of one or several channels, such as surface normals. `depth.json` has any arguments of
-            `depth_maps.DepthReader`: as {"scale": 1000, "unit": "m"} for PNG files in millimeters. Without
+            `samples.DepthReader`: as {"scale": 1000, "unit": "m"} for PNG files in millimeters. Without
             it floating-point numbers are depths in their own unit, and integers are refused.
         files: As for `visible_files`.
         on_bad_image: As for `load_dataset`; it is for images and depth maps that cannot be read, and for

@@ -85,7 +85,7 @@ class DepthEstimator(HeadedModel):
         bins: Number of depths of the quantity "metric" of "linear"; None, or an `activation`, for none.
         min_depth: The smallest of these depths.
         max_depth: The largest one, or the factor of a "metric" output's "sigmoid".
-        variance_focus, gradient_weight: Of the loss in training, see `models.depth.depth_loss.DepthLoss`.
+        variance_focus, gradient_weight: Of the loss in training, see `loss.DepthLoss`.
         class_names: One name per value, such as ("depth",), or None.
         split_seed: Seed of the split of the training data; None if unknown.
         dtype: A dtype policy for an encoder that is given by its arguments.

@@ -62,7 +62,7 @@ class DepthReader(MapReader):
             it. Depths and disparities that are not above 0, and numbers that are not finite, are always
             invalid.
         names: A name for each channel.
-        crop: The part of each image that evaluation scores, a name of `labels.depth_maps.CROPS`; None: all of
+        crop: The part of each image that evaluation scores, a name of `labels.CROPS`; None: all of
             it.
 
     Raises:
@@ -77,6 +77,7 @@ class DepthReader(MapReader):
         [[nan, 4.0]]
     """
 
+    task = "depth"
     quantity: str = "depth"
     scale: float | None = None
     unit: str | None = None

@@ -156,7 +156,7 @@ def predictions_of(detections, boxes, sizes, num_classes):
     """The `DetectionPredictions` of some images.
 
     Args:
-        detections: For each image the `Detections` of `models.detection.detecting`.
+        detections: For each image the `Detections` of `detecting.py`.
         boxes: For each image its rows of `labels.box_rows.COLUMNS`, in fractions of the image.
         sizes: The (height, width) of each image.
         num_classes: The class count of the model.
@@ -175,7 +175,7 @@ def agreement(detections, others, threshold):
     """The F1 of the objects of some images in others, with an IoU of at least 0.5 and the same class.
 
     Args:
-        detections, others: For each image the `Detections` of `models.detection.detecting`.
+        detections, others: For each image the `Detections` of `detecting.py`.
         threshold: The least score of an object.
 
     Returns:

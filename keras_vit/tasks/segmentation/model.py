@@ -57,7 +57,7 @@ class ImageSegmenter(HeadedModel):
     * "mask": learned queries join the tokens before the last `query_blocks` blocks. Each predicts a mask, at
       the resolution of "up", and a class (EoMT). With `masked_attention`, a query attends to the patches of
       its mask only, in training with a probability that falls to 0, one block after the other, over the
-      compiled `total_steps`. `fit` and `evaluate` use the matching loss of `models.mask_loss` for this head,
+      compiled `total_steps`. `fit` and `evaluate` use the matching loss of `loss.py` for this head,
       whatever loss was compiled.
 
     Maps are resized to the image bilinearly.

@@ -39,6 +39,7 @@ class MaskReader(MapReader):
         [[[255], [1]]]
     """
 
+    task = "segmentation"
     values: tuple[int, ...] | None = None
     colors: tuple[int, ...] | None = None
     red: bool = False

@@ -1,16 +1,11 @@
 import numpy as np
 import pytest
 
-from keras_vit.labels import kind_of_records, label_kind
+from keras_vit.labels import label_kind
 from keras_vit.tasks.depth.labels import cropped
 
 DEPTH = label_kind("depth")
 NORMALS = np.float32([[[0, 0, 1], [0, 1, 0]]])
-
-
-def test_float_maps_are_depth_maps_and_integer_maps_are_masks():
-    assert kind_of_records(3, is_float=True) is DEPTH
-    assert kind_of_records(3, is_float=False) is label_kind("segmentation")
 
 
 def test_depths_are_divided_by_the_zoom_and_several_channels_are_not():
