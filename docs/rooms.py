@@ -13,13 +13,55 @@ WIDTH, HEIGHT, GAP = 140, 34, 46  # of a box, and between two rows
 
 
 def packages():
-    """dict from the name of each package to its folder.
+    """dict from the name of each package to its files.
 
-    >>> packages()["export"].name
-    'export'
+    The folders of tasks are the package "tasks/NAME", and what they share is "tasks". The table of tasks is
+    in neither.
+
+    Example:
+        >>> packages()["tasks"][0].name
+        'computing.py'
     """
-    folders = [path.parent for path in (ROOT / "keras_vit").glob("*/__init__.py")]
-    return {folder.name: folder for folder in sorted([*folders, ROOT / "export"])}
+    files = sorted([*(ROOT / "keras_vit").glob("*/**/*.py"), *(ROOT / "export").rglob("*.py")])
+    found = {}
+    for path in files:
+        found.setdefault(package_of(path.relative_to(ROOT)), []).append(path)
+    found.pop("table")
+    return found
+
+
+def package_of(path):
+    """The name of the package of a file.
+
+    >>> package_of(pathlib.PurePath("keras_vit/tasks/depth/model.py"))
+    'tasks/NAME'
+    """
+    top, *inner = path.parts
+    if top != "keras_vit":
+        return "export" if top == "export" else ""
+    if len(inner) == 1:
+        return "" if inner[0].startswith("__") else path.stem
+    if inner[0] != "tasks":
+        return inner[0]
+    if len(inner) == 3 or path.name == "digits_scenes.py":  # a data set with labels of several tasks
+        return "tasks/NAME"
+    return "table" if path.name == "__init__.py" else "tasks"
+
+
+def package_of_import(name):
+    """The name of the package of an imported module or name of this package.
+
+    >>> package_of_import("keras_vit.tasks.depth.model"), package_of_import("keras_vit.tasks.get_task")
+    ('tasks/NAME', 'table')
+    """
+    _, first, *rest = [*name.split("."), ""] if name == "keras_vit" else name.split(".")
+    if first != "tasks":
+        return first
+    path = pathlib.PurePath("keras_vit", "tasks", *rest[:1])
+    if (ROOT / path).is_dir() and rest:
+        return "tasks/NAME"
+    path = path.with_suffix(".py")
+    return package_of(path) if (ROOT / path).is_file() else "table"
 
 
 def imports(source):
@@ -50,16 +92,22 @@ def imports(source):
             yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
 
 
-def imported(folder):
-    """The packages that the modules of a folder import when they run."""
-    sources = [path.read_text(encoding="utf-8") for path in folder.rglob("*.py")]
-    found = {name for source in sources for name in imports(source) if name.startswith("keras_vit.")}
-    return {name.split(".")[1] for name in found} & packages().keys()
+def imported(files):
+    """The packages that some files import when they run.
+
+    The `__init__.py` of other packages have public names of tasks, which do not count.
+    """
+    found = set()
+    for path in files:
+        names = [name for name in imports(path.read_text(encoding="utf-8")) if name.startswith("keras_vit.")]
+        own = {package_of_import(name) for name in names}
+        found |= own - {"tasks/NAME"} if path.name == "__init__.py" else own
+    return found & packages().keys()
 
 
 def arrows():
     """dict from each package to those that it imports, without those that one of them imports, too."""
-    direct = {name: imported(folder) - {name} for name, folder in packages().items()}
+    direct = {name: imported(files) - {name} for name, files in packages().items()}
 
     def below(name):
         return direct[name].union(*map(below, direct[name]))
@@ -96,8 +144,7 @@ def way():
     def follow(frame, event, argument):
         path = pathlib.Path(frame.f_code.co_filename)
         if event == "call" and ROOT in path.parents:
-            first, second, *_ = path.relative_to(ROOT).parts
-            entered.setdefault(second if first == "keras_vit" else first)
+            entered.setdefault(package_of(path.relative_to(ROOT)))
 
     sys.setprofile(follow)
     try:

@@ -21,7 +21,7 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "losses": ("labels",),
     "metrics": ("labels",),
     "tasks": ("models", "data", "losses", "metrics", "inspection", "progress"),  # what the tasks share
-    "rooms": ("cli",),  # the folders of the tasks
+    "tasks/NAME": ("cli",),  # the folders of the tasks
     "writing": ("messages",),
     "seeds": (),
     "layers": ("rules", "lazy", "seeds", "interpolation"),
@@ -53,6 +53,7 @@ NUMPY_AND_KERAS_ONLY = {
         "models",
         "weights",
         "tasks",
+        "tasks/NAME",
         "variants",
         "preprocessing",
     )
@@ -70,23 +71,29 @@ TENSORFLOW_ALLOWED = {
     "keras_vit/preprocessing/tensors.py",
     "keras_vit/engine/tensorflow_step.py",
     "keras_vit/tasks/computing.py",
+    "keras_vit/tasks/pretraining/image_gpt_task.py",
     "keras_vit/weights/array_files.py",  # torch, for torch's files
     "keras_vit/weights/download.py",
 }
 
 TASKS = pathlib.Path("keras_vit", "tasks")
-ROOMS = {path.parent.name for path in (ROOT / TASKS).glob("*/__init__.py")}
 # The packages whose public names are in part those of tasks.
 PUBLIC = {
     f"keras_vit/{name}__init__.py" for name in ("", "models/", "training/", "evaluation/", "inspection/")
 }
 
-imports = script("docs/rooms.py").imports
+rooms = script("docs/rooms.py")
+imports = rooms.imports
 FILES = sorted(
     path.relative_to(ROOT)
     for pattern in ("keras_vit/**/*.py", "export/**/*.py", "_keras_vit_cli.py")
     for path in ROOT.glob(pattern)
 )
+TENSORFLOW_ALLOWED |= {  # data and exports of tasks
+    path.as_posix()
+    for path in FILES
+    if path.match("keras_vit/tasks/*/*.py") and path.stem in ("outputs", "samples", "storage")
+}
 
 
 def reachable(part):
@@ -96,25 +103,12 @@ def reachable(part):
     return found
 
 
-def part_of(path):
-    if path.parts[0] == "export":
-        return "export"
-    if path.parts[:2] == TASKS.parts and (len(path.parts) == 4 or path.name == "digits_scenes.py"):
-        return "rooms"  # as this data set, which has labels of several tasks
-    if path == TASKS / "__init__.py":
-        return "table"
-    if (
-        path.name == "_keras_vit_cli.py"
-        or path.name in ("__init__.py", "__main__.py")
-        and len(path.parts) == 2
-    ):
-        return ""
-    return path.parts[1].removesuffix(".py")
+part_of = rooms.package_of
 
 
 DRAWS = {
     *(f"keras_vit/inspection/{name}.py" for name in ("drawing", "figures")),
-    *(f"{TASKS.as_posix()}/{room}/figures.py" for room in ROOMS),
+    *(path.as_posix() for path in FILES if path.match("keras_vit/tasks/*/figures.py")),
 }
 
 
@@ -124,14 +118,10 @@ def violations(path, source):
     for name in imports(source):
         top, *rest = name.split(".")
         if top in ("keras_vit", "export"):
-            target = "export" if top == "export" else rest[0] if rest else "weights"
+            target = rooms.package_of_import(".".join(["keras_vit", *(rest or ["weights"])]))
             target = target if target in ARROWS else "weights"  # the package's own names are from there
-            if target == "tasks" and len(rest) < 3 and not (ROOT / TASKS / f"{rest[-1]}.py").exists():
-                target = "table"
-            if target == "tasks" and rest[1] in ROOMS:
-                target = "rooms"
-                if path.as_posix() in PUBLIC:
-                    continue
+            if target == "tasks/NAME" and path.as_posix() in PUBLIC:
+                continue
             if target not in reachable(part) | {"types"}:
                 found.append(f"{path} ({part or 'top'}) imports {name}")
         if top in BACKENDS and part in NUMPY_AND_KERAS_ONLY and path.as_posix() not in TENSORFLOW_ALLOWED:
@@ -169,6 +159,14 @@ def test_files_are_named_after_their_subjects():
         ("weights/load.py", "from keras_vit.layers import resize_position_grid", True),
         ("training/run.py", "import tensorflow as tf\nfrom keras_vit.data import batches", True),
         ("inspection/figures.py", "import matplotlib", True),
+        ("weights/load.py", "from keras_vit.tasks.depth.model import DepthEstimator", False),
+        ("training/run.py", "from keras_vit.tasks.depth import model", False),
+        ("models/__init__.py", "from keras_vit.tasks.depth.model import DepthEstimator", True),
+        ("data/batches.py", "from keras_vit.tasks.task import Task", False),
+        ("data/batches.py", "from keras_vit.tasks import label_kinds", True),
+        ("tasks/depth/files.py", "from keras_vit.cli.prediction_folder import Folder", True),
+        ("tasks/depth/model.py", "import tensorflow as tf", False),
+        ("tasks/depth/samples.py", "import tensorflow as tf", True),
     ],
 )
 def test_imports_against_the_arrows_are_detected(path, source, is_allowed):
