@@ -11,7 +11,6 @@ import tensorflow as tf
 from keras_vit.data.augmentation.mosaic import mosaic_augmentation
 from keras_vit.data.augmentation.options import Augmentation
 from keras_vit.data.augmentation.random_augmentation import batch_augmentation, image_augmentation
-from keras_vit.data.boxes import prepare_boxes
 from keras_vit.data.decoding.model_input import decode, decode_and_prepare, first_of, prepared
 from keras_vit.data.maps import prepare_map
 from keras_vit.data.samples import by_step, not_converted, worker_slots
@@ -83,7 +82,7 @@ def training_batches(
     label_type = kind_of_samples(samples, records.element_spec[2].shape.rank)
     if label_type.moves:
         augmentation.check_moves_labels()
-    if augmentation.mosaic and not (label_type.moves and not label_type.is_map):
+    if augmentation.mosaic and not label_type.has_mosaics:
         raise ValueError(f"mosaic needs boxes; got labels of the task {label_type.name!r}")
     if augmentation.mosaic and isinstance(preprocessing, dict):
         raise ValueError(f"mosaic needs a single input; got {', '.join(preprocessing)}")
@@ -169,7 +168,7 @@ def evaluation_sample(kind, preprocessing, exif, encoded, label):
     if kind.is_map:
         label = prepare_map(label, kind, first_of(preprocessing))
     elif kind.moves:
-        label = prepare_boxes(label, tf.shape(image)[:2], first_of(preprocessing))
+        label = kind.geometry().prepared(label, tf.shape(image)[:2], first_of(preprocessing))
     return prepared(image, preprocessing), label
 
 

@@ -47,7 +47,7 @@ def visible(boxes, least=MIN_VISIBLE):
     return tf.boolean_mask(boxes, (fraction >= least) & (_areas(sides) > 0))
 
 
-def prepare_boxes(boxes, size, preprocessing):
+def prepared(boxes, size, preprocessing):
     """Boxes as the label of an image that a `Preprocessing` has resized: float32 (`MAX_BOXES`, 7).
 
     Args:
@@ -57,13 +57,23 @@ def prepare_boxes(boxes, size, preprocessing):
 
     Example:
         >>> rows = tf.constant([[0.0, 0.0, 0.5, 1.0, 2, 0, 0.5]])
-        >>> prepare_boxes(rows, [30, 60], keras_vit.Preprocessing(16))[:2, 4].numpy().tolist()
+        >>> prepared(rows, [30, 60], keras_vit.Preprocessing(16))[:2, 4].numpy().tolist()
         [2.0, -1.0]
-        >>> cropped = prepare_boxes(rows, [30, 60], keras_vit.Preprocessing(16, resize="crop"))
+        >>> cropped = prepared(rows, [30, 60], keras_vit.Preprocessing(16, resize="crop"))
         >>> cropped[0, :4].numpy().tolist()
         [0.0, 0.0, 0.5, 1.0]
     """
     return padded(visible(moved(boxes, *placement(size, preprocessing)), least=0.0))
+
+
+def trained(boxes):
+    """The boxes of a training image, as of `padded`, without crowds, whose objects are unknown.
+
+    >>> crowd, box = [0.0, 0.0, 1.0, 1.0, 2, 1, 1.0], [0.0, 0.0, 0.5, 1.0, 3, 0, 0.5]
+    >>> trained(tf.constant([crowd, box]))[:2, 4].numpy().tolist()
+    [3.0, -1.0]
+    """
+    return padded(tf.boolean_mask(boxes, boxes[:, 5] == 0))
 
 
 def placement(size, preprocessing):

@@ -177,6 +177,7 @@ def pca_figure(
         title: The figure's title.
 
     Example:
+        >>> from keras_vit.inspection import feature_pca
         >>> features = np.random.default_rng(0).normal(size=(1, 4, 4, 8))
         >>> pictures = [feature_pca(grid) for grid in features]
         >>> pca_figure(images[:1], pictures, pictures, ["noise"], "Components").savefig("pca.png")

@@ -19,6 +19,7 @@ class LabelKind:
         dtype: Of maps, the dtype in batches.
         outside: Of maps, the value of pixels that the image does not cover.
         map_folders: Of maps, the names of folders that have them beside a folder `images`.
+        has_mosaics: Whether the labels of several images fit one image, as mosaics need.
         activation: The name of the function from logits to probabilities in `keras.ops` and `tf.nn`; None if
             outputs are not class scores.
     """
@@ -26,7 +27,7 @@ class LabelKind:
     name = None
     noun = ("class", "classes")
     axes = 1
-    is_class_id = moves = is_map = has_channels = False
+    is_class_id = moves = is_map = has_channels = has_mosaics = False
     dtype = outside = None
     map_folders = ()
     activation = None
@@ -69,6 +70,18 @@ class LabelKind:
                 f"expected labels of {num_outputs} numbers, as many as the model's outputs; got the shape "
                 f"{labels.shape[1:]} (class indices need the task 'single_label')"
             )
+
+    def geometry(self):
+        """The module that moves labels that are no maps, with the functions of `keras_vit.data.boxes`.
+
+        These are `moved`, `mirrored` and `visible`, with `trained` of the labels of a training image, and
+        `prepared` of those of an image in an evaluation.
+        """
+        raise NotImplementedError
+
+    def mirrored(self, values, is_mirrored):
+        """A map whose left and right have been exchanged, or not, such as of vectors, which change then."""
+        return values
 
     def zoomed(self, values, factor):
         """A map of an image that is enlarged by a factor, relative to what evaluation does with it."""

@@ -7,8 +7,7 @@ import tensorflow as tf
 
 from keras_vit.data.augmentation.keras_layers import apply_layer, apply_rand_augment
 from keras_vit.data.augmentation.options import Augmentation as Augmentation
-from keras_vit.data.boxes import mirrored, padded, placement, visible
-from keras_vit.data.boxes import moved as moved_boxes
+from keras_vit.data.boxes import placement
 from keras_vit.data.decoding.model_input import cut, decode, decode_window, with_channels
 from keras_vit.data.maps import in_batches, nearest, resized_map
 from keras_vit.preprocessing.image_resizing import resize
@@ -81,11 +80,15 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         if label is None:
             return pixels
         if needs_size:
-            return pixels, _move_boxes(label, size, window, place_seeds, augmentation, preprocessing)
+            geometry = kind.geometry()
+            label = _move_objects(geometry, label, size, window, place_seeds, augmentation, preprocessing)
+            return pixels, geometry.trained(label)
         enlarged = _zoom(tf.shape(label)[:2], window, place_seeds[0], augmentation, preprocessing)
         label = cut(label, window) if window else label
         label = _move(label, place_seeds, augmentation, nearest(preprocessing), kind.outside)
         label = in_batches(label, kind)
+        if augmentation.flip:
+            label = kind.mirrored(label, _is_mirrored(place_seeds[2]))
         return pixels, kind.zoomed(label, enlarged)
 
     return augment
@@ -105,29 +108,31 @@ def _move(values, seeds, augmentation, preprocessing, outside=None):
     return tf.image.stateless_random_flip_left_right(values, flip_seed) if augmentation.flip else values
 
 
-def _move_boxes(boxes, size, window, seeds, augmentation, preprocessing):
-    """The boxes of an image of a size (height, width), moved as the image is."""
+def _move_objects(geometry, label, size, window, seeds, augmentation, preprocessing):
+    """The label of an image of a size (height, width), moved as the image is by a module of `LabelKind`."""
     crop_seed, shift_seed, flip_seed = seeds
     if window:
         top_left, extent = tf.split(tf.cast(window(size), tf.float32), 2)
-        boxes = moved_boxes(boxes, tf.cast(size, tf.float32) / extent, -top_left / extent)
+        label = geometry.moved(label, tf.cast(size, tf.float32) / extent, -top_left / extent)
     elif augmentation.scale_jitter:
         numbers = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
         extent, kept, corner, before = (tf.cast(number, tf.float32) for number in numbers)
         factor, sides = kept / extent, tf.constant(preprocessing.image_size, tf.float32)
         scale = tf.cast(size, tf.float32) * factor / sides
-        boxes = moved_boxes(boxes, scale, (before - corner * factor) / sides)
+        label = geometry.moved(label, scale, (before - corner * factor) / sides)
     else:
-        boxes = moved_boxes(boxes, *placement(size, preprocessing))
-    boxes = visible(boxes)  # A shift does not bring back what was cut off.
+        label = geometry.moved(label, *placement(size, preprocessing))
+    label = geometry.visible(label)  # A shift does not bring back what was cut off.
     if augmentation.shift:
-        boxes = moved_boxes(boxes, tf.ones(2), shift_fractions(shift_seed, augmentation.shift))
-        boxes = visible(boxes)
-    if augmentation.flip:
-        # The image that shows whether one with this seed is mirrored.
-        row = tf.image.stateless_random_flip_left_right(tf.constant([[[0.0], [1.0]]]), flip_seed)
-        boxes = mirrored(boxes, row[0, 0, 0] > 0)
-    return padded(tf.boolean_mask(boxes, boxes[:, 5] == 0))  # Nobody knows what is in a crowd.
+        label = geometry.moved(label, tf.ones(2), shift_fractions(shift_seed, augmentation.shift))
+        label = geometry.visible(label)
+    return geometry.mirrored(label, _is_mirrored(flip_seed)) if augmentation.flip else label
+
+
+def _is_mirrored(flip_seed):
+    """Whether an image with this seed is mirrored."""
+    row = tf.image.stateless_random_flip_left_right(tf.constant([[[0.0], [1.0]]]), flip_seed)
+    return row[0, 0, 0] > 0
 
 
 def _zoom(size, window, crop_seed, augmentation, preprocessing):

@@ -17,7 +17,12 @@ class Boxes(IndependentClasses):
 
     name = "detection"
     axes = 2
-    moves = True
+    moves = has_mosaics = True
+
+    def geometry(self):
+        from keras_vit.data import boxes  # needs TensorFlow
+
+        return boxes
 
     def check(self, labels, num_outputs):
         if labels.ndim != 3 or labels.shape[2] != len(COLUMNS):

@@ -17,6 +17,7 @@ from keras_vit.data.augmentation.random_augmentation import (
     image_augmentation,
     random_shift,
 )
+from keras_vit.labels.label_kind import LabelKind
 
 HEIGHT, WIDTH = 60, 90
 Y, X = np.mgrid[:HEIGHT, :WIDTH]
@@ -214,3 +215,22 @@ GRAY = Preprocessing(24, mean=(0.5,), std=(0.5,))
 def test_some_changes_need_a_size_or_colors(fields, preprocessing, message):
     with pytest.raises(ValueError, match=message):
         image_augmentation(Augmentation(**fields), preprocessing)
+
+
+class Vectors(LabelKind):
+    """Vectors of pixels, whose first number points to the right."""
+
+    name, axes, moves, is_map, has_channels = "vectors", 3, True, True, True
+    dtype, outside = "float32", 0.0
+
+    def mirrored(self, values, is_mirrored):
+        return tf.where(is_mirrored, values * [-1.0, 1.0], values)
+
+
+def test_maps_of_vectors_are_mirrored_as_their_kind_says():
+    label = tf.stack(tf.meshgrid([1.0, 2.0], [3.0, 4.0]), axis=-1)
+    image = encoded(Image.new("RGB", (2, 2)), "PNG")
+    augment = image_augmentation(Augmentation(flip=True), Preprocessing(2), kind=Vectors())
+    found = {str(augment(image, [seed, 0], label)[1].numpy().tolist()) for seed in range(8)}
+    right, left = [[1.0, 3.0], [2.0, 3.0]], [[-2.0, 3.0], [-1.0, 3.0]]
+    assert found == {str([row, [[x, 4.0] for x, _ in row]]) for row in (right, left)}
