@@ -75,6 +75,31 @@ def test_importing_brings_nothing_that_only_some_need(backend, found):
     }
 
 
+EACH_FIRST = """
+import importlib, os, pkgutil, sys
+import keras_vit, tensorflow
+modules = pkgutil.walk_packages(keras_vit.__path__, "keras_vit.")
+names = [module.name for module in modules if not module.name.endswith("__main__")]
+for name in names:
+    if not (child := os.fork()):
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            print(name, error, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+print(len(names))
+"""
+
+
+@pytest.mark.slow
+def test_each_module_can_be_imported_first():
+    """Packages whose public names are in part those of tasks could import each other."""
+    done = subprocess.run([sys.executable, "-c", EACH_FIRST], capture_output=True, text=True)
+    (count,) = done.stdout.splitlines()
+    assert int(count) > 300, done.stderr
+
+
 def test_a_plain_import_registers_the_classes_for_loading(found):
     assert found("tensorflow")["registered"] == [*REGISTERED]
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from keras_vit import tasks
 from keras_vit.data.dataset import Dataset as Dataset
-from keras_vit.data.samples import Samples as Samples
 from keras_vit.labels import label_kind
 from keras_vit.messages import did_you_mean, redact_url
 from keras_vit.rules import integer, one_of, optional, text

@@ -38,6 +38,11 @@ class TarSamples(IndexedSamples):
         return len(self.rows)
 
     @property
+    def task(self):
+        """As in `MapReader`; None without maps."""
+        return self.reader and self.reader.task
+
+    @property
     def label_values(self):
         """As in `MapReader`; None without maps."""
         return self.reader and self.reader.label_values

@@ -72,7 +72,7 @@ def real_labels_of(samples: EncodedSamples, labels: Mapping[str, Sequence[int]])
         ValueError: if the samples have no file names, or there are no labels for a file.
 
     Example:
-        >>> from keras_vit.data.datasets import Samples
+        >>> from keras_vit.data.samples import Samples
         >>> samples = Samples(("2/ILSVRC2012_val_00000002.JPEG", "1/ILSVRC2012_val_00000001.JPEG"), (1, 0))
         >>> real_labels_of(samples, {1: [0], 2: [1, 5]})
         [[1, 5], [0]]

@@ -12,16 +12,16 @@ from keras_vit.inspection.norms import patch_norms as patch_norms
 from keras_vit.inspection.positions import position_similarity as position_similarity
 from keras_vit.inspection.similarity import patch_similarity as patch_similarity
 from keras_vit.lazy import lazy_names
-from keras_vit.tasks.detection.pictures import box_overlay as box_overlay
-from keras_vit.tasks.segmentation.pictures import class_overlay as class_overlay
-from keras_vit.tasks.segmentation.pictures import palette_png as palette_png
 
-LAZY = {  # which import matplotlib
-    "figures": None,
+LAZY = {  # what tasks have, and figures, which import matplotlib
+    "box_overlay": "keras_vit.tasks.detection.pictures",
     "class_example_figure": "keras_vit.tasks.segmentation.figures",
+    "class_overlay": "keras_vit.tasks.segmentation.pictures",
     "depth_figure": "keras_vit.tasks.depth.figures",
     "detection_figure": "keras_vit.tasks.detection.figures",
+    "figures": None,
     "iou_figure": "keras_vit.tasks.segmentation.figures",
+    "palette_png": "keras_vit.tasks.segmentation.pictures",
     "precision_recall_figure": "keras_vit.tasks.detection.figures",
     "segmentation_figure": "keras_vit.tasks.segmentation.figures",
 }

@@ -78,9 +78,7 @@ TENSORFLOW_ALLOWED = {
 
 TASKS = pathlib.Path("keras_vit", "tasks")
 # The packages whose public names are in part those of tasks.
-PUBLIC = {
-    f"keras_vit/{name}__init__.py" for name in ("", "models/", "training/", "evaluation/", "inspection/")
-}
+PUBLIC = {f"keras_vit/{name}__init__.py" for name in ("", "models/", "training/")}
 
 rooms = script("docs/rooms.py")
 imports = rooms.imports

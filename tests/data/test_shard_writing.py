@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pyarrow.parquet
 import pytest
-from made.folders import write_captions, write_classes, write_masks, write_table
+from made.folders import write_captions, write_classes
 from made.shards import stored, structs, write_parquet
 from PIL import Image
 
@@ -61,24 +61,6 @@ def test_the_order_is_random_and_depends_on_the_seed_alone(file_format, tmp_path
     assert orders[0] == orders[1] != orders[2]
     samples = load_dataset(f"{file_format}:{tmp_path}/a").split("train")
     assert 15 < np.count_nonzero(np.diff([label for _, label in records(samples)])) < 42  # 1 if sorted
-
-
-@pytest.mark.slow
-@FORMATS
-def test_labels_of_each_task_are_read_again(file_format, tmp_path):
-    numbers = [f"{n}.png,{n / 4},{-n}" for n in range(12)]
-    several = [f"{n}.png,{n % 2},{n % 3 // 2}" for n in range(12)]
-    images = [f"{n}.png" for n in range(12)]
-    folders = {
-        "multi_label": write_table(tmp_path / "several", "file,hat,hair", *several, images=images),
-        "regression": write_table(tmp_path / "numbers", "file,x,y", *numbers, images=images),
-        "segmentation": write_masks(tmp_path / "masks"),
-    }
-    for task, folder in folders.items():
-        dataset = load_dataset(f"folder:{folder}", task=task)
-        out = tmp_path / f"{task} out"
-        write_shards(dataset, out, file_format)
-        assert contents(load_dataset(f"{file_format}:{out}", task=task)) == contents(dataset)
 
 
 def test_captions_are_read_again_and_several_need_parquet(tmp_path):

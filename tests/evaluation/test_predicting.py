@@ -8,7 +8,7 @@ from reference.comparing import numpy, randomize
 from reference.small import SMALL, one_block, small
 
 from keras_vit import ImageSegmenter, Preprocessing, VisionTransformer, evaluation
-from keras_vit.data.datasets import Samples
+from keras_vit.data.samples import Samples
 from keras_vit.evaluation import evaluate, predict, predict_maps
 from keras_vit.tasks.segmentation.samples import MaskSamples
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from made.tables import by_table
 
-from keras_vit.data.datasets import Samples
+from keras_vit.data.samples import Samples
 from keras_vit.evaluation import Predictions
 from keras_vit.evaluation.real_labels import read_real_labels, real_accuracy, real_labels_of
 
