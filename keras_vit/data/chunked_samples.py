@@ -29,6 +29,7 @@ class ChunkedSamples:
         columns: The names of the images, and perhaps of the maps.
         labels: The label of each sample, as of `Samples`; None with maps.
         reader: Of maps.
+        task: As of `IndexedSamples`.
     """
 
     read: Callable[[Any, tuple[str, ...], np.ndarray], Any]
@@ -38,16 +39,12 @@ class ChunkedSamples:
     columns: tuple[str, ...]
     labels: tuple[int | tuple[float, ...], ...] | None = None
     reader: MapReader | None = None
+    task: str | None = None
     order = "lanes"
     exif = True
 
     def __len__(self):
         return len(self.rows)
-
-    @property
-    def task(self):
-        """As in `MapReader`; None without maps."""
-        return self.reader and self.reader.task
 
     @property
     def label_values(self):

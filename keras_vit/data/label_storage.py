@@ -41,6 +41,11 @@ class LabelStorage:
     others = ()
     types = {}
 
+    @property
+    def task(self):
+        """The name of the task of the labels; None of captions and without labels."""
+        return self.kind and self.kind.name
+
     def column_values(self, read, count, columns, place):
         """What is read of each row of a row group of a Parquet file: JSON values; a negative int skips it.
 

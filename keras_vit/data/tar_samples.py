@@ -25,6 +25,7 @@ class TarSamples(IndexedSamples):
         columns: The names of the images, and perhaps of the maps.
         labels: The label of each sample, as of `Samples`; None with maps.
         reader: Of maps.
+        task: As of `IndexedSamples`.
     """
 
     shards: tuple[Shard, ...]
@@ -32,15 +33,11 @@ class TarSamples(IndexedSamples):
     columns: tuple[str, ...]
     labels: tuple[int | tuple[float, ...], ...] | None = None
     reader: MapReader | None = None
+    task: str | None = None
     exif = True
 
     def __len__(self):
         return len(self.rows)
-
-    @property
-    def task(self):
-        """As in `MapReader`; None without maps."""
-        return self.reader and self.reader.task
 
     @property
     def label_values(self):

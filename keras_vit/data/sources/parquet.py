@@ -88,7 +88,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     splits = {
         split: ChunkedSamples(
             *(read_rows, row_name, tuple(chunks), row_numbers, image),
-            *(None if reader else tuple(map(label_of, values)), reader),
+            *(None if reader else tuple(map(label_of, values)), reader, storage.task),
         )
         for split, (row_numbers, values) in rows.items()
     }

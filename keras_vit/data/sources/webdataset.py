@@ -90,7 +90,7 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     for split, (places, values) in rows.items():
         places = np.column_stack([places, values]) if reader else np.array(places)
         numbers = None if reader else tuple(map(label_of, values))
-        splits[split] = make(paths, places, columns, numbers, reader)
+        splits[split] = make(paths, places, columns, numbers, reader, storage.task)
     fields_of_dataset = split_fields(splits, names_by_split(shards), seed)
     splits = fields_of_dataset.pop("splits")
     if texts:
