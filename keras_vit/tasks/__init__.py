@@ -15,13 +15,13 @@ OBJECTIVES = ("masked_patch", "mae", "igpt", "dino", "distill")
 @functools.cache
 def label_kinds():
     """The `LabelKind` of each task with labels, by its name."""
-    from keras_vit.tasks.classes import class_ids, class_rows, numbers
-    from keras_vit.tasks.depth import labels as depth_maps
-    from keras_vit.tasks.detection import labels as boxes
-    from keras_vit.tasks.segmentation import labels as class_maps
+    from keras_vit.tasks.classes.labels import KINDS
+    from keras_vit.tasks.depth import labels as depth
+    from keras_vit.tasks.detection import labels as detection
+    from keras_vit.tasks.segmentation import labels as segmentation
 
-    modules = (class_ids, class_rows, numbers, class_maps, boxes, depth_maps)
-    return {module.KIND.name: module.KIND for module in modules}
+    kinds = (*KINDS, segmentation.KIND, detection.KIND, depth.KIND)
+    return {kind.name: kind for kind in kinds}
 
 
 @functools.cache
@@ -92,12 +92,12 @@ def folder_hints():
 @functools.cache
 def label_storages():
     """By task with labels, their `LabelStorage` in Parquet and tar files and TensorFlow Datasets."""
-    from keras_vit.tasks.classes import storage as numbers
-    from keras_vit.tasks.depth import storage as depth_maps
-    from keras_vit.tasks.detection import storage as boxes
-    from keras_vit.tasks.segmentation import storage as class_maps
+    from keras_vit.tasks.classes import storage as classes
+    from keras_vit.tasks.depth import storage as depth
+    from keras_vit.tasks.detection import storage as detection
+    from keras_vit.tasks.segmentation import storage as segmentation
 
-    modules = (numbers, class_maps, boxes, depth_maps)
+    modules = (classes, segmentation, detection, depth)
     return {storage.kind.name: storage for module in modules for storage in module.STORAGES}
 
 
@@ -212,14 +212,14 @@ def report_pictures():
 @functools.cache
 def label_pictures():
     """By task, a function from an image and its label to a picture of both."""
-    from keras_vit.tasks.depth import pictures as depth_pictures
-    from keras_vit.tasks.detection import pictures as box_pictures
-    from keras_vit.tasks.segmentation import pictures as class_map_pictures
+    from keras_vit.tasks.depth import pictures as depth
+    from keras_vit.tasks.detection import pictures as detection
+    from keras_vit.tasks.segmentation import pictures as segmentation
 
     return {
-        "segmentation": class_map_pictures.class_overlay,
-        "detection": box_pictures.labeled,
-        "depth": depth_pictures.labeled,
+        "segmentation": segmentation.class_overlay,
+        "detection": detection.labeled,
+        "depth": depth.labeled,
     }
 
 

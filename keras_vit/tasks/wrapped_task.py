@@ -67,3 +67,6 @@ class WrappedTask(Task):
 
     def classifier(self, finished, dataset):
         return self.inner.classifier(finished, dataset)
+
+    def confidence(self, output):
+        return self.inner.confidence(output)

@@ -110,7 +110,7 @@ def test_an_opened_export_estimates_like_the_live_model(model, saved, litert):
                 exported.estimate(images, **options), model.estimate(images, **options)
             ):
                 np.testing.assert_allclose(found, expected, rtol=1e-4)
-    with pytest.raises(ValueError, match="this export estimates depth; use its `estimate` method"):
+    with pytest.raises(AttributeError, match="this export estimates depth; use its `estimate` method"):
         exported.segment(images)
     with pytest.raises(ValueError, match="this export estimates depth; use its `estimate` method"):
         exported.classify(images)

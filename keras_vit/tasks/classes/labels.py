@@ -1,10 +1,10 @@
-"""An image has exactly one class: the label is its index."""
+"""An image has one class, any number of classes, or one or several numbers."""
 
-from keras_vit.labels.label_kind import ExclusiveClasses
+from keras_vit.labels.label_kind import ExclusiveClasses, IndependentClasses, LabelKind, parse_number
 
 
 class ClassIds(ExclusiveClasses):
-    """The index of a class."""
+    """Exactly one class, whose index the label is."""
 
     name = "single_label"
     axes = 0
@@ -38,4 +38,24 @@ class ClassIds(ExclusiveClasses):
         return names == ("label",)
 
 
-KIND = ClassIds()
+class ClassRows(IndependentClasses):
+    """Any number of classes: a 0 or a 1 for each."""
+
+    name = "multi_label"
+    noun = ("label", "labels")
+
+    def parse(self, text):
+        return parse_number(text, lambda number: number in (0, 1), "0 or 1")
+
+    def format(self, label, names):
+        return ", ".join(str(name) for name, has in zip(names, label) if has) or "none"
+
+
+class Numbers(LabelKind):
+    """A number for each output."""
+
+    name = "regression"
+    noun = ("target", "targets")
+
+
+KINDS = (ClassIds(), ClassRows(), Numbers())
