@@ -215,7 +215,7 @@ def test_every_head_gives_masks_at_its_size_or_at_any(head, size, tmp_path):
 
 @SLOW
 def test_integers_go_in_where_they_are_asked_for(model, saved, tmp_path):
-    options = {"calibration": pixels(9, (16, 24)), "integer_io": "uint8", "precision": "int8"}
+    options = {"calibration": pixels(9, (16, 24)), "integer_io": "uint8", "precision": "full_int8"}
     path = export_tflite(saved, tmp_path / "m.tflite", **options)
     runner = open_runner(path)
     assert runner.get_input_details()["images"]["dtype"] is np.uint8
