@@ -199,7 +199,7 @@ def _ours(name):
 class _Generated:
     """The package webdataset's samples, shuffled in its buffer, for the same batches as the others."""
 
-    exif = True
+    exif, task = True, None
 
     def __init__(self, folder):
         self.paths = sorted(map(str, folder.glob("train-*.tar")))

@@ -52,6 +52,10 @@ def test_the_wheel_holds_the_tables_and_templates_that_the_package_reads(wheel, 
 def test_the_wheel_holds_the_parts_of_web_pages(wheel, repository):
     parts = [path for path in (repository / "export" / "web").rglob("*") if path.is_file()]
     assert {f"keras_vit/{path.relative_to(repository).as_posix()}" for path in parts} <= wheel.keys()
+    scripts = {
+        path.relative_to(repository).as_posix() for path in repository.glob("keras_vit/tasks/*/page.js")
+    }
+    assert len(scripts) == 3 and scripts <= wheel.keys()
 
 
 def test_the_wheel_installs_the_console_script(wheel):

@@ -4,7 +4,7 @@
 class Unread:
     """Samples whose labels are unknown until they are read."""
 
-    labels = None
+    labels = task = None
     exif = False
 
     def __init__(self, samples):
