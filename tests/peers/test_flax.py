@@ -2,7 +2,7 @@
 
 import numpy as np
 from peers.packages import flax
-from weights.layouts.test_scenic import words
+from tasks.detection.test_scenic import words
 
 from keras_vit import save_weights
 from keras_vit.weights.array_files import read_arrays
