@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 import pathlib
 import sys
 
@@ -12,6 +13,7 @@ PICTURE = ROOT / "docs" / "assets" / "rooms.svg"
 WIDTH, HEIGHT, GAP = 140, 34, 46  # of a box, and between two rows
 
 
+@functools.cache
 def packages():
     """dict from the name of each package to its files.
 
@@ -54,14 +56,16 @@ def package_of_import(name):
     >>> package_of_import("keras_vit.tasks.depth.model"), package_of_import("keras_vit.tasks.get_task")
     ('tasks/NAME', 'table')
     """
-    _, first, *rest = [*name.split("."), ""] if name == "keras_vit" else name.split(".")
+    top, first, *rest = [*name.split("."), "", ""]
+    if top == "export":
+        return "export"
     if first != "tasks":
         return first
     path = pathlib.PurePath("keras_vit", "tasks", *rest[:1])
-    if (ROOT / path).is_dir() and rest:
+    if rest[0] and (ROOT / path).is_dir():
         return "tasks/NAME"
-    path = path.with_suffix(".py")
-    return package_of(path) if (ROOT / path).is_file() else "table"
+    file = path.with_name(f"{path.name}.py")
+    return package_of(file) if (ROOT / file).is_file() else "table"
 
 
 def imports(source):

@@ -40,8 +40,8 @@ def on_model_input(function: _Method) -> _Method:
 class ExportedModel:
     """What `keras_vit.evaluation` and `classify` take in place of a live model.
 
-    Its methods for images are those of the live model's class, with the same arguments: exports of an
-    `ImageSegmenter` have `segment`, those of an `ObjectDetector` have `detect`, and so on.
+    Subclasses have the method of the live model's class, with the same arguments: `segment` of an
+    `ImageSegmenter`, `detect` of an `ObjectDetector`, and so on.
 
     Args:
         description: The file's `Description`.

@@ -94,7 +94,7 @@ print(len(names))
 
 @pytest.mark.slow
 def test_each_module_can_be_imported_first():
-    """Packages whose public names are in part those of tasks could import each other."""
+    """A cycle of imports would fail for some first module."""
     done = subprocess.run([sys.executable, "-c", EACH_FIRST], capture_output=True, text=True)
     (count,) = done.stdout.splitlines()
     assert int(count) > 300, done.stderr

@@ -1,5 +1,7 @@
 """The outputs of exports: rows of numbers, and what the tasks with other outputs override."""
 
+import functools
+
 from keras_vit.export.outputs.rows import RowOutputs
 from keras_vit.tasks import export_outputs
 
@@ -14,6 +16,7 @@ def outputs_of(description):
     return export_outputs().get(description.task, RowOutputs)(description)
 
 
+@functools.cache
 def outputs_around():
     """The classes of outputs of models around a `VisionTransformer`, by the kinds of these models."""
     return {outputs.kind: outputs for outputs in export_outputs().values()}

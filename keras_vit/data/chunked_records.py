@@ -41,7 +41,7 @@ class ChunkedRecords:
         parse: A function from a record to (encoded image, label).
         fetch: A function from the index of a chunk, an int, that makes it ready, such as by a download. Each
             lane calls it for a chunk while it reads the one before. None: all are ready.
-        task: As of `IndexedSamples`.
+        task: See `IndexedSamples`.
 
     Example:
         >>> def read(chunk, first, count):

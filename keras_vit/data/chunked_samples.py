@@ -29,7 +29,7 @@ class ChunkedSamples:
         columns: The names of the images, and perhaps of the maps.
         labels: The label of each sample, as of `Samples`; None with maps.
         reader: Of maps.
-        task: As of `IndexedSamples`.
+        task: See `IndexedSamples`.
     """
 
     read: Callable[[Any, tuple[str, ...], np.ndarray], Any]

@@ -69,7 +69,7 @@ class MixedSamples:
 
     @property
     def task(self):
-        """As of `IndexedSamples`: that of all sources."""
+        """The task of all sources, see `IndexedSamples`."""
         return self.parts[0].samples.task
 
     @property

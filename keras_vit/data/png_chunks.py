@@ -1,4 +1,4 @@
-"""Checks of PNG files beyond those of Pillow."""
+"""The checksums of PNG files."""
 
 import struct
 import zlib

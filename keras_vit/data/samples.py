@@ -198,7 +198,7 @@ class IndexedRecords(IndexedSamples):
     Args:
         source: A sequence of bytes, whose `__getitems__` reads several.
         parse: A function from a record to (encoded image, label).
-        task: As of `IndexedSamples`.
+        task: See `IndexedSamples`.
     """
 
     source: Sequence[bytes]

@@ -25,7 +25,7 @@ class TarSamples(IndexedSamples):
         columns: The names of the images, and perhaps of the maps.
         labels: The label of each sample, as of `Samples`; None with maps.
         reader: Of maps.
-        task: As of `IndexedSamples`.
+        task: See `IndexedSamples`.
     """
 
     shards: tuple[Shard, ...]

@@ -51,10 +51,10 @@ def kind_of_samples(samples, axes):
 
     Args:
         samples: With the interface of `keras_vit.data.samples.IndexedSamples`.
-        axes: The number of axes of their labels in records; those of maps name their task.
+        axes: The number of axes of their labels in records.
 
     Raises:
-        ValueError: for samples that name no task, of which no kind without maps has so many axes.
+        ValueError: if samples name no task and no kind has so many axes, except kinds of maps.
 
     Example:
         >>> kind_of_samples(load_dataset("digits").split("test"), axes=0).name

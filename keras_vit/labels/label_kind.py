@@ -72,15 +72,15 @@ class LabelKind:
             )
 
     def geometry(self):
-        """The module that moves labels that are no maps, with the functions of `keras_vit.data.boxes`.
+        """The module that moves labels other than maps with their image, such as `keras_vit.data.boxes`.
 
-        These are `moved`, `mirrored` and `visible`, with `trained` of the labels of a training image, and
-        `prepared` of those of an image in an evaluation.
+        Its functions are `moved`, `mirrored` and `visible`. `trained` makes the label of a training image,
+        and `prepared` that of an image in an evaluation.
         """
         raise NotImplementedError
 
     def mirrored(self, values, is_mirrored):
-        """A map whose left and right have been exchanged, or not, such as of vectors, which change then."""
+        """The values of a map after a flip of its pixels; vectors change their direction."""
         return values
 
     def zoomed(self, values, factor):

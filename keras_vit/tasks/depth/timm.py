@@ -70,7 +70,7 @@ class _DepthAnything3(ModelForm):
 
 ADDITIONS = TimmAdditions(
     {"depth_anything_3": _DepthAnything3()},
-    rows=_rows(),
+    rows=tuple(_rows()),
     prefixes=("model.backbone.pretrained.",),
     without_prefix=rf"{re.escape(_HEAD)}.*",
     others=rf"{re.escape(_HEAD)}scratch\.sky_output_conv2\..*",

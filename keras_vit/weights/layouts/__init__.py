@@ -3,6 +3,7 @@
 import re
 
 from keras_vit.tasks import huggingface_additions, layouts, timm_additions
+from keras_vit.weights.layouts.additions import merged
 from keras_vit.weights.layouts.big_vision import BigVision
 from keras_vit.weights.layouts.huggingface import HuggingFace
 from keras_vit.weights.layouts.open_clip import OpenClip
@@ -18,11 +19,7 @@ _OTHER_FAMILIES = {
     "ALIGN, whose image tower is an EfficientNet": r"(vision_model\.)?encoder\.blocks\.0\.depthwise_conv\..*",
     "GroupViT, which merges tokens into groups": r"(vision_model\.)?encoder\.stages\.0\.group_token",
     "a CLIP whose image tower is a ResNet": r"visual\.layer1\.0\.conv1\.weight",
-    **{
-        family: pattern
-        for additions in (*huggingface_additions(), *timm_additions())
-        for family, pattern in additions.other_families.items()
-    },
+    **merged((*huggingface_additions(), *timm_additions()), "other_families"),
 }
 
 

@@ -39,3 +39,13 @@ class HuggingFaceAdditions(NamedTuple):
     forms: dict
     processors: dict = types.MappingProxyType({})
     other_families: dict = types.MappingProxyType({})
+
+
+def merged(additions, field):
+    """The union of a dict field of several additions.
+
+    >>> other = HuggingFaceAdditions({"b": 2})
+    >>> merged((HuggingFaceAdditions({"a": 1}), other), "forms")
+    {'a': 1, 'b': 2}
+    """
+    return {key: value for each in additions for key, value in getattr(each, field).items()}

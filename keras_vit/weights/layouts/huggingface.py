@@ -14,6 +14,7 @@ import numpy as np
 from keras_vit.tasks import huggingface_additions
 from keras_vit.weights import pretraining
 from keras_vit.weights.layouts import huggingface_config
+from keras_vit.weights.layouts.additions import merged
 from keras_vit.weights.layouts.huggingface_type_table import TYPES, type_of_keys, written_type
 from keras_vit.weights.layouts.huggingface_types import USAGE
 from keras_vit.weights.layouts.layout import Layout, ModelForm
@@ -40,7 +41,7 @@ class HuggingFace(Layout):
             'from transformers import pipeline\n\nmodel = pipeline("{task}", model="{repository}")'
         ),
         "image_gpt": ImageGptForm(),
-        **{name: form for additions in huggingface_additions() for name, form in additions.forms.items()},
+        **merged(huggingface_additions(), "forms"),
     }
     config_files = huggingface_config.FILES
     table = TYPES["vit"].table(gated=False)

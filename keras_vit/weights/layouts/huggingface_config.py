@@ -12,6 +12,7 @@ from keras_vit.weights import pretraining
 from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
+from keras_vit.weights.layouts.additions import merged
 from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, PREPROCESSOR
 from keras_vit.weights.layouts.huggingface_type_table import TOWERS, TYPES
 from keras_vit.weights.layouts.huggingface_types import IMAGENET, PACKED, VIT_PROCESSOR
@@ -28,7 +29,7 @@ _OWL = {**VIT_PROCESSOR, **_CLIP_COLORS, "do_pad": False}
 _NAFLEX = "siglip2"
 # The defaults of image processors, by what the names of their classes begin with.
 PROCESSORS = {
-    **{name: values for task in huggingface_additions() for name, values in task.processors.items()},
+    **merged(huggingface_additions(), "processors"),
     "deit": {**_CROP, "size": 256},
     "clip": _CLIP,
     "bit": _CLIP,

@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.tasks import timm_additions
 from keras_vit.weights.layouts import timm_config
+from keras_vit.weights.layouts.additions import merged
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
 from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
 from keras_vit.weights.layouts.table import Table, add_first_position, fused_rows, patch_kernel, torch_rows
@@ -88,7 +89,7 @@ class Timm(Layout):
             'import timm\n\nmodel = timm.create_model("hf_hub:{repository}", pretrained=True)'
         ),
         "masked_autoencoder": _MAE,
-        **{name: form for task in timm_additions() for name, form in task.forms.items()},
+        **merged(timm_additions(), "forms"),
     }
     config_files = (timm_config.CONFIG,)
     table = Table(
@@ -112,6 +113,7 @@ class Timm(Layout):
     anchors = ("patch_embed.proj.weight", "embeds.proj.weight")
     prefixes = ("", *(prefix for task in timm_additions() for prefix in task.prefixes))
     without_prefix = re.compile("|".join(task.without_prefix for task in timm_additions()))
+    left_out = re.compile("|".join(task.others for task in timm_additions()))
     prefix_positions = None
     supported = {
         **COMMON,
@@ -145,8 +147,7 @@ class Timm(Layout):
     def skipped_keys(self, keys):
         skipped = _DECODER if "decoder_embed.weight" in keys else _FREQUENCIES
         mask_token = (self.prefix(keys) or "") + _MASK_TOKEN
-        others = "|".join(task.others for task in timm_additions())
-        return [k for k in keys if k == mask_token or skipped.fullmatch(k) or re.fullmatch(others, k)]
+        return [k for k in keys if k == mask_token or skipped.fullmatch(k) or self.left_out.fullmatch(k)]
 
     def read(self, arrays):
         prefix = self.prefix(arrays) or ""
