@@ -35,6 +35,7 @@ def add_run(add, recipe, recipe_help="", weights=""):
     add("--total_steps", type=options.positive_int, help="steps of the run")
     add("--batch_size", type=options.positive_int, help="images per step, over all devices")
     add("--seed", type=options.non_negative_int, help="of all random numbers (default: the recipe's)")
+    add("--dtype", help=f"{options.either(names.RUN_DTYPES)}; auto is by the device (default: the recipe's)")
     options.device(add)
     strategies = map(options.either, (names.STRATEGIES, names.JAX_STRATEGIES))
     add("--strategy", default="auto", help="; on JAX ".join(strategies))

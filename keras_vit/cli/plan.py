@@ -28,7 +28,7 @@ def add_arguments(add):
     add("--batch_size", type=positive_int, help="images per step, on all chips (default: the recipe's)")
     add("--strategy", default="auto", help="auto (data_parallel), fsdp, model_parallel[=AxB] or single")
     add("--recipe", default="pretrain_imagenet", help="whose training step is compiled")
-    add("--dtype", help=f"{options.either(names.COMPUTE_DTYPES)} (default: the recipe's)")
+    add("--dtype", help=f"{options.either(names.RUN_DTYPES)}; auto is by the chip (default: the recipe's)")
     add("--remat", action="store_true", help="recompute the blocks' activations in the backward pass")
     add("--accumulation_steps", type=positive_int, help="micro-batches (default: the recipe's)")
     add("--image_size", type=options.image_size, help=f"{options.SIZE} (default: the recipe's)")
@@ -77,12 +77,15 @@ def _in_jax(arguments):
 
 def _plan(arguments):
     """The plan of the arguments, and the smallest change that fits if it does not: in the other process."""
+    from keras_vit.engine.device_dtype import AUTO, TPU, dtype_of
     from keras_vit.training.named_recipes import find_recipe
     from keras_vit.training.plan import plan, smaller
 
     changes = options.settings(arguments["set"])
     changes |= {name: arguments[name] for name in FIELDS if arguments[name]}
     recipe = find_recipe(arguments["recipe"]).with_changes(**changes)
+    if recipe.dtype == AUTO:
+        recipe = recipe.with_changes(dtype=dtype_of(TPU))
     names = ("image_size", "num_classes", "objective", "target", "extrapolate")
     names = {name: arguments[name] for name in names}
 

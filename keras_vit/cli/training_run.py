@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-import pathlib
 import sys
 
 from keras_vit.cli.options import settings
@@ -17,7 +16,7 @@ from keras_vit.training.named_recipes import DEFAULTS, default_recipe, find_reci
 from keras_vit.training.recipes import SIZES
 from keras_vit.training.run import load_data, train
 from keras_vit.training.run_config import RunConfig
-from keras_vit.training.workdir import read_json
+from keras_vit.training.workdir import stored_recipe
 from keras_vit.weights.catalogue import resolve
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.pretraining import of_arguments
@@ -39,7 +38,7 @@ def train_and_report(args, **options):
     if args.model and os.path.exists(args.model):
         raise ValueError(f"--model is a variant such as B/16; use keras-vit finetune --weights {args.model}")
     changes = settings(args.set)
-    for name in ("total_steps", "batch_size", "seed"):
+    for name in ("total_steps", "batch_size", "seed", "dtype"):
         if (value := getattr(args, name)) is not None:
             if name in changes:
                 raise ValueError(f"expected --{name} or --set {name}=; got both")
@@ -93,7 +92,7 @@ def _default_recipe(args, changes, weights=None, sha256=None, **_):
     A run that has begun keeps its recipe. Without a head on the encoder's output, `changes` get no probe.
     """
     reason = None
-    if stored := _stored_recipe(args.workdir):
+    if stored := stored_recipe(args.workdir):
         name = max(sorted({*DEFAULTS.values()}), key=lambda name: _agreement(find_recipe(name), stored))
     elif weights is None:
         name = DEFAULTS[None]
@@ -113,15 +112,9 @@ def _agreement(recipe, stored):
     return sum(stored.get(name) == value for name, value in recipe.hyperparameters().items())
 
 
-def _stored_recipe(workdir):
-    """Return the recipe in the config.json of a run's folder; an empty dict without one."""
-    file = pathlib.Path(workdir) / "config.json"
-    return read_json(file).get("recipe", {}) if file.exists() else {}
-
-
 def _sized(config, name, changes, workdir, load):
     """Return the configuration with the workdir's sizes, or sizes that fit the data, and a note."""
-    if stored := _stored_recipe(workdir):
+    if stored := stored_recipe(workdir):
         sizes = {name: stored[name] for name in SIZES if name in stored}
         return dataclasses.replace(config, recipe=config.recipe.with_changes(**sizes | changes)), None
     images = min(len(load().split("train")), config.recipe.train_samples or sys.maxsize)

@@ -1,5 +1,6 @@
 """Training by recipes: `compile_model` and plain `fit`, or a whole run with `train`."""
 
+from keras_vit.engine.device_dtype import device_dtype as device_dtype
 from keras_vit.engine.distributed_model import DistributedModel as DistributedModel
 from keras_vit.engine.muon import Muon as Muon
 from keras_vit.engine.optimizers import SGD as SGD

@@ -1,4 +1,5 @@
 # Written by `make stubs`.
+from keras_vit.engine.device_dtype import device_dtype as device_dtype
 from keras_vit.engine.distributed_model import DistributedModel as DistributedModel
 from keras_vit.engine.muon import Muon as Muon
 from keras_vit.engine.optimizers import AdamW as AdamW

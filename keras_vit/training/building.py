@@ -4,6 +4,7 @@ import collections
 
 import numpy as np
 
+from keras_vit.engine.device_dtype import AUTO, device_dtype
 from keras_vit.engine.sharding import whole
 from keras_vit.models import VisionTransformer
 from keras_vit.models.backbones import backbone
@@ -25,7 +26,7 @@ def build_model(config, dataset):
         "dropout_rate": recipe.dropout_rate,
         "stochastic_depth_rate": recipe.stochastic_depth_rate,
         "patch_dropout_rate": recipe.patch_dropout_rate,
-        "dtype": recipe.dtype,
+        "dtype": device_dtype() if recipe.dtype == AUTO else recipe.dtype,
         "task": recipe.task,
         "split_seed": recipe.held_out_seed,
     }

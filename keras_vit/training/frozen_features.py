@@ -61,7 +61,7 @@ def feature_samples(model, recipe, *splits):
         trained, images are augmented or a layer is random, or if they are more than `LIMIT` bytes.
     """
     parts = frozen_parts(model)
-    if parts is None or recipe.changes_images or recipe.dtype != "float32":
+    if parts is None or recipe.changes_images or model.compute_dtype != "float32":
         return None
     backbone, head = parts
     size = 4 * sum(map(len, splits)) * sum(math.prod(output.shape[1:]) for output in backbone.outputs)

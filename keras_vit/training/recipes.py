@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_vit import rules
 from keras_vit.data.augmentation.options import CROP_AREA, Augmentation
+from keras_vit.engine.device_dtype import AUTO, SUPPORTED
 from keras_vit.engine.optimizers import LAYER_DECAY
 from keras_vit.engine.schedules import DECAYS
 from keras_vit.messages import did_you_mean
@@ -17,7 +18,7 @@ from keras_vit.variants import SIZES as SIZES_OF_MODEL
 
 OPTIMIZERS = ("sgd", "adamw", "muon")
 LOSSES = ("softmax", "sigmoid")
-DTYPES = ("float32", "mixed_bfloat16", "mixed_float16")
+DTYPES = (AUTO, *SUPPORTED)
 # Informational fields, which are not part of a run's identity.
 PROVENANCE = ("source", "cost", "result")
 # The fields that `sized_for` chooses.
@@ -91,7 +92,8 @@ class Recipe(Augmentation):
         image_size: (height, width) for training unless another is given, or None.
         patch_sizes: Sides of patches in pixels, of which one is drawn for each batch (FlexiViT); the model's
             own `patch_size` is that of its stored kernel and of the validation. None: only the model's own.
-        dtype: "float32", "mixed_bfloat16" or "mixed_float16".
+        dtype: "float32", "mixed_bfloat16" or "mixed_float16", which scales the loss; "auto": that of
+            `device_dtype`, which a run chooses when it begins and keeps when it is resumed.
         remat: Whether to recompute the blocks in the backward pass instead of storing their activations.
         crop_area, scale_jitter, shift, flip, photometric, randaugment, layers: See `Augmentation`.
         random_erasing, mixup, cutmix, mosaic: See `Augmentation`.
@@ -139,7 +141,7 @@ class Recipe(Augmentation):
     model: dict = field(_ARGUMENTS, default_factory=dict)
     image_size: tuple[int, int] | None = None
     patch_sizes: tuple[int, ...] | None = field(rules.optional(_SIZES), default=None, kw_only=True)
-    dtype: str = field(rules.one_of(DTYPES), default="float32")
+    dtype: str = field(rules.one_of(DTYPES), default=AUTO)
     remat: bool = field(rules.boolean, default=False)
     crop_area: tuple[float, float] | None = field(CROP_AREA, default=(0.05, 1.0), kw_only=True)
     flip: bool = field(rules.boolean, default=True, kw_only=True)

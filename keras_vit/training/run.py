@@ -15,6 +15,7 @@ from keras_vit.data.chunked_records import refuse_sorted
 from keras_vit.data.damage import damage_named
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import fingerprint
+from keras_vit.engine.device_dtype import AUTO, SUPPORTED, device_dtype
 from keras_vit.engine.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.engine.strategy import STRATEGIES, make_deterministic, make_devices
 from keras_vit.tasks.task import Source
@@ -31,7 +32,7 @@ from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_by
 from keras_vit.training.frozen_features import FeatureSamples, feature_samples
 from keras_vit.training.probing import check_has_one_head, start_from_probe
-from keras_vit.training.workdir import Workdir, save_model
+from keras_vit.training.workdir import Workdir, save_model, stored_recipe
 from keras_vit.types import Path
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def train(
 
     An interrupted run that is started again resumes from its last checkpoint and ends as if it had not been
     interrupted; a finished one returns its result. A run is not resumed if its data have changed: the
-    classes, the splits, the names, labels and sizes of files, or the tokenizer.
+    classes, the splits, the names, labels and sizes of files, or the tokenizer. The dtype "auto" is chosen
+    when a run begins, and kept on other devices.
 
     Args:
         config: RunConfig.
@@ -94,15 +96,20 @@ def train(
         raise ValueError(
             f"training needs KERAS_BACKEND={' or '.join(STRATEGIES)}; got {keras.backend.backend()!r}"
         )
-    recipe, task = config.recipe, config.task
+    auto = " (dtype=auto)" if config.recipe.dtype == AUTO else ""
+    config = config.with_dtype(stored_recipe(path).get("dtype", AUTO))
     workdir = Workdir(path, config.as_json())
-    missing = _missing_model(workdir, task)
+    missing = _missing_model(workdir, config.task)
     if workdir.result and missing is None:
         return workdir, workdir.result
-    checkpoints = Checkpoints(workdir.checkpoints, f"val_{task.validation_metric}", task.higher_is_better)
     if deterministic:
         make_deterministic()
     devices = make_devices(strategy)
+    if config.recipe.dtype == AUTO:
+        config = config.with_dtype(_common_dtype(devices))
+        workdir = Workdir(path, config.as_json())
+    recipe, task = config.recipe, config.task
+    checkpoints = Checkpoints(workdir.checkpoints, f"val_{task.validation_metric}", task.higher_is_better)
     if verbose == "auto":
         verbose = 1 if sys.stdout.isatty() else 2
     verbose = verbose if devices.is_chief else 0
@@ -131,7 +138,8 @@ def train(
             devices.smallest(0)  # The first worker has recorded the data that the others compare with.
             workdir.check_data(data)
             random = "some augmentation layers have random state: a resumed run sees other images"
-            for line in filter(None, (dataset.summary(), note, None if recipe.is_exact else random)):
+            computing = f"computing in {recipe.dtype}{auto}"
+            for line in filter(None, (computing, dataset.summary(), note, not recipe.is_exact and random)):
                 report(line)
             phases.end("checking the data")
             progress = functools.partial(Progress, bar=verbose == 1, phases=phases) if verbose else None
@@ -143,6 +151,12 @@ def train(
             stop("all steps are done")
         record = _finish(config, model, dataset, workdir, checkpoints, devices)
     return workdir, record
+
+
+def _common_dtype(devices):
+    """The dtype in which the devices of all workers can compute."""
+    with devices.scope():
+        return SUPPORTED[devices.smallest(SUPPORTED.index(device_dtype()))]
 
 
 def _missing_model(workdir, task):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit import rules, tasks
 from keras_vit.data.datasets import name_of, public_name
+from keras_vit.engine.device_dtype import AUTO
 from keras_vit.messages import redact_url
 from keras_vit.training.recipes import Recipe
 
@@ -97,6 +98,12 @@ class RunConfig:
             if task.applies(self):
                 return task(self)
         return tasks.task_with_labels(self.recipe)
+
+    def with_dtype(self, dtype: str) -> RunConfig:
+        """This configuration with a dtype in place of the recipe's "auto"."""
+        if self.recipe.dtype != AUTO:
+            return self
+        return dataclasses.replace(self, recipe=dataclasses.replace(self.recipe, dtype=dtype))
 
     def as_json(self) -> dict[str, Any]:
         """The configuration as JSON values, without the recipe's informational fields and secrets of URLs."""

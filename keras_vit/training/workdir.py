@@ -176,6 +176,12 @@ class Workdir:
         _write_table(self.path / "steps.csv", rows)
 
 
+def stored_recipe(path):
+    """The recipe in the config.json of a run's folder; an empty dict without one."""
+    file = pathlib.Path(path) / "config.json"
+    return read_json(file).get("recipe", {}) if file.exists() else {}
+
+
 def read_json(path, **types):
     """The object in a JSON file.
 

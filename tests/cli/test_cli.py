@@ -83,7 +83,7 @@ def test_the_names_in_help_texts_are_those_of_the_registries():
     assert precisions["onnx"] == [*names.ONNX_PRECISIONS] == [*onnx.PRECISIONS]
     assert precisions["openvino"] == [*names.OPENVINO_PRECISIONS] == [*openvino.PRECISIONS]
     assert [*NAMES] == [*label_kinds()] == [*label_tasks()] and [*OBJECTIVES] == [*objectives()]
-    assert names.TARGETS == TARGETS and names.SPLITS == SPLITS and names.COMPUTE_DTYPES == DTYPES
+    assert names.TARGETS == TARGETS and names.SPLITS == SPLITS and {*names.RUN_DTYPES} == {*DTYPES}
     assert ON_BAD_IMAGE.choices == names.ON_BAD_IMAGE and {*names.STORED_DTYPES} == {*FLOATS}
     assert {*names.LAYOUTS} == {*LAYOUTS} and names.PUSHED_LAYOUTS == PUSHED
     assert (*OUTPUTS, CAPTIONS) == names.EMBEDDING_OUTPUTS and names.EMBEDDING_DTYPES == EMBEDDING_DTYPES

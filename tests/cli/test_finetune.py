@@ -22,10 +22,10 @@ pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 def test_it_trains_draws_and_prints_where_everything_is(run):
     workdir, done = run
     assert done.stderr == ""
-    assert (
-        done.stdout.splitlines()[0]
-        == "2 classes (cat, dog): 14 train, 2 validation, 4 test; validation and test held out"
-    )
+    assert done.stdout.splitlines()[:2] == [
+        "computing in float32 (dtype=auto)",
+        "2 classes (cat, dog): 14 train, 2 validation, 4 test; validation and test held out",
+    ]
     result = json.loads((workdir / "result.json").read_text())
     last = done.stdout.splitlines()[-1]
     assert f"test accuracy {result['test_accuracy']:.4f} on 4 images after 3 steps" in last

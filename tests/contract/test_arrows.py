@@ -59,6 +59,7 @@ NUMPY_AND_KERAS_ONLY = {
     )
 }
 TENSORFLOW_ALLOWED = {
+    "keras_vit/engine/device_dtype.py",  # each, for its devices
     "keras_vit/engine/sharding.py",  # jax
     "keras_vit/engine/strategy.py",
     "keras_vit/layers/aligned_resize.py",

@@ -1,6 +1,5 @@
 """One run with everything random, trained once for all tests; and configurations of other kinds of runs."""
 
-import json
 import pathlib
 
 import pytest
@@ -144,4 +143,4 @@ def finished(shared_folder):
 
     folder = shared_folder("training_run", make)
     config = configure(folder)
-    return config, Workdir(folder / "run", json.loads(json.dumps(config.as_json())))
+    return config, Workdir(folder / "run", config.with_dtype("float32").as_json())

@@ -1,9 +1,11 @@
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
 import shutil
 import signal
+import types
 
 import keras
 import numpy as np
@@ -15,10 +17,11 @@ from made.workers import end_of, finish, output_of, start
 from keras_vit import from_pretrained
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import fingerprint
+from keras_vit.engine import device_dtype
 from keras_vit.evaluation.predicting import predict
 from keras_vit.training import run
 from keras_vit.training.run import train
-from keras_vit.training.workdir import Workdir, write_json
+from keras_vit.training.workdir import Workdir, stored_recipe, write_json
 
 slow = pytest.mark.slow
 # A run of one step, for what does not depend on their number.
@@ -40,7 +43,7 @@ def unfinished(finished, tmp_path):
     for name in ("result.json", "model.keras"):
         (tmp_path / "run" / name).unlink()
     config = changed(config, dataset=f"folder:{tmp_path / 'images'}")
-    write_json(tmp_path / "run" / "config.json", config.as_json())
+    write_json(tmp_path / "run" / "config.json", config.with_dtype("float32").as_json())
     return config, tmp_path / "run"
 
 
@@ -156,6 +159,7 @@ def test_a_run_is_not_resumed_with_other_data(unfinished, tmp_path):
 def test_an_interrupted_run_says_so_and_completes_what_is_missing(missing, unfinished, finished, capfd):
     config, path = unfinished
     expected = [
+        "computing in float32 (dtype=auto)",
         "2 classes (cat, dog): 18 train, 2 validation, 4 test; validation and test held out",
         "as noted",
     ]
@@ -171,10 +175,31 @@ def test_an_interrupted_run_says_so_and_completes_what_is_missing(missing, unfin
     assert recorded[0] == recorded[1]
 
 
+def test_the_dtype_is_that_of_the_device_where_a_run_begins(finished, tmp_path, monkeypatch, capfd):
+    config, path, models = changed(finished[0], **SHORT), tmp_path / "run", []
+    monkeypatch.setattr(run, "_fit", lambda config, model, *_: models.append(model))
+    monkeypatch.setattr(run, "_finish", lambda *_: {})
+    for devices in [(7, 5)], []:
+        monkeypatch.setattr(device_dtype, "accelerators", lambda devices=devices: devices)
+        train(config, path, verbose=2)
+        assert capfd.readouterr().out.startswith("computing in mixed_float16 (dtype=auto)\n")
+        assert stored_recipe(path)["dtype"] == models[-1].dtype_policy.name == "mixed_float16"
+        assert isinstance(models[-1].optimizer, keras.optimizers.LossScaleOptimizer)
+    with pytest.raises(ValueError, match="recipe.dtype .there 'mixed_float16', asked 'float32'."):
+        train(changed(config, dtype="float32"), path, verbose=0)
+
+
+def test_all_workers_compute_in_a_dtype_that_the_least_of_them_supports(monkeypatch):
+    monkeypatch.setattr(device_dtype, "accelerators", lambda: [(8, 0)])
+    devices = types.SimpleNamespace(scope=contextlib.nullcontext, smallest=lambda number: min(number, 1))
+    assert run._common_dtype(devices) == "mixed_float16"
+
+
 def test_two_processes_do_not_train_in_one_folder(unfinished):
     config, path = unfinished
     words = rf"process {os.getpid()} on .* trains in '{path}'; wait for"
-    with Workdir(path, config.as_json()).locked(), pytest.raises(ValueError, match=words):
+    workdir = Workdir(path, config.with_dtype("float32").as_json())
+    with workdir.locked(), pytest.raises(ValueError, match=words):
         train(config, path, verbose=0)
 
 

@@ -91,7 +91,7 @@ def image_text_model(model, config, preprocessing):
             "length": preprocessing.length,
             "dropout_rate": recipe.dropout_rate,
             **text,
-            "dtype": recipe.dtype,
+            "dtype": model.dtype_policy,
         }
         try:
             return ImageTextModel(model, **{**options, "text": text, "text_preprocessing": preprocessing})
