@@ -15,7 +15,7 @@ from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.relative_position_bias import RelativePositionBias
 from keras_vit.layers.rotary import rotate
 from keras_vit.layers.row_slices import in_slices
-from keras_vit.layers.xla_form import XLA_FORM, fused_attention
+from keras_vit.layers.xla_form import XLA_FORM, cudnn_computes, fused_attention
 from keras_vit.rules import one_of, optional
 from keras_vit.seeds import override_seeds
 from keras_vit.types import Shape, Tensor
@@ -271,8 +271,10 @@ class MultiHeadSelfAttention(CompositeLayer):
         queries, keys = query.shape[1], key.shape[1]
         if queries != 1 and None in (queries, keys):
             return self.projected(self._graph_chunks(query, key, value, bias, **options))
-        outputs = []
-        for chunk in query_chunks(queries, keys):
+        outputs, chunks = [], query_chunks(queries, keys)
+        if not (training and self.dropout_rate) and cudnn_computes(query, key, value):
+            chunks = [slice(0, queries)]  # Its kernel stores no scores.
+        for chunk in chunks:
             # It differs between the queries, or is one for all.
             part = bias if bias is None or bias.shape[2] == 1 else bias[:, :, chunk]
             # A chunk waits for the last but one, so that memory holds the scores of two at most.

@@ -4,12 +4,16 @@ TensorFlow's kernels have other costs: the layers contain the forms for them, an
 `benchmarks/TPU.md` has the costs of the compiled programs.
 """
 
+import contextvars
 import functools
+import re
 
 import keras
 from keras import ops
 
 XLA_FORM = keras.backend.backend() == "jax"
+# The device for which a program is traced, if it is another than JAX's default.
+traced_for = contextvars.ContextVar("traced_for", default=None)
 
 
 def merged_tokens(tokens):
@@ -64,6 +68,8 @@ def fused_attention(query, key, value, bias=None):
     the values. Scores, exponentials and sums are computed in float32 at least, and the exponentials rounded
     to the type of the values, so that the weights of a query sum to 1.
 
+    If `cudnn_computes` says so, cuDNN's kernels compute attention and its gradient without storing scores.
+
     Args:
         query: (batch, queries, heads, head size), a JAX array.
         key, value: (batch, keys, heads, head size).
@@ -75,7 +81,67 @@ def fused_attention(query, key, value, bias=None):
     Source: Vaswani et al. 2017, equation 1; the gradient: Dao et al. 2022, "FlashAttention" (arXiv
     2205.14135), appendix B.2.
     """
+    if cudnn_computes(query, key, value):
+        return _cudnn_attention(query, key, value, bias)
     return _attention()(query, key, value, bias)
+
+
+def cudnn_computes(query, key, value):
+    """Whether cuDNN's fused attention computes this one, in memory that grows linearly with the tokens.
+
+    Its kernels take 16-bit numbers and heads of at most 128 channels, a multiple of 8, on GPUs of compute
+    capability 8.0 and above. With no more queries or keys than channels of a head, as for a class token
+    alone, scores take no more memory than the keys, and another kernel would save nothing.
+
+    Args:
+        query, key, value: As for `fused_attention`.
+
+    Example:
+        >>> cudnn_computes(*np.zeros((3, 1, 197, 12, 64), "float32"))
+        False
+
+    Source: `check_is_flash_attention` of JAX; the support matrix of cuDNN's scaled dot-product attention.
+    """
+    size = query.shape[-1]
+    dtypes = {keras.backend.standardize_dtype(x.dtype) for x in (query, key, value)}
+    return (
+        XLA_FORM
+        and dtypes in ({"bfloat16"}, {"float16"})
+        and size % 8 == 0
+        and size <= 128
+        and all(x.shape[1] > size for x in (query, key))
+        and _is_ampere_or_later()
+    )
+
+
+def _is_ampere_or_later():
+    import jax
+
+    device = traced_for.get() or jax.config.jax_default_device or jax.devices()[0]
+    # NVIDIA's GPUs have "8.0", AMD's "gfx942", and other devices nothing.
+    return re.match(r"[89]|\d\d", getattr(device, "compute_capability", "")) is not None
+
+
+def _cudnn_attention(query, key, value, bias):
+    import jax
+    import jax.numpy as jnp
+
+    queries, keys = query.shape[1], key.shape[1]
+    lengths = {}
+    if queries % 2 or keys % 2:  # The gradient's kernel takes even numbers of tokens.
+        query, key, value = (
+            jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0))) for x in (query, key, value)
+        )
+        counts = {"query_seq_lengths": queries, "key_value_seq_lengths": keys}
+        lengths = {name: jnp.full(query.shape[:1], count, "int32") for name, count in counts.items()}
+    if bias is not None:
+        bias = bias if bias.ndim == 4 else bias[None]
+        bias = jnp.broadcast_to(bias, (*bias.shape[:2], queries, keys))
+        # A row of -inf, which float16 would make of masks, has no softmax.
+        bias = jnp.maximum(bias, jnp.finfo(query.dtype).min / 2).astype(query.dtype)
+        bias = jnp.pad(bias, ((0, 0), (0, 0), (0, queries % 2), (0, keys % 2)))
+    x = jax.nn.dot_product_attention(query, key, value, bias, implementation="cudnn", **lengths)
+    return x[:, :queries]
 
 
 @functools.cache
