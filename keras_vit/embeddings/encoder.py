@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.engine.distributed_model import DistributedModel
+from keras_vit.engine.distributed_model import DistributedModel, filled
 from keras_vit.labels import labels_of
 from keras_vit.models.backbones import backbone
 from keras_vit.models.classifying import check_finite, check_head
@@ -53,21 +53,6 @@ class Encoder:
         count = len(keras.tree.flatten(inputs)[0])
         outputs = self._model.predict_on_batch(filled(inputs, self._batch_size))
         return {name: check_finite(np.asarray(x[:count], "float32")) for name, x in outputs.items()}
-
-
-def filled(inputs, batch_size):
-    """Model input with as many further rows of 0 as a batch has.
-
-    >>> from keras_vit.embeddings.encoder import filled
-    >>> filled(np.ones((2, 3)), 5).shape
-    (5, 3)
-    """
-
-    def fill(x):
-        return np.concatenate([x, np.zeros((batch_size - len(x), *x.shape[1:]), x.dtype)])
-
-    is_full = len(keras.tree.flatten(inputs)[0]) == batch_size
-    return inputs if is_full else keras.tree.map_structure(fill, inputs)
 
 
 def caption_encoder(model, batch_size):

@@ -9,7 +9,7 @@ import shutil
 
 import numpy as np
 
-from keras_vit.embeddings.encoder import filled
+from keras_vit.engine.distributed_model import filled
 from keras_vit.export.checks import cosines
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import open_exported

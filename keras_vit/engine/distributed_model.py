@@ -80,6 +80,8 @@ class DistributedModel(keras.Model):
     """
 
     total_steps = None
+    matches = False  # whether its loss matches predictions with labels, which XLA takes minutes to compile
+    _compiled_size = 0  # images in the largest batch that XLA has compiled a prediction for
     is_segment = False  # whether a call of `fit` is a part of the training, of which it does not warn
     # Of a model with a loss of its own: a method (x, y_pred, sample_weight) → scalar, its weighted mean.
     own_loss = None
@@ -95,6 +97,9 @@ class DistributedModel(keras.Model):
         **kwargs: Any,
     ) -> None:
         """Configure the model for training, as `keras.Model.compile`, with three more arguments.
+
+        On TensorFlow, `jit_compile="auto"` means XLA on one GPU or TPU, for a model whose inputs have fixed
+        sizes and whose loss matches nothing, without micro-batches.
 
         Args:
             accumulation_steps: Number of micro-batches (on TensorFlow: per replica), which are computed one
@@ -122,8 +127,9 @@ class DistributedModel(keras.Model):
                     f"steps_per_execution must be 1 on several replicas; got "
                     f"{kwargs['steps_per_execution']} on {replicas}"
                 )
-            if accumulation_steps > 1 and kwargs.get("jit_compile", "auto") == "auto":
-                kwargs["jit_compile"] = False  # XLA cannot split a batch into parts of different sizes
+            # Nor can XLA split a batch into parts of different sizes.
+            if kwargs.get("jit_compile", "auto") == "auto" and (accumulation_steps > 1 or self.matches):
+                kwargs["jit_compile"] = False
         elif accumulation_steps > 1 and _BACKEND not in BACKENDS:
             raise ValueError("accumulation_steps above 1 needs KERAS_BACKEND=tensorflow or jax")
         super().compile(optimizer, loss, *args, **kwargs)
@@ -304,6 +310,20 @@ class DistributedModel(keras.Model):
 
     if _BACKEND == "tensorflow":
 
+        def _resolve_auto_jit_compile(self):
+            # XLA would compile the model again for each size of an image.
+            is_static = all(None not in x.shape[1:] for x in keras.tree.flatten(self.input))
+            return is_static and super()._resolve_auto_jit_compile()
+
+        def predict_on_batch(self, x: Any) -> Any:
+            """As `keras.Model.predict_on_batch`; XLA computes smaller batches at the size of the largest."""
+            if not self.jit_compile or self.run_eagerly:
+                return super().predict_on_batch(x)
+            size = len(keras.tree.flatten(x)[0])
+            self._compiled_size = max(size, self._compiled_size)
+            outputs = super().predict_on_batch(filled(x, self._compiled_size))
+            return keras.tree.map_structure(lambda rows: rows[:size], outputs)
+
         def make_predict_function(self, force: bool = False) -> Any:
             if self.predict_function is None or force:
                 super().make_predict_function(force)
@@ -321,3 +341,17 @@ class DistributedModel(keras.Model):
                     break
                 iterator = None
             super()._maybe_symbolic_build(iterator, data_batch)
+
+
+def filled(inputs, batch_size):
+    """Model input with as many further rows of 0 as a batch has.
+
+    >>> filled(np.ones((2, 3)), 5).shape
+    (5, 3)
+    """
+
+    def fill(x):
+        return np.concatenate([x, np.zeros((batch_size - len(x), *x.shape[1:]), x.dtype)])
+
+    is_full = len(keras.tree.flatten(inputs)[0]) == batch_size
+    return inputs if is_full else keras.tree.map_structure(fill, inputs)

@@ -283,7 +283,7 @@ class Devices:
         if self.distribution:
             check_heads(model, self.distribution.mesh)
 
-    def distribute(self, batches, batch_size, accumulation_steps=None):
+    def distribute(self, batches, batch_size, accumulation_steps=None, compiled=True):
         """A dataset for `fit` of this worker's part of each batch.
 
         Samples of weight 0 fill it up to a size that its devices and micro-batches divide. Evaluation batches
@@ -293,6 +293,7 @@ class Devices:
             batches: A function (worker, workers) → tf.data.Dataset of that worker's part of each batch.
             batch_size: The global batch size.
             accumulation_steps: The number of micro-batches; None for evaluation batches.
+            compiled: For `TensorFlowDevices`; JAX compiles every step.
         """
         from keras_vit.data.batches import filled_up  # needs TensorFlow
 

@@ -141,7 +141,7 @@ class TensorFlowDevices:
     def check_model(self, model):
         """Accept every model, since each replica has all of it."""
 
-    def distribute(self, batches, batch_size, accumulation_steps=None):
+    def distribute(self, batches, batch_size, accumulation_steps=None, compiled=False):
         """A dataset for `fit` of which each worker reads its part of each batch.
 
         Samples of weight 0 fill up evaluation batches: several convolutions of an empty batch fail.
@@ -150,11 +150,13 @@ class TensorFlowDevices:
             batches: A function (worker, workers) → tf.data.Dataset of that worker's part of each batch.
             batch_size: The global batch size.
             accumulation_steps: As for `sharding.Devices`; the steps divide batches of any size.
+            compiled: Whether XLA compiles the step, so that one device, too, needs batches of one size.
         """
         from keras_vit.data.batches import filled_up
 
         if self.num_replicas_in_sync == 1:
-            return batches(0, 1)
+            part = batches(0, 1)
+            return filled_up(part, batch_size) if compiled and accumulation_steps is None else part
 
         def of_worker(context):
             part = batches(context.input_pipeline_id, context.num_input_pipelines)

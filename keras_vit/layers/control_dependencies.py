@@ -1,4 +1,4 @@
-"""Control dependencies in TensorFlow's graphs."""
+"""TensorFlow's graphs: control dependencies, and who compiles them."""
 
 import contextlib
 
@@ -20,3 +20,15 @@ def after(tensors):
     import tensorflow as tf
 
     return tf.control_dependencies(tensors)
+
+
+def is_compiled_by_xla():
+    """Whether TensorFlow traces a function that XLA compiles, as on TPUs, in which Python cannot be called.
+
+    >>> is_compiled_by_xla()
+    False
+    """
+    import tensorflow as tf
+    from tensorflow.python.ops import control_flow_util
+
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

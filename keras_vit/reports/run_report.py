@@ -97,6 +97,7 @@ def add_run(report, config, record):
         ("data set", title_of(config["dataset"])),
         ("skipped unreadable images", len(record["bad_images"])),
         ("steps", record["steps"]),
+        ("compiled by XLA", "yes" if record["compiled_by_xla"] else "no"),
     ]
     if record["best_step"] is not None:
         rows.append(("best step on the validation images", record["best_step"]))

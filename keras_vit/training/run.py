@@ -138,7 +138,8 @@ def train(
             devices.smallest(0)  # The first worker has recorded the data that the others compare with.
             workdir.check_data(data)
             random = "some augmentation layers have random state: a resumed run sees other images"
-            computing = f"computing in {recipe.dtype}{auto}"
+            compiled = ", compiled by XLA" if model.jit_compile else ""
+            computing = f"computing in {recipe.dtype}{auto}{compiled}"
             for line in filter(None, (computing, dataset.summary(), note, not recipe.is_exact and random)):
                 report(line)
             phases.end("checking the data")
@@ -204,6 +205,7 @@ def _finish(config, model, dataset, workdir, checkpoints, devices):
         "best_step": checkpoints.best_step(),
         "parameters": finished.count_params(),
         "replicas": devices.num_replicas_in_sync,
+        "compiled_by_xla": model.jit_compile,
         "data": dataset.summary(),
         "bad_images": list(dataset.bad_images),
         "versions": _versions(),
@@ -353,4 +355,5 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
         source = Source(dataset, "train" if trains else "validation", samples, recipe)
         return config.task.batches(batches, model, source, **seeds, **part)
 
-    return devices.distribute(of_worker, recipe.batch_size, recipe.accumulation_steps if trains else None)
+    steps = recipe.accumulation_steps if trains else None
+    return devices.distribute(of_worker, recipe.batch_size, steps, model.jit_compile)

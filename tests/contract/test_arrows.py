@@ -73,6 +73,7 @@ TENSORFLOW_ALLOWED = {
     "keras_vit/engine/tensorflow_step.py",
     "keras_vit/tasks/computing.py",
     "keras_vit/tasks/pretraining/image_gpt_task.py",
+    "keras_vit/tasks/segmentation/matching.py",
     "keras_vit/weights/array_files.py",  # torch, for torch's files
     "keras_vit/weights/download.py",
 }

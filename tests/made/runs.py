@@ -1,5 +1,6 @@
 """One run with everything random, trained once for all tests; and configurations of other kinds of runs."""
 
+import dataclasses
 import pathlib
 
 import pytest
@@ -52,6 +53,12 @@ OBJECTIVES = {  # the encoder's sizes, and the fields of the recipe
     "igpt": ({**ENCODER, **PIXELS}, {}),
     "dino": (ENCODER, {"ema": None, "photometric": 0.5, "pretrainer": {**HEAD, **SCHEDULES}}),
 }
+
+
+def changed(config, **changes):
+    """A configuration with other fields, of its own or else of its recipe."""
+    own = {f.name: changes.pop(f.name) for f in dataclasses.fields(config) if f.name in changes}
+    return dataclasses.replace(config, recipe=config.recipe.with_changes(**changes), **own)
 
 
 def segmenter(head):

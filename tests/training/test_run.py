@@ -1,5 +1,4 @@
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from made.changes import exchange
 from made.folders import write_broken, write_classes
+from made.runs import changed
 from made.workers import end_of, finish, output_of, start
 
 from keras_vit import from_pretrained
@@ -26,12 +26,6 @@ from keras_vit.training.workdir import Workdir, stored_recipe, write_json
 slow = pytest.mark.slow
 # A run of one step, for what does not depend on their number.
 SHORT = {"total_steps": 1, "warmup_steps": 0, "ema": None, "accumulation_steps": 1, "mixup": 0.0}
-
-
-def changed(config, **changes):
-    """A configuration with other fields, of its own or else of its recipe."""
-    own = {f.name: changes.pop(f.name) for f in dataclasses.fields(config) if f.name in changes}
-    return dataclasses.replace(config, recipe=config.recipe.with_changes(**changes), **own)
 
 
 @pytest.fixture

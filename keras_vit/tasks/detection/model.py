@@ -100,6 +100,7 @@ class ObjectDetector(TextEncoding, HeadedModel):
     class_layers = ("head", "class_queries")
     exported_stages = ("boxes",)
     task = "detection"
+    matches = True
     without_head = "this model detects objects; use its `detect` method"
     rules = {
         "num_classes": integer(at_least=1),

@@ -1,15 +1,20 @@
 """Linear assignment: match rows with columns at the least sum of costs."""
 
+import keras
+import numpy as np
 from keras import ops
 
-NO_MATCH = 1e4
+from keras_vit.layers.control_dependencies import is_compiled_by_xla
+
+NO_MATCH, NOT_FINITE = 1e4, 1e9  # costs
 
 
 def assign(costs, counts):
     """Match each of the first rows with a column of its own, at the least sum of costs.
 
-    The images of a batch are computed together, in graphs of every Keras backend. Costs that are NaN or
-    infinite are matched only if there is no other way.
+    SciPy computes the images one after the other on the host, unless XLA compiles the graph, as JAX always
+    does: then they are computed together by loops. Costs that are NaN or infinite are matched only if there
+    is no other way.
 
     Args:
         costs: float (batch, rows, columns).
@@ -26,10 +31,38 @@ def assign(costs, counts):
         [[0, -1]]
 
     Source: Jonker and Volgenant 1987, "A shortest augmenting path algorithm for dense and sparse linear
-    assignment problems".
+    assignment problems"; Crouse 2016, "On implementing 2D rectangular assignment algorithms", for SciPy.
     """
     costs, counts = ops.cast(costs, "float32"), ops.cast(counts, "int32")
-    costs = ops.where(ops.isfinite(costs), costs, 1e9)
+    backend = keras.backend.backend()
+    if backend == "tensorflow" and not is_compiled_by_xla():
+        import tensorflow as tf
+
+        columns = tf.numpy_function(_by_scipy, [costs, counts], tf.int32, stateful=False)
+        columns.set_shape(costs.shape[:2])
+        return columns
+    if backend == "torch":
+        return ops.convert_to_tensor(_by_scipy(*map(ops.convert_to_numpy, (costs, counts))))
+    return _by_loops(costs, counts)
+
+
+def _by_scipy(costs, counts):
+    """`assign` for NumPy arrays."""
+    from scipy.optimize import linear_sum_assignment  # Its import takes long.
+
+    _, rows, own_columns = costs.shape
+    costs = np.where(np.isfinite(costs), costs, NOT_FINITE)
+    missing = max(rows - own_columns, 0)
+    costs = np.pad(costs, ((0, 0), (0, 0), (0, missing)), constant_values=NO_MATCH)
+    columns = np.full(costs.shape[:2], -1, "int32")
+    for cost, count, row in zip(costs, counts, columns):
+        row[:count] = linear_sum_assignment(cost[:count])[1]
+    return np.where(columns < own_columns, columns, np.int32(-1))
+
+
+def _by_loops(costs, counts):
+    """`assign` for tensors."""
+    costs = ops.where(ops.isfinite(costs), costs, NOT_FINITE)
     batch, rows, own_columns = ops.shape(costs)
     # Columns that stand for no match, which cost more than all others.
     missing = rows - own_columns

@@ -161,6 +161,10 @@ class ImageSegmenter(HeadedModel):
         }
         self._evaluates = False
 
+    @property
+    def matches(self) -> bool:
+        return self._training is not None
+
     @staticmethod
     def min_own_parameters(config: dict[str, Any]) -> int:
         hidden, classes = config["encoder"]["hidden_size"], config["num_classes"]
