@@ -15,6 +15,7 @@ from keras_vit.export.description import read_description
 from keras_vit.export.litert import ml_drift
 from keras_vit.export.litert.metadata import read_tflite_description, write_tflite
 from keras_vit.export.outputs import outputs_of
+from keras_vit.layers.head_loop import exported_graph
 from keras_vit.lazy import LazyModule
 from keras_vit.messages import one_line
 from keras_vit.rules import integer, one_of, optional
@@ -217,6 +218,7 @@ def _variables(model):
     return tf.train.Checkpoint(variables=[variable.value for variable in model.variables])
 
 
+@exported_graph()
 def convert(serve, spec, model, precision, integer_io=None, samples=None, in_float=()):
     """Convert a function of a model in LiteRT's form.
 

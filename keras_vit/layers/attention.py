@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_vit.layers.control_dependencies import after
 from keras_vit.layers.dense import CompositeLayer, EinsumDense
+from keras_vit.layers.head_loop import attention_by_heads, is_exporting, loops_over_heads
 from keras_vit.layers.hints import HEAD_ROWS, HEADS, NORM_OF_PARTS, PARTS, WHOLE, sharded
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.relative_position_bias import RelativePositionBias
@@ -267,23 +268,46 @@ class MultiHeadSelfAttention(CompositeLayer):
         bias: Tensor | None = None,
     ) -> Tensor:
         query, key, value = self.project(tokens, query, positions)
-        options = {"positions": positions, "training": training}
+        options = {"positions": positions, "training": training, "bias": bias}
         queries, keys = query.shape[1], key.shape[1]
-        if queries != 1 and None in (queries, keys):
-            return self.projected(self._graph_chunks(query, key, value, bias, **options))
-        outputs, chunks = [], query_chunks(queries, keys)
+        is_known = queries == 1 or None not in (queries, keys)
+        chunks = query_chunks(queries, keys) if is_known else []
         if not (training and self.dropout_rate) and cudnn_computes(query, key, value):
             chunks = [slice(0, queries)]  # Its kernel stores no scores.
+        if len(chunks) == 1 or (is_known and (XLA_FORM or is_exporting())):
+            return self.projected(self._unrolled(query, key, value, chunks, **options))
+        return self.projected(self._looped(query, key, value, is_known, **options))
+
+    def _unrolled(self, query, key, value, chunks, positions, training, bias):
+        """The heads' outputs for projected queries, in a graph without loops."""
+        outputs = []
         for chunk in chunks:
             # It differs between the queries, or is one for all.
             part = bias if bias is None or bias.shape[2] == 1 else bias[:, :, chunk]
             # A chunk waits for the last but one, so that memory holds the scores of two at most.
             with after(outputs[-2:-1]):
-                outputs.append(self.chunk_output(query[:, chunk], key, value, chunk, bias=part, **options))
-        return self.projected(ops.concatenate(outputs, axis=1))
+                outputs.append(
+                    self.chunk_output(query[:, chunk], key, value, chunk, positions, training, part)
+                )
+        return ops.concatenate(outputs, axis=1)
 
-    def _graph_chunks(self, query, key, value, bias, positions, training):
-        """The heads' outputs for projected queries, whose number or that of the keys the graph computes."""
+    def _looped(self, query, key, value, is_known, positions, training, bias):
+        """The heads' outputs for projected queries, in TensorFlow's loops, whose gradients compute again."""
+        bias_of_queries = (
+            self.causal or self.position_bias is not None or (bias is not None and bias.shape[2] != 1)
+        )
+        if bias_of_queries or (training and self.dropout_rate) or not loops_over_heads():
+            return self._sliced(query, key, value, positions, training, bias)
+        if is_known:
+            return attention_by_heads(query, key, value, bias)
+        return ops.cond(
+            ops.shape(query)[1] <= MAX_CHUNK_SCORES // ops.maximum(ops.shape(key)[1], 1),
+            lambda: self.chunk_output(query, key, value, slice(None), bias=bias),
+            lambda: attention_by_heads(query, key, value, bias),
+        )
+
+    def _sliced(self, query, key, value, positions, training, bias):
+        """The heads' outputs for projected queries, of all images and heads for some queries at a time."""
         by_row, shared = [(query, 1)], [key, value]
         if bias is not None and bias.shape[2] == 1:
             shared.append(bias)

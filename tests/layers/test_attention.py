@@ -14,6 +14,7 @@ from keras_vit.layers import (
     attend,
     attention,
     attention_scores,
+    head_loop,
 )
 
 
@@ -72,7 +73,8 @@ def test_a_chunk_waits_for_the_last_but_one(monkeypatch):
     after = attention.after
     monkeypatch.setattr(attention, "after", lambda tensors: waits.append(len(tensors)) or after(tensors))
     monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 5)
-    MultiHeadSelfAttention(2)(np.zeros((1, 5, 8)))
+    with head_loop.exported_graph():
+        MultiHeadSelfAttention(2)(np.zeros((1, 5, 8)))
     assert waits == [0, 0, 1, 1, 1]
 
 
@@ -109,12 +111,13 @@ def with_gradients(layer, tokens, bias, **options):
 
 @pytest.mark.tensorflow_only("JAX knows every size when it compiles")
 @pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_known", [False, True], ids=["unknown", "known"])
 @pytest.mark.parametrize("bias_shape", [(2, 1, 1, 13), (2, 4, 13, 13)], ids=["mask", "bias"])
 @pytest.mark.parametrize(
     "options", some([pytest.param(value, id=name) for name, value in OPTIONS.items()], 3)
 )
-def test_slices_of_unknown_sizes_have_the_outputs_and_gradients_of_known_ones(
-    options, bias_shape, jit_compile, rng, monkeypatch
+def test_many_tokens_have_the_outputs_and_gradients_of_one_product(
+    options, bias_shape, is_known, jit_compile, rng, monkeypatch
 ):
     import tensorflow as tf
 
@@ -125,10 +128,13 @@ def test_slices_of_unknown_sizes_have_the_outputs_and_gradients_of_known_ones(
     positions = RelativePositionIndex()(np.zeros((1, 3, 4, 1))) if "relative_grid" in options else None
     expected = with_gradients(layer, tf.constant(tokens), tf.constant(bias), positions=positions)
     monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 30)  # two queries; the last slice has one
-    known = [size if size == 1 else None for size in bias_shape]
+    monkeypatch.setattr(head_loop, "MAX_ROWS", 4)  # the last rows of four are filled up
+    shapes = (2, 13, 16), bias_shape
+    if not is_known:
+        shapes = (None, None, 16), [size if size == 1 else None for size in bias_shape]
     compute = tf.function(
         lambda *inputs: with_gradients(layer, *inputs, positions=positions),
-        input_signature=[tf.TensorSpec((None, None, 16)), tf.TensorSpec(known)],
+        input_signature=[*map(tf.TensorSpec, shapes)],
         autograph=False,
         jit_compile=jit_compile,
     )
@@ -175,9 +181,9 @@ def test_no_slice_of_unknown_size_has_more_scores_than_the_bound_also_in_the_gra
     monkeypatch.setattr(attention, "attention_scores", recorded)
     monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 30)
     layer = MultiHeadSelfAttention(2)
-    signature = [tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, 1, 1, None))]
+    signature = [tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, 1, None, None))]
     tf.function(lambda *inputs: with_gradients(layer, *inputs), signature, autograph=False)(
-        rng.standard_normal((1, 13, 8)).astype("float32"), np.zeros((1, 1, 1, 13), "float32")
+        rng.standard_normal((1, 13, 8)).astype("float32"), np.zeros((1, 1, 13, 13), "float32")
     )
     assert sizes == [(2, 13)] * 14  # seven slices, and the same for the gradient
 
@@ -206,5 +212,5 @@ def test_few_tokens_of_unknown_number_are_computed_at_once(num_queries, rng, mon
         autograph=False,
     )
     computed = compute(tokens, tokens[:, :1])
-    assert calls == ([1] if num_queries else [None, None])  # one form, or two of which one is chosen
+    assert calls == [num_queries]
     np.testing.assert_allclose(computed, layer(tokens, tokens[:, :1]), atol=1e-6)
