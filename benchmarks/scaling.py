@@ -1,6 +1,7 @@
 """Time and memory by image size, 224 to 1024 px, one image at a time; adds to RESULTS.md.
 
     python benchmarks/scaling.py --variants S/16 --precisions float32
+    python benchmarks/scaling.py --task training --sizes 224 518 --systems keras_vit "keras_vit unrolled"
 
 Each size of each system runs in its own process, to measure its peak memory; the processes of one model and
 precision take turns. Source of the comparison: Dosovitskiy et al. 2021, figure 12.
@@ -22,6 +23,7 @@ USUAL = ("keras_vit", "transformers", "transformers compiled")
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--variants", nargs="+", default=VARIANTS)
+    parser.add_argument("--task", default="inference", choices=("inference", "training"))
     parser.add_argument("--precisions", nargs="+", default=("float32", "bfloat16"))
     parser.add_argument("--sizes", nargs="+", type=int, default=SIZES)
     parser.add_argument("--systems", nargs="+", default=USUAL, choices=SYSTEMS, metavar="NAME")
@@ -31,8 +33,9 @@ def main():
     names = [name for name in args.systems if installed(*SYSTEMS[name].modules)]
     for variant in args.variants:
         for precision in args.precisions:
-            cases = {size: Case(variant, "inference", 1, precision, size) for size in args.sizes}
-            print(f"{variant} {precision} at {args.sizes} px: {', '.join(names)}", flush=True)
+            cases = {size: Case(variant, args.task, 1, precision, size) for size in args.sizes}
+            name = f"{variant} {precision}" + ("" if args.task == "inference" else f" {args.task}")
+            print(f"{name} at {args.sizes} px: {', '.join(names)}", flush=True)
             sizes = {
                 size: {"gflops": case.gflops, "tokens": cost(variant, size)["tokens"]}
                 for size, case in cases.items()
@@ -41,8 +44,8 @@ def main():
             pairs = [(name, size) for name in names for size in cases]
             commands = {(name, size): system_command(name, cases[size]) for name, size in pairs}
             measured = interleaved(commands, args.rounds)
-            found["systems"] = {name: {size: measured[name, size] for size in cases} for name in names}
-            update(args.output / "RESULTS.json", "scaling", {title(f"{variant} {precision}"): found})
+            found["systems"] = {x: {size: measured[x, size] for size in cases} for x in names}
+            update(args.output / "RESULTS.json", "scaling", {title(name): found})
     print(write_report(args.output))
 
 

@@ -107,6 +107,13 @@ def _keras_vit(case, folder, jit=None):
     return keras_inference(model, case, jit)
 
 
+def _unrolled(case, folder):
+    """The default, but with the attention of exported graphs, without loops over heads."""
+    from keras_vit.layers.head_loop import exported_graph
+
+    return exported_graph()(_keras_vit(case, folder))
+
+
 def _keras_hub(case, folder, jit):
     import keras
     import keras_hub
@@ -344,6 +351,7 @@ def _on_torch(build, compiled, module):
 SYSTEMS = {
     "keras_vit": System(_keras_vit, _OURS, "tensorflow"),
     "keras_vit graph": System(functools.partial(_keras_vit, jit=False), _OURS, "tensorflow"),
+    "keras_vit unrolled": System(_unrolled, _OURS, "tensorflow"),
     "keras_vit XLA": System(functools.partial(_keras_vit, jit=True), _OURS, "tensorflow"),
     "keras_vit JAX": System(_keras_jax, ("keras_vit", "jax"), "jax"),
     "keras_vit SavedModel": System(_saved_model, _OURS, "runtime", **_FORMAT),
