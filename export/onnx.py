@@ -150,18 +150,67 @@ def _convert(signature, opset, tf2onnx):
     (inputs,), outputs = signature.inputs[:1], signature.outputs
     names = {inputs.name: "images"}
     names |= {tensor.name: name for tensor, name in zip(outputs, sorted(signature.structured_outputs))}
-    ends = {"input_names": [inputs.name], "output_names": [tensor.name for tensor in outputs]}
-    # `tf_loader.from_function` would also run TensorFlow's optimizer, which copies the weights several times.
-    freeze = tf2onnx.tf_loader.convert_variables_to_constants_v2
-    frozen = freeze(signature, lower_control_flow=False).graph.as_graph_def(add_shapes=True)
+    frozen, kernels = _frozen(signature)
+    ends = {"input_names": [inputs.name, *kernels], "output_names": [tensor.name for tensor in outputs]}
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         tf.import_graph_def(frozen, name="")
         converted = tf2onnx.tfonnx.process_tf_graph(graph, opset=opset, tensors_to_rename=names, **ends)
     # tf2onnx's optimizer is skipped: each of its passes keeps another copy of the weights (18 GB for B/16),
     # and runtimes optimize the files that they open, to the same speed.
     model = converted.make_model("keras_vit")
+    numbers = importlib.import_module("onnx.numpy_helper")
+    for value in [value for value in model.graph.input if value.name in kernels]:
+        model.graph.input.remove(value)
+        model.graph.initializer.append(numbers.from_array(kernels[value.name].numpy(), value.name))
     _reshape_kernels(model.graph)
     return model
+
+
+def _frozen(signature, constants=frozenset()):
+    """A signature's graph with constants in place of variables, but with the kernels of matmuls as inputs.
+
+    TensorFlow and tf2onnx keep ten copies of each constant while they convert.
+
+    Args:
+        signature: A concrete function.
+        constants: Names of variables that become constants in any case.
+
+    Returns:
+        `GraphDef`, and a dict from the names of these inputs to the kernels' variables.
+    """
+    # `convert_variables_to_constants_v2` offers no choice of variables, as the class that it uses does.
+    freezing = importlib.import_module("tensorflow.python.framework.convert_to_constants")
+    variables = {id(variable.handle): variable for variable in signature.graph.variables}
+    kernels = {}
+    for handle, placeholder in signature.graph.captures:
+        variable = variables.get(id(handle))
+        # tf2onnx transposes the kernels of convolutions, if they are constants.
+        is_matrix = variable is not None and len(variable.shape) in (2, 3)
+        if is_matrix and placeholder.op.name not in constants:
+            kernels[placeholder.op.name] = variable
+    data = freezing._FunctionConverterDataInEager(signature, False, False, None, kernels)
+    graph = freezing._replace_variables_by_constants(data)[0]
+    nodes, readers = {node.name: node for node in graph.node}, collections.defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            readers[name.partition(":")[0]].append(node)
+    others = set()
+    for name, variable in kernels.items():
+        passed = [nodes[name]]  # the nodes that pass the variable on, and then its value
+        for node in passed:
+            passed += readers[node.name] if node.op != "ReadVariableOp" else []
+        if not {node.op for node in passed[1:]} <= {"Identity", "ReadVariableOp"}:
+            others.add(name)  # such as the input of a loop
+            continue
+        for node in passed:
+            if node.op == "ReadVariableOp":
+                node.op = "Identity"
+                del node.attr["dtype"]
+            node.attr["dtype" if node.op == "Placeholder" else "T"].type = variable.dtype.as_datatype_enum
+        nodes[name].attr["shape"].shape.CopyFrom(variable.shape.as_proto())
+    if others:
+        return _frozen(signature, constants | others)
+    return graph, {f"{name}:0": variable for name, variable in kernels.items()}
 
 
 def _quantize(path, method, *arguments, **options):
@@ -248,7 +297,7 @@ def _in_float(graph, outputs):
 
 
 def _reshape_kernels(graph):
-    """Store each kernel in the shape that the graph gives it before the matmul.
+    """Store each kernel in the shape that the graph gives it before the matmul, and let this read it.
 
     Quantizers expect a constant as the direct input of a matmul. With a reshape between them, ONNX Runtime's
     quantizer skips the matmul, and NNCF uses the axes of the constant before the reshape.
@@ -256,6 +305,7 @@ def _reshape_kernels(graph):
     numbers = importlib.import_module("onnx.numpy_helper")
     constants = {tensor.name: tensor for tensor in graph.initializer}
     casts = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}
+    _skip_identities(graph, constants)
     uses = collections.Counter(name for node in graph.node for name in node.input)
     renamed = {}
     for node in [*graph.node]:
@@ -269,8 +319,22 @@ def _reshape_kernels(graph):
         kernel.dims[:] = [rest if side == -1 else side for side in sides]
         renamed[node.output[0]] = kernel.name
         graph.node.remove(node)
+    _rename_inputs(graph, renamed)
+
+
+def _skip_identities(graph, constants):
+    """Let nodes read constants themselves, instead of an `Identity` of them."""
+    sources, results = dict(zip(constants, constants)), {value.name for value in graph.output}
+    for node in [*graph.node]:
+        if node.op_type == "Identity" and node.input[0] in sources and node.output[0] not in results:
+            sources[node.output[0]] = sources[node.input[0]]
+            graph.node.remove(node)
+    _rename_inputs(graph, sources)
+
+
+def _rename_inputs(graph, names):
     for node in graph.node:
-        node.input[:] = [renamed.get(name, name) for name in node.input]
+        node.input[:] = [names.get(name, name) for name in node.input]
 
 
 def _check(path, description):
