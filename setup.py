@@ -28,6 +28,7 @@ setup(
             "**/*.pyi",
             "reports/*.html",
             "tasks/*/*.js",
+            "training/*.yaml",
             "weights/*.csv",
             "weights/*.txt",
         ],
@@ -77,5 +78,12 @@ setup(
         "keras-cv": ["keras-cv"],  # augmentation layers
         # For keras-vit plan: libtpu is the compiler, and each version is made for one of JAX.
         "tpu": ["jax==0.10.2", "libtpu==0.0.52"],
+        # The compiler for GPUs, for an environment of its own: JAX there looks for a GPU.
+        "gpu": [
+            "jax==0.10.2",
+            "jax-cuda12-plugin==0.10.2",
+            "nvidia-cuda-nvcc-cu12>=12.6.85",
+            "nvidia-cudnn-cu12>=9.8,<10",
+        ],
     },
 )

@@ -1,4 +1,4 @@
-"""`keras-vit plan`: whether a training step fits into the memory of TPUs, by compiling it for them."""
+"""`keras-vit plan`: whether a training step fits into the memory of TPUs or GPUs, by compiling it."""
 
 import json
 import os
@@ -24,7 +24,11 @@ LONGEST = 10
 
 def add_arguments(add):
     add("--model", help="variant such as B/16; not needed with a recipe with sizes")
-    add("--topology", required=True, help="kind and grid of TPU chips: v5e:4x4, v5p:4x4x4, v6e:8x8")
+    add(
+        "--topology",
+        required=True,
+        help="TPU chips and their grid, or GPUs: v5e:4x4, v6e:8x8, gpu:a100, gpu:h100:8",
+    )
     add("--batch_size", type=positive_int, help="images per step, on all chips (default: the recipe's)")
     add("--strategy", default="auto", help="auto (data_parallel), fsdp, model_parallel[=AxB] or single")
     add("--recipe", default="pretrain_imagenet", help="whose training step is compiled")
@@ -36,6 +40,11 @@ def add_arguments(add):
     options.objective(add)
     options.changes(add, "FIELD", "any field of the recipe")
     add("--extrapolate", action="store_true", help="compile 2 and 4 blocks only, and extrapolate to all")
+    add(
+        "--largest_batch",
+        action="store_true",
+        help="find the largest batch that fits, without and with remat",
+    )
     options.json(add)
 
 
@@ -56,7 +65,7 @@ def _in_jax(arguments):
     import subprocess
 
     command = [sys.executable, "-m", "keras_vit.cli.plan", json.dumps(arguments)]
-    with tempfile.TemporaryFile("w+") as log:  # libtpu warns that there is no TPU.
+    with tempfile.TemporaryFile("w+") as log:  # The compilers warn that there is no accelerator.
         child = subprocess.Popen(
             command, env={**os.environ, **JAX, **LIBTPU}, stdout=subprocess.PIPE, stderr=log, text=True
         )
@@ -79,7 +88,7 @@ def _plan(arguments):
     """The plan of the arguments, and the smallest change that fits if it does not: in the other process."""
     from keras_vit.engine.device_dtype import AUTO, TPU, dtype_of
     from keras_vit.training.named_recipes import find_recipe
-    from keras_vit.training.plan import plan, smaller
+    from keras_vit.training.plan import largest_batch, plan, smaller
 
     changes = options.settings(arguments["set"])
     changes |= {name: arguments[name] for name in FIELDS if arguments[name]}
@@ -96,6 +105,22 @@ def _plan(arguments):
         return plan(arguments["model"], recipe, arguments["topology"], strategy, report=note, **names)
 
     result = compiled(recipe, arguments["strategy"])
+    if arguments["largest_batch"]:
+        unit = result["settings"]["mesh"]["batch"] * recipe.accumulation_steps
+
+        def largest(remat):
+            def total(batch):
+                changed = recipe.with_changes(batch_size=batch, remat=remat)
+                words = f"batch {batch}{', remat' * remat}: "
+                return compiled(changed, arguments["strategy"], words)["memory"]["total"]
+
+            return largest_batch(total, result["memory"]["available"], unit)
+
+        return {
+            **result,
+            "tried": [],
+            "largest_batch": {"remat off": largest(False), "remat on": largest(True)},
+        }
     tried = []
     for words, changes, strategy in smaller(result):
         if result["fits"] or (tried and tried[-1]["fits"]):
@@ -126,7 +151,7 @@ def as_text(found):
     ]
     flops = f"TFLOPs of a step on a chip: {found['flops'] / 1e12:.3g} in matmuls and convolutions"
     if found["peak_flops"]:
-        flops += f", {1000 * found['flops'] / found['peak_flops']:.1f} ms at the chip's peak in bfloat16"
+        flops += f", {1000 * found['flops'] / found['peak_flops']:.1f} ms at the chip's peak in 16 bits"
     lines.append(flops)
     if found["collectives"]:
         rows = [
@@ -142,6 +167,12 @@ def as_text(found):
             for name, row in [*found["operations"].items()][:LONGEST]
         ]
         lines.append(text_table(rows, (f"longest of {total:,} estimated cycles", "count", "%")))
+    elif found["kernels"]:
+        rows = [(name, row["count"]) for name, row in found["kernels"].items()]
+        lines.append(text_table(rows, ("kernels", "count")))
+    if "largest_batch" in found:
+        rows = [(name, batch or "none fits") for name, batch in found["largest_batch"].items()]
+        lines.append(text_table(rows, ("largest batch that fits", "images")))
     lines += map(_trial, found["tried"])
     if found["tried"] and not found["tried"][-1]["fits"]:
         lines.append("no change that was compiled fits: use more chips or smaller batches")

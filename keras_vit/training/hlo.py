@@ -10,6 +10,7 @@ _BYTES = {"pred": 1, "bf16": 2, "c64": 8, "c128": 16, "f8e4m3fn": 1, "f8e5m2": 1
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?(\S+) = (.+?) ([a-z][a-z0-9-]*)\((.*)$")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?(\S+) \(.*\{$")
 _CALLED = re.compile(r"(?:calls|to_apply|body|true_computation|false_computation)=%?([^\s,}]+)")
+_NO_KERNELS = ("bitcast", "call", "constant", "get-tuple-element", "parameter", "tuple", "while")
 _SCOPE = re.compile(r"jit\(\w+\)/|closed_call/|while/body/|while/cond/")
 
 
@@ -59,7 +60,7 @@ def runs(name, by_name, times=1, within=True):
         if operation == "while":
             body = re.search(r"body=%?([^\s,}]+)", rest)[1]
             yield from runs(body, by_name, times * _trips(rest, by_name), within)
-        elif within and operation != "reduce":
+        elif operation == "call" or (within and operation != "reduce"):
             for called in _CALLED.findall(rest):
                 yield from runs(called, by_name, times)
 
@@ -143,6 +144,33 @@ def operations(text):
             group["count"] += times
             group["cycles"] += times * int(cycles[1])
     return dict(sorted(groups.items(), key=lambda row: -row[1]["cycles"]))
+
+
+def kernels(text):
+    """The number of each kind of kernel that a program starts, the most frequent first.
+
+    Args:
+        text: As for `computations`.
+
+    Returns:
+        dict from names to dicts of `count`. A call of a library has the name of its function.
+
+    Example:
+        >>> module = '''
+        ... ENTRY %main (x: bf16[8]) -> bf16[8] {
+        ...   %x = bf16[8]{0} parameter(0)
+        ...   %y = bf16[8]{0} fusion(%x), kind=kLoop, calls=%fused
+        ...   ROOT %z = bf16[8]{0} custom-call(%y), custom_call_target="__cublas$gemm"
+        ... }'''
+        >>> kernels(module)
+        {'fusion': {'count': 1}, 'cublas$gemm': {'count': 1}}
+    """
+    counts = collections.Counter()
+    for (_, _, operation, rest), times in runs(*computations(text), within=False):
+        if operation not in _NO_KERNELS and not operation.endswith("-done"):
+            library = re.search(r'custom_call_target="_*([^"]+)"', rest)
+            counts[library[1] if library else operation.removesuffix("-start")] += times
+    return {name: {"count": count} for name, count in counts.most_common()}
 
 
 def operation_name(op_name):

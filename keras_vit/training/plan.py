@@ -1,14 +1,13 @@
-"""Compile a run's training step for TPUs that this machine does not have, and measure the program.
+"""Compile a run's training step for TPUs or GPUs that this machine does not have, and measure the program.
 
-Needs JAX as Keras's backend, and libtpu, whose compiler runs on any machine. No weight is allocated:
-variables have shapes only, in a `keras.StatelessScope`. Keras would initialize them at the end of the next
-other scope, so a process that has called `plan` should do nothing else.
+Needs JAX as Keras's backend, and the compiler of libtpu or of JAX's CUDA plugin, which run on any machine.
+No weight is allocated: variables have shapes only, in a `keras.StatelessScope`. Keras would initialize them
+at the end of the next other scope, so a process that has called `plan` should do nothing else.
 """
 
 import contextlib
 import dataclasses
 import math
-import re
 import time
 import types
 
@@ -16,15 +15,14 @@ import keras
 
 import keras_vit
 from keras_vit.engine.sharding import BATCH, Sharded, check_heads, parse_strategy
-from keras_vit.lazy import optional_package
+from keras_vit.layers.xla_form import traced_for
 from keras_vit.models.backbones import backbone
 from keras_vit.training.building import build_model
+from keras_vit.training.chips import find_chips, message_bytes
 from keras_vit.training.compiling import compile_by
-from keras_vit.training.hlo import collectives, operations
+from keras_vit.training.hlo import collectives, kernels, operations
 from keras_vit.training.run_config import RunConfig
 
-# Operations on bfloat16 per second at most, by Google's documentation of each TPU.
-PEAK_FLOPS = {"v5e": 197e12, "v5p": 459e12, "v6e": 918e12}
 SHORT = (2, 4)  # the depths from which plans of deeper models are extrapolated
 FIELDS = ("dtype", "remat", "accumulation_steps", "optimizer")  # of the recipe, in a plan's settings
 
@@ -42,12 +40,13 @@ def plan(
     extrapolate=False,
     report=None,
 ):
-    """Compile the training step of a run for TPUs, and return what the compiler says about it.
+    """Compile the training step of a run for TPUs or GPUs, and return what the compiler says about it.
 
     Args:
         model: A variant such as "B/16"; None for the sizes in the recipe.
         recipe: `Recipe`.
-        topology: A kind of TPU and the sides of its grid of chips, such as "v5e:4x4" or "v5p:4x4x4".
+        topology: A kind of TPU and the sides of its grid of chips, such as "v5e:4x4" or "v5p:4x4x4"; or a GPU
+            and their number in a machine, such as "gpu:a100" or "gpu:a100:8".
         strategy: As for `keras_vit.engine.sharding.parse_strategy`.
         image_size: (height, width); None: the recipe's, or 224.
         num_classes: Size of the head.
@@ -60,14 +59,15 @@ def plan(
     Returns:
         dict of `versions`, `settings`, `chips`, `memory` (bytes on a chip of `weights`, `optimizer`, `batch`,
         `activations` with gradients and the program itself, their `total`, and what is `available`), `fits`,
-        `flops` (on a chip, of matmuls and convolutions), `peak_flops`, `collectives`, `operations`,
-        `seconds` of compilation, and `refusal`, the compiler's reason if the program does not fit, or None.
+        `flops` (on a chip, of matmuls and convolutions), `peak_flops`, `collectives`, `operations` with their
+        cycles on a TPU, `kernels`, `seconds` of compilation, and `refusal`, the compiler's reason if the
+        program does not fit, or None.
 
     Raises:
         ValueError: on another backend than JAX; for a recipe of images and texts, an unknown variant or
             topology, a batch that the chips do not divide, or a strategy that the model or the chips do not
             allow.
-        ImportError: if libtpu is not installed.
+        ImportError: if the compiler is not installed.
 
     Example:
         >>> plan("B/16", find_recipe("augreg"), "v5e:4x4")["fits"]  # doctest: +SKIP
@@ -97,74 +97,34 @@ def plan(
         if depth <= max(SHORT):
             raise ValueError(f"expected more than {max(SHORT)} blocks to extrapolate; got {depth}")
         measured = _line(*(step.compile(step.build(num_layers=blocks)) for blocks in SHORT), depth)
-    available = available_memory(chips)
     total = measured.pop("total")
-    memory |= {"activations": total - sum(memory.values()), "total": total, "available": available}
+    memory |= {"activations": total - sum(memory.values()), "total": total}
+    memory["available"] = chips.available
     return {
-        "versions": versions(),
+        "versions": versions(chips.packages),
         "settings": step.settings(built, extrapolate),
         "chips": step.count,
         "memory": memory,
-        "fits": not measured["refusal"] and total <= available,
+        "fits": not measured["refusal"] and total <= chips.available,
         "flops": step.matmul_flops(built) / step.count,
-        "peak_flops": PEAK_FLOPS.get(topology.partition(":")[0]),
+        "peak_flops": chips.peak_flops,
         **measured,
     }
 
 
-def versions():
-    """The versions of the packages that determine a plan."""
+def versions(packages):
+    """The versions of the packages that determine a plan, the compiler's `packages` among them."""
     from importlib import metadata
 
-    installed = {name: metadata.version(name) for name in ("keras", "jax", "libtpu")}
+    installed = {name: metadata.version(name) for name in ("keras", "jax", *packages)}
     return {"keras_vit": keras_vit.__version__, **installed}
-
-
-def find_chips(topology):
-    """The devices of a topology, which need not exist.
-
-    Raises:
-        ImportError: if libtpu is not installed; ValueError for an unknown topology.
-    """
-    chip = topology.partition(":")[0]
-    expected = (
-        f"expected a topology such as v5e:4x4 or v5p:4x4x4, of {', '.join(PEAK_FLOPS)}; got {topology!r}"
-    )
-    if chip not in PEAK_FLOPS or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", topology.partition(":")[2]):
-        raise ValueError(expected)
-    optional_package("libtpu", "keras-vit plan", ('".[tpu]"',))
-    import jax
-    from jax.experimental import topologies
-
-    try:
-        return topologies.get_topology_desc(topology_name=topology, platform="tpu").devices
-    except (jax.errors.JaxRuntimeError, ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"{expected}: {str(error).partition(': ')[2] or error}") from error
-
-
-def available_memory(chips):
-    """The bytes of a chip's memory that programs can use: what the compiler says to one that needs more."""
-    import jax
-
-    vast = jax.ShapeDtypeStruct((2**40,), "uint8", sharding=jax.sharding.SingleDeviceSharding(chips[0]))
-    try:
-        jax.jit(lambda x: x + 1).lower(vast).compile()
-    except jax.errors.JaxRuntimeError as error:
-        return _bytes(str(error), "available HBM")
-    raise ValueError("the compiler accepts a program of 1 TiB, so it does not know the chip's memory")
-
-
-def _bytes(message, what):
-    """The bytes that a message of the compiler gives in parentheses after some words."""
-    number, unit = re.search(rf"{what} \(([\d.]+)([KMGT]?)\)", message).groups()
-    return round(float(number) * 1024 ** " KMGT".index(unit or " "))
 
 
 class _OnChips(Sharded):
     """The distribution of a run on absent chips, which `keras.distribution` cannot name."""
 
     def __init__(self, strategy, mesh, sharding):
-        super().__init__(strategy, mesh, [f"tpu:{number}" for number in range(math.prod(mesh.values()))])
+        super().__init__(strategy, mesh, [f"chip:{number}" for number in range(math.prod(mesh.values()))])
         self.sharding = sharding
 
     def get_tensor_layout(self, path):
@@ -179,8 +139,8 @@ class _Step:
         import jax
         from jax.experimental import mesh_utils
 
-        self.config, self.num_classes, self.report = config, num_classes, report
-        self.strategy, self.sizes = parse_strategy(strategy, len(chips))
+        self.config, self.num_classes, self.chips, self.report = config, num_classes, chips, report
+        self.strategy, self.sizes = parse_strategy(strategy, len(chips.devices))
         self.count, parts = math.prod(self.sizes.values()), self.sizes[BATCH]
         size, parts = config.recipe.batch_size, parts * config.recipe.accumulation_steps
         if size % parts:
@@ -189,7 +149,7 @@ class _Step:
                 f"micro-batches; got {size}"
             )
         grid = mesh_utils.create_device_mesh(
-            tuple(self.sizes.values()), chips[: self.count], allow_split_physical_axes=True
+            tuple(self.sizes.values()), chips.devices[: self.count], allow_split_physical_axes=True
         )
         mesh = jax.sharding.Mesh(grid, tuple(self.sizes))
         self.sharding = lambda *axes: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
@@ -256,18 +216,19 @@ class _Step:
 
         shardings = jax.tree.map(lambda each: each.sharding, built.state)
         began = time.perf_counter()
-        with self.scope():
+        with self.scope(self.chips.devices[0]):
             step = jax.jit(built.model.train_step, donate_argnums=0, out_shardings=(None, shardings))
             lowered = step.lower(built.state, built.batch)
         blocks = backbone(built.model).num_layers
         self.report(f"compiling {blocks} blocks for {self.count} chips; this takes minutes")
         try:
-            program = lowered.compile()
+            program = lowered.compile(compiler_options=self.chips.options)
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             refusal = str(error).partition("Oom: ")[2].splitlines()[0]
-            nothing = {"total": _bytes(refusal, "temporaries"), "collectives": {}, "operations": {}}
+            nothing = {"collectives": {}, "operations": {}, "kernels": {}}
+            nothing["total"] = message_bytes(refusal, "temporaries")
             return {**nothing, "seconds": time.perf_counter() - began, "refusal": refusal}
         memory, text = program.memory_analysis(), program.as_text()
         parts = ("argument", "output", "temp", "generated_code")
@@ -276,22 +237,32 @@ class _Step:
             "total": total - memory.alias_size_in_bytes,
             "collectives": collectives(text),
             "operations": operations(text),
+            "kernels": kernels(text),
             "seconds": time.perf_counter() - began,
             "refusal": None,
         }
 
     def matmul_flops(self, built):
-        """The multiplications and additions of a step's matmuls and convolutions, on all chips together."""
+        """The multiplications and additions of a step's matmuls and convolutions, on all chips together.
+
+        The step is traced without cuDNN's attention, whose matmuls JAX does not show.
+        """
         import jax
 
         with self.scope():
             return _flops(jax.make_jaxpr(built.model.train_step)(built.state, built.batch).jaxpr)
 
     @contextlib.contextmanager
-    def scope(self):
-        """Where the step is traced: variables keep no values, and layers divide their outputs."""
+    def scope(self, device=None):
+        """Where the step is traced: variables keep no values, and layers divide their outputs.
+
+        Args:
+            device: That for which layers choose their kernels; None for this machine's.
+        """
+        token = traced_for.set(device)
         with self.distribution.scope(), keras.StatelessScope(initialize_variables=False):
             yield
+        traced_for.reset(token)
 
     def settings(self, built, extrapolate):
         recipe = self.config.recipe
@@ -337,6 +308,7 @@ def _line(shallow, deep, depth):
         "total": at(shallow["total"], deep["total"]),
         "collectives": rows("collectives"),
         "operations": dict(longest),
+        "kernels": rows("kernels"),
         "seconds": shallow["seconds"] + deep["seconds"],
         "refusal": refusal,
     }
@@ -364,6 +336,41 @@ def _flops(jaxpr):
 
 def _listed(value):
     return value if isinstance(value, list | tuple) else [value]
+
+
+def largest_batch(total, available, unit):
+    """The largest batch whose training step fits into the memory of a chip.
+
+    The memory is almost a line in the batch, so that the line through the last two batches leads to the next.
+    After every second batch that is too large, the next one bisects, in case it is not.
+
+    Args:
+        total: A function from a batch to the bytes of its step on a chip, which compiles it.
+        available: The bytes that programs can use.
+        unit: What a batch must be a multiple of.
+
+    Returns:
+        A multiple of `unit`, 0 if the smallest does not fit.
+
+    Example:
+        >>> largest_batch(lambda batch: 1000 + 30 * batch, 4000, 8)
+        96
+    """
+    batch, fits, too_large, steps, known = unit, 0, math.inf, 0, {0: 0}
+    while True:
+        known[batch] = total(batch)
+        if known[batch] <= available:
+            fits = batch
+        else:
+            too_large, steps = batch, steps + 1
+        if too_large - fits <= unit:
+            return fits
+        *_, first, second = known
+        slope = max((known[second] - known[first]) / (second - first), 1)
+        batch = fits + (available - known[fits]) / slope
+        if steps and steps % 2 == 0:
+            batch = (fits + too_large) / 2
+        batch = min(max(int(batch // unit) * unit, fits + unit), too_large - unit)
 
 
 def smaller(planned):

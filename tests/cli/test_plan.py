@@ -33,6 +33,7 @@ FOUND = {
     "peak_flops": 197e12,
     "collectives": {"all-reduce": {"count": 2, "bytes": 2**20}},
     "operations": {"forward head/dot_general": {"count": 1, "cycles": 3}, "copy": {"count": 2, "cycles": 1}},
+    "kernels": {"fusion": {"count": 30}},
     "seconds": 100.0,
     "refusal": None,
     "tried": [],
@@ -48,6 +49,18 @@ def test_a_plan_as_text():
     assert "TFLOPs of a step on a chip: 6.6 in matmuls and convolutions, 33.5 ms at the chip's peak" in text
     operations = [line for line in lines if "dot_general" in line or line.startswith("copy")]
     assert [line.split()[-1] for line in operations] == ["75.0", "25.0"]
+
+
+def test_a_plan_for_a_gpu_has_its_kernels_instead_of_cycles():
+    lines = as_text({**FOUND, "operations": {}}).splitlines()
+    assert [line.split() for line in lines if line.startswith("fusion")] == [["fusion", "30"]]
+    assert "fusion" not in as_text(FOUND)
+
+
+def test_the_largest_batches_are_shown():
+    lines = as_text({**FOUND, "largest_batch": {"remat off": 0, "remat on": 24}}).splitlines()
+    rows = [line.split("  ") for line in lines if line.startswith("remat o")]
+    assert [(row[0], row[-1].strip()) for row in rows] == [("remat off", "none fits"), ("remat on", "24")]
 
 
 def test_a_plan_that_does_not_fit_names_what_was_tried():
@@ -67,6 +80,7 @@ def test_a_plan_that_does_not_fit_names_what_was_tried():
         # The parent has Keras on TensorFlow.
         ("--topology v5e:3x3", "expected a topology such as v5e:4x4"),
         ("--topology v5e:0x0", "expected a topology such as v5e:4x4"),
+        ("--topology gpu:v5e", "gpu:l40s, gpu:a100-40gb, gpu:a100, gpu:h100"),
         ("--topology v5e:4x4 --strategy model_parallel=1x16", "attention heads; got 16 for the 12 heads"),
     ],
 )
@@ -76,7 +90,7 @@ def test_what_the_chips_do_not_allow_is_refused_in_one_line(options, words, refu
 
 
 def compiled(*options, topology="v5e:2x2"):
-    pytest.importorskip("libtpu")
+    pytest.importorskip("jax_cuda12_plugin" if topology.startswith("gpu") else "libtpu")
     command = [sys.executable, "-m", "keras_vit", "plan", *options, "--topology", topology, "--json", "-"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -111,6 +125,62 @@ def test_a_small_model_is_divided_by_fsdp():
 def test_a_model_may_have_one_chip():
     found = compiled("--model", "mu/16", "--recipe", "finetune", "--batch_size", "8", topology="v5e:1x1")
     assert (found["chips"], found["fits"], found["collectives"]) == (1, True, {})
+
+
+def of_gpu(topology, *options):
+    """The plan of a model of 197 tokens in two of its blocks, and the calls of cuDNN's attention."""
+    sizes = [
+        "--model",
+        "Ti/16",
+        "--set",
+        'model={"num_layers": 2}',
+        "--recipe",
+        "finetune",
+        "--batch_size",
+        "16",
+    ]
+    found = compiled(*sizes, *options, topology=topology)
+    return found, {name: row["count"] for name, row in found["kernels"].items() if "cudnn$fmha" in name}
+
+
+# The last block computes the class token alone, whose attention needs no such kernel.
+FUSED = {"cudnn$fmhaSoftmax": 1, "cudnn$fmhaSoftmaxBackward": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "topology, dtype, kernels",
+    [
+        ("gpu:a100", "mixed_bfloat16", FUSED),
+        ("gpu:l4:2", "mixed_float16", FUSED),
+        ("gpu:a100", "float32", {}),
+        ("gpu:t4", "mixed_float16", {}),
+    ],
+)
+def test_a_step_for_a_gpu_has_cudnns_attention_if_the_gpu_has(topology, dtype, kernels):
+    found, calls = of_gpu(topology, "--dtype", dtype)
+    assert calls == kernels
+    assert found["fits"] and found["chips"] == (2 if topology.endswith(":2") else 1)
+    assert ("all-reduce" in found["collectives"]) == (found["chips"] == 2)
+    assert found["memory"]["weights"] > 0 and found["flops"] > 0
+
+
+@pytest.mark.slow
+def test_attention_in_cudnn_stores_no_scores():
+    options = ["--dtype", "mixed_float16", "--image_size", "512", "--batch_size", "32"]
+    (a100, _), (t4, _) = of_gpu("gpu:a100", *options), of_gpu("gpu:t4", *options)
+    scores = 2 * 32 * 3 * 1025**2  # bytes of one block in float16
+    assert t4["memory"]["activations"] - a100["memory"]["activations"] > scores
+    assert t4["flops"] == a100["flops"]
+
+
+@pytest.mark.slow
+def test_the_largest_batch_for_a_gpu_fits_and_is_larger_with_remat(monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.04")  # of 16 GB
+    found, _ = of_gpu("gpu:t4", "--dtype", "mixed_float16", "--largest_batch")
+    largest = found["largest_batch"]
+    assert found["memory"]["available"] == 64e7
+    assert 16 < largest["remat off"] < largest["remat on"]
 
 
 FLOPS = """

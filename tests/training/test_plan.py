@@ -1,12 +1,12 @@
 """The parts of a plan that need no compiler for TPUs; tests/cli/test_plan.py compiles."""
 
-import sys
 import types
 
 import pytest
 from made.tables import by_table
 
 from keras_vit.training import plan as planning
+from keras_vit.training.chips import Chips
 from keras_vit.training.named_recipes import find_recipe
 
 
@@ -16,6 +16,7 @@ def measured(blocks):
         "total": 1000 + 30 * blocks,
         "collectives": {"all-reduce": {"count": 2, "bytes": 8 + 4 * blocks}},
         "operations": {name: {"count": blocks, "cycles": cycles} for name, cycles in names.items()},
+        "kernels": {"fusion": {"count": 10 * blocks}},
         "seconds": 1.0,
         "refusal": None,
     }
@@ -23,7 +24,8 @@ def measured(blocks):
 
 def test_the_line_through_two_depths_gives_a_deeper_model():
     assert planning._line(measured(2), measured(4), 48) == {**measured(48), "seconds": 2.0}
-    refused = {**measured(4), "collectives": {}, "operations": {}, "refusal": "out of memory"}
+    nothing = {"collectives": {}, "operations": {}, "kernels": {}}
+    refused = {**measured(4), **nothing, "refusal": "out of memory"}
     deep = planning._line(measured(2), refused, 48)
     assert (deep["total"], deep["collectives"], deep["refusal"]) == (1000 + 30 * 48, {}, "out of memory")
 
@@ -56,14 +58,10 @@ def test_bad_input_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="a plan needs KERAS_BACKEND=jax; got 'torch'"):
         planning.plan("B/16", find_recipe("augreg"), "v5e:4x4")
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="expected a topology such as v5e:4x4 .*; got 'v9:2x2'"):
-        planning.find_chips("v9:2x2")
     with pytest.raises(ValueError, match="batch_size must be a multiple of 16, .*; got 4104"):
         recipe = find_recipe("augreg").with_changes(batch_size=4104)
-        planning._Step(types.SimpleNamespace(recipe=recipe), 10, [None] * 16, "auto", print)
-    monkeypatch.setitem(sys.modules, "libtpu", None)
-    with pytest.raises(ImportError, match=r'keras-vit plan requires libtpu: pip install "\.\[tpu\]"'):
-        planning.find_chips("v5e:4x4")
+        chips = Chips([None] * 16, 1e12, 2**30, ())
+        planning._Step(types.SimpleNamespace(recipe=recipe), 10, chips, "auto", print)
 
 
 @pytest.mark.parametrize("recipe", ["digits_words", "lit", "finetune_pairs"])
@@ -81,10 +79,24 @@ def test_a_recipe_of_several_programs_is_refused(monkeypatch):
         planning.plan("B/16", find_recipe("flexi"), "v5e:4x4")
 
 
-def test_the_compilers_messages_have_the_memory():
-    message = (
-        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required "
-        "for HLO temporaries (36.50G) exceeds available HBM (15.75G). HLO module: jit_train_step."
-    )
-    assert planning._bytes(message, "temporaries") == 36.5 * 2**30
-    assert planning._bytes(message, "available HBM") == 15.75 * 2**30
+@by_table(
+    "memory, unit, expected",
+    [
+        (lambda batch: 700 + 10 * batch, 1, 30),
+        (lambda batch: 700 + 10 * batch, 8, 24),
+        (lambda batch: 990 + 10 * batch, 1, 1),
+        (lambda batch: 1001 + batch, 1, 0),  # not even one image
+        (lambda batch: batch**2, 1, 31),
+        (lambda batch: 900 * (batch > 40) + batch, 1, 100),  # more memory from a step on
+    ],
+)
+def test_the_largest_batch_that_fits_is_found_with_few_compilations(memory, unit, expected):
+    compiled = []
+
+    def total(batch):
+        compiled.append(batch)
+        return memory(batch)
+
+    assert planning.largest_batch(total, 1000, unit) == expected
+    assert all(batch % unit == 0 for batch in compiled)
+    assert len(compiled) == len({*compiled}) < 20
