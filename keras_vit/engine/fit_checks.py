@@ -81,17 +81,32 @@ def check_class_indices(loss, labels, classes):
 
 
 class WarnOfNaN(keras.callbacks.Callback):
-    """Warn once if the loss is NaN."""
+    """Warn once if the loss is NaN.
+
+    The loss of the logs is the epoch's mean, which remains NaN until the epoch ends. So it is read there and
+    after 1, 2, 4, 8 … steps: a GPU waits for each reading.
+    """
 
     is_nan = False
     async_safe = True  # Keras may call it in another thread: on JAX a step then need not wait for its loss.
 
+    def on_epoch_begin(self, epoch, logs=None):
+        self.next = 1
+
     def on_train_batch_end(self, batch, logs=None):
+        if batch + 1 >= self.next:
+            self.next = 2 * (batch + 1)
+            self._warn(f"by step {batch + 1} of this epoch", logs)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._warn("at the end of this epoch", logs)
+
+    def _warn(self, when, logs):
         if not self.is_nan and math.isnan(logs.get("loss", 0.0)):
             self.is_nan = True
             warnings.warn(
-                f"the loss is NaN at step {batch + 1} of this epoch: check that all labels are classes of "
-                "the model, counted from 0, that images and weights are finite, and the learning rate",
+                f"the loss is NaN {when}: check that all labels are classes of the model, counted from 0, "
+                "that images and weights are finite, and the learning rate",
                 stacklevel=2,
             )
 

@@ -168,7 +168,7 @@ def test_every_optimizer_trains_as_on_one_device(name):
 def test_float16_skips_a_step_on_all_replicas_if_one_overflows():
     images, labels = data(16)
     images[12] = 1e30  # overflows only on the second replica in the second step
-    with pytest.warns(UserWarning, match="the loss is NaN at step 2"):
+    with pytest.warns(UserWarning, match="the loss is NaN by step 2"):
         _, weights = trained(REPLICAS, images, labels, dtype="mixed_float16")
     assert all(np.isfinite(value).all() for value in weights.values())
     assert np.abs(weights["head/bias"]).max() > 0

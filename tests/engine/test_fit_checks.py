@@ -68,9 +68,27 @@ def test_the_check_of_the_loss_leaves_keras_its_asynchronous_steps():
 def test_a_loss_of_nan_causes_a_warning():
     model = tiny()
     model.compile("sgd", "mse")
-    with pytest.warns(UserWarning, match="the loss is NaN at step 1 of this epoch") as caught:
+    with pytest.warns(UserWarning, match="the loss is NaN by step 1 of this epoch") as caught:
         model.fit(X + np.nan, np.zeros((4, 4), "float32"), batch_size=1, verbose=0)
     assert len(caught) == 1
+
+
+def test_a_loss_is_read_after_steps_whose_number_doubles_and_at_the_end():
+    class Loss:
+        read = 0
+
+        def __float__(self):
+            self.read += 1
+            return 1.0
+
+    callback, loss = WarnOfNaN(), Loss()
+    for epoch in range(2):
+        callback.on_epoch_begin(epoch)
+        for batch in range(100):
+            callback.on_train_batch_end(batch, {"loss": loss})
+    assert loss.read == 2 * 7
+    with pytest.warns(UserWarning, match="the loss is NaN at the end of this epoch"):
+        callback.on_epoch_end(1, {"loss": float("nan")})
 
 
 def test_a_model_that_does_not_output_logits_causes_none():

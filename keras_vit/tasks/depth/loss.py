@@ -172,12 +172,33 @@ def _spread(numbers):
 def _normalized(maps, valid):
     """Maps without their median, divided by the mean absolute deviation from it."""
     counts = ops.cast(valid, maps.dtype)
-    flat = ops.reshape(ops.where(valid, maps, float("inf")), (ops.shape(maps)[0], -1))
-    middle = (ops.sum(ops.cast(valid, "int32"), axis=(1, 2, 3)) - 1) // 2
-    median = ops.take_along_axis(ops.sort(flat, axis=1), ops.expand_dims(ops.maximum(middle, 0), 1), axis=1)
-    median = _spread(ops.where(ops.expand_dims(middle, 1) >= 0, median, 0.0))
-    centered = ops.where(valid, maps - median, 0.0)
+    centered = ops.where(valid, maps - _spread(_median(maps, valid)), 0.0)
     return centered / _spread(ops.maximum(_mean(ops.abs(centered), counts), _FLOOR))
+
+
+def _median(maps, valid):
+    """The lower median of each image's valid pixels, 0 without any: by bisection, which sorts nothing."""
+    width = 64 if keras.backend.standardize_dtype(maps.dtype) == "float64" else 32
+    integer_dtype, most = f"int{width}", 2 ** (width - 1) - 1
+    maps = ops.where(valid, ops.cast(maps, f"float{width}"), float("inf"))
+    bits = ops.view(ops.stop_gradient(maps), integer_dtype)
+    # Ints in the order of the floats: the bits of negative ones fall where these rise.
+    keys = ops.where(bits >= 0, bits, ops.bitwise_xor(bits, ops.full_like(bits, most)))
+    keys, flat = (ops.reshape(x, (ops.shape(maps)[0], -1)) for x in (keys, maps))
+    middle = (ops.sum(ops.cast(valid, "int32"), axis=(1, 2, 3)) - 1) // 2
+
+    def halve(_, bounds):
+        low, high = bounds
+        center = ops.bitwise_and(low, high) + ops.right_shift(ops.bitwise_xor(low, high), 1)  # overflows not
+        below = ops.sum(ops.cast(keys <= ops.expand_dims(center, 1), "int32"), axis=1)
+        return ops.where(below > middle, low, center + 1), ops.where(below > middle, center, high)
+
+    bounds = [ops.full_like(keys[:, 0], bound) for bound in (-most - 1, most)]
+    _, key = ops.fori_loop(0, width, halve, tuple(bounds))
+    # Its pixel gets its gradient.
+    index = ops.argmax(ops.cast(keys == ops.expand_dims(key, 1), "int32"), axis=1)
+    median = ops.take_along_axis(flat, ops.expand_dims(index, 1), axis=1)[:, 0]
+    return ops.where(middle >= 0, median, 0.0)
 
 
 def _gradients(residual, counts, scales):

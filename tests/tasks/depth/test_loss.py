@@ -6,7 +6,7 @@ import pytest
 from reference.comparing import gradient, numpy
 from reference.depth import depth_loss
 
-from keras_vit.tasks.depth.loss import AbsoluteRelativeError, DepthLoss
+from keras_vit.tasks.depth.loss import AbsoluteRelativeError, DepthLoss, _median
 
 CASES = {
     "metric": {"max_depth": 8.0},
@@ -93,3 +93,17 @@ def test_wrong_options_and_shapes_are_refused(options, shape, message):
     with pytest.raises(ValueError, match=message):
         loss = DepthLoss(**options)
         loss(np.ones(shape, "float32"), np.ones((2, 4, 4, 1), "float32"))
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (3, 5)])
+def test_medians_are_those_of_numpy(shape, rng):
+    maps = rng.standard_normal((5, *shape, 1)).astype("float32")
+    maps[1] *= 1e-30
+    maps[2] = np.round(maps[2])  # equal values, and zeros of both signs
+    valid = rng.random(maps.shape) < 0.7
+    valid[3], valid[4] = False, [[[True]], *[[[False]]] * (shape[0] - 1)]
+    found = numpy(_median(keras.ops.convert_to_tensor(maps), keras.ops.convert_to_tensor(valid)))
+    for image, counts, median in zip(maps, valid, found):
+        values = image[counts]
+        expected = np.percentile(values, 50, method="lower") if len(values) else 0.0
+        assert median == expected
