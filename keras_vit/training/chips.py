@@ -7,6 +7,7 @@ import pathlib
 import re
 from importlib import metadata
 
+from keras_vit.engine.device_dtype import TPU, dtype_of
 from keras_vit.lazy import optional_package
 
 # Operations on bfloat16 per second at most, by Google's documentation of each TPU.
@@ -76,6 +77,17 @@ def gpus():
     table = yaml.safe_load((pathlib.Path(__file__).parent / "gpus.yaml").read_text())
     limits = table["capabilities"]
     return {name: {**limits[row["capability"]], **row} for name, row in table["chips"].items()}
+
+
+def chip_dtype(topology):
+    """The dtype of a run on the chips of a topology by the "auto" of recipes.
+
+    >>> [chip_dtype(topology) for topology in ("v5e:4x4", "gpu:a100:8", "gpu:t4")]
+    ['mixed_bfloat16', 'mixed_bfloat16', 'mixed_float16']
+    """
+    family, _, rest = topology.partition(":")
+    gpu = gpus().get(rest.partition(":")[0]) if family == "gpu" else None
+    return dtype_of(tuple(map(int, gpu["capability"].split("."))) if gpu else TPU)
 
 
 def find_chips(topology):
