@@ -138,7 +138,8 @@ def train(
             devices.smallest(0)  # The first worker has recorded the data that the others compare with.
             workdir.check_data(data)
             random = "some augmentation layers have random state: a resumed run sees other images"
-            compiled = ", compiled by XLA" if model.jit_compile else ""
+            is_chosen = model.jit_compile and keras.backend.backend() == "tensorflow"  # JAX always compiles
+            compiled = ", compiled by XLA" if is_chosen else ""
             computing = f"computing in {recipe.dtype}{auto}{compiled}"
             for line in filter(None, (computing, dataset.summary(), note, not recipe.is_exact and random)):
                 report(line)
