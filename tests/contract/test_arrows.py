@@ -64,6 +64,7 @@ TENSORFLOW_ALLOWED = {
     "keras_vit/engine/strategy.py",
     "keras_vit/layers/aligned_resize.py",
     "keras_vit/layers/control_dependencies.py",
+    "keras_vit/layers/head_loop.py",
     "keras_vit/layers/row_slices.py",
     "keras_vit/layers/xla_form.py",  # jax, for a gradient
     "keras_vit/engine/jax_step.py",
