@@ -1,8 +1,7 @@
 """Attention of one head at a time, for many tokens on TensorFlow: faster on CPUs, and linear in memory.
 
-oneDNN multiplies two matrices almost twice as fast as a batch of narrow ones; `benchmarks/RESULTS.md` has
-the measurements. Exported graphs have no loops, because the converters and other runtimes gain nothing by
-them.
+oneDNN multiplies two matrices faster than a batch of narrow ones; `benchmarks/RESULTS.md` has measurements.
+Exported graphs have no loops, because other runtimes gain nothing by them.
 """
 
 import contextlib
