@@ -18,6 +18,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 import depth
 import detection
 import families
+import gpu
 import harness
 import ops
 import pretraining
@@ -98,7 +99,7 @@ def test_cases_that_are_not_run_again_keep_their_results(tmp_path):
             ("REAL", real.report),
             ("SERVERS", servers.report),
         ),
-        *(("TPU", tpu.report), ("PRETRAINING", pretraining.text_of)),
+        *(("TPU", tpu.report), ("GPU", gpu.report), ("PRETRAINING", pretraining.text_of)),
     ],
 )
 def test_a_page_is_that_of_the_stored_results(name, write):
