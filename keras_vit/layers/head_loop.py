@@ -7,6 +7,8 @@ Exported graphs have no loops, because other runtimes gain nothing by them.
 import contextlib
 import contextvars
 
+from keras_vit.layers.control_dependencies import is_compiled_by_xla
+
 # The most queries of a head whose scores are computed together: 4 MB for 2,048 keys, near the cache.
 MAX_ROWS = 512
 # Heads that are computed at a time. More of them take more memory, and two keep several cores busy.
@@ -42,11 +44,13 @@ def is_exporting():
 def loops_over_heads():
     """Whether attention of many tokens is computed by `attention_by_heads`.
 
-    A GPU would wait for each head's small kernels, and an exported graph is for all devices.
+    GPUs and TPUs, for which XLA compiles, would wait for each head's small products. An exported graph is for
+    all devices.
     """
     import tensorflow as tf
 
-    return not is_exporting() and not tf.config.list_logical_devices("GPU")
+    has_gpu = bool(tf.config.list_logical_devices("GPU"))
+    return not (is_exporting() or has_gpu or is_compiled_by_xla())
 
 
 def attention_by_heads(query, key, value, bias=None):

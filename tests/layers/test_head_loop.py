@@ -43,7 +43,18 @@ def test_the_memory_of_a_training_step_grows_linearly_with_the_tokens():
     assert peak(8192) < 4.5 * peak(2048)
 
 
-def test_graphs_of_exports_have_no_loops_over_heads(monkeypatch):
+def test_exports_gpus_and_xla_have_no_loops_over_heads(monkeypatch):
+    import tensorflow as tf
+
+    forms = []
+
+    @tf.function(jit_compile=True)
+    def compiled():
+        forms.append(head_loop.loops_over_heads())
+        return tf.constant(0)
+
+    compiled()
+    assert forms == [False]
     assert head_loop.loops_over_heads()
     with head_loop.exported_graph():
         assert not head_loop.loops_over_heads()
