@@ -19,12 +19,13 @@ JAX_TESTS_FULL := tests/contract/test_contract.py tests/training/test_jax_run.py
 	$(addprefix tests/,models/vit models/test_saving.py tasks/pretraining/test_masked_patch_predictor.py) \
 	tests/engine/test_distributed_model.py
 
-.PHONY: help quickstart lint test test-full benchmark wheels docs docs-figures litert-js stubs notebooks format url
+.PHONY: help quickstart lint test test-full benchmark gpu wheels docs docs-figures litert-js stubs notebooks format url
 help:
 	@echo "make quickstart   train a Vision Transformer on scanned digits, plot, export and reload it"
 	@echo "make test         ruff, the fast tests on TensorFlow with coverage, and a sample of them on JAX"
 	@echo "make test-full    all tests, also the slow ones and comparisons with other packages; PART=2/4 runs a quarter, BACKENDS=jax one backend"
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
+	@echo "make gpu          time the package on an NVIDIA GPU, and its peers if they are installed; writes benchmarks/GPU.md"
 	@echo "make wheels       build the distributions in dist/ and check them"
 	@echo "make docs         fill the options into docs/cli.md, draw the packages, and build the manual into site/"
 	@echo "make docs-figures redraw the manual's figures: fifteen minutes of training, and Chromium for three of them"
@@ -91,6 +92,10 @@ benchmark: .venv/dev
 	$(BIN)/python benchmarks/distillation.py
 	$(BIN)/python benchmarks/export.py
 	test ! -e .venv/peers || $(BIN)/python benchmarks/servers.py
+
+# JAX with CUDA has to be installed there, which the command tells.
+gpu: .venv/dev
+	KERAS_BACKEND=jax $(BIN)/python benchmarks/gpu_speed.py
 
 wheels: requirements-release.txt
 	$(PYTHON) -m venv build/release

@@ -15,13 +15,18 @@ from cases import EXPORTED, OURS, PEERS, measure_cases
 from harness import HERE
 from machine import use_cores
 from report import page_of_cases
-from systems import Case, declare_torchvision, keras_inference, openvino_step, timed, torch_step
+from systems import (
+    Case,
+    declare_torchvision,
+    depth_anything,
+    keras_inference,
+    openvino_step,
+    timed,
+    torch_step,
+)
 
 SIZE = 518  # pixels
-CASES = {  # title → (variant, channels of the fused maps, channels of the neck)
-    "Depth Anything V2 S/14": ("S/14", 64, (48, 96, 192, 384)),
-    "Depth Anything V2 B/14": ("B/14", 128, (96, 192, 384, 768)),
-}
+CASES = {f"Depth Anything V2 {variant}": variant for variant in ("S/14", "B/14")}
 BOUND = 3e-6
 RESULTS = HERE / "DEPTH.json"
 INTRODUCTION = f"""\
@@ -71,7 +76,7 @@ def measure_system(name, title, folder, threads=None):
 
 
 def _case(title):
-    return dataclasses.replace(Case(CASES[title][0]), image_size=SIZE)
+    return dataclasses.replace(Case(CASES[title]), image_size=SIZE)
 
 
 def _ours(folder):
@@ -83,21 +88,9 @@ def _ours(folder):
 def _random_peer(title):
     declare_torchvision()
     import torch
-    import transformers
 
-    variant, fused, neck = CASES[title]
-    blocks = {
-        "image_size": SIZE,
-        "patch_size": 14,
-        "hidden_size": neck[-1],
-        "num_attention_heads": neck[-1] // 64,
-    }
-    stages = {"out_indices": [3, 6, 9, 12], "reshape_hidden_states": False, "apply_layernorm": True}
-    options = {"neck_hidden_sizes": [*neck], "fusion_hidden_size": fused, "reassemble_hidden_size": neck[-1]}
     torch.manual_seed(0)
-    backbone = transformers.Dinov2Config(**blocks, **stages)
-    config = transformers.DepthAnythingConfig(backbone_config=backbone, **options)
-    return transformers.DepthAnythingForDepthEstimation(config)
+    return depth_anything(_case(title))
 
 
 def _peer(case, folder):

@@ -15,14 +15,23 @@ from cases import EXPORTED, OURS, PEERS, measure_cases
 from harness import HERE
 from machine import use_cores
 from report import page_of_cases
-from systems import Case, declare_torchvision, keras_inference, openvino_step, timed, torch_step
+from systems import (
+    DETECTED,
+    Case,
+    declare_torchvision,
+    keras_inference,
+    openvino_step,
+    timed,
+    torch_step,
+    yolos,
+)
 
 CASES = {  # title → (transformers' class, variant, image size)
     "OWL-ViT B/32, 768 px": ("OwlViT", "B/32", 768),
     "OWLv2 B/16, 960 px": ("Owlv2", "B/16", 960),
     "S/16 with 91 classes, 512 px": ("Yolos", "S/16", 512),
 }
-QUERIES, CLASSES, BOUND = 4, 91, 3e-6
+QUERIES, CLASSES, BOUND = 4, DETECTED, 3e-6
 RESULTS = HERE / "DETECTION.json"
 INTRODUCTION = f"""\
 `benchmarks/detection.py` measures and writes this page. One image at a time, random weights, float32.
@@ -109,9 +118,7 @@ def _random_peer(title):
     sides = {"image_size": size, "patch_size": int(variant.partition("/")[2])}
     torch.manual_seed(0)
     if name == "Yolos":
-        small = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
-        options = {**small, **sides, "image_size": [size, size], "num_labels": CLASSES}
-        return transformers.YolosForObjectDetection(transformers.YolosConfig(**options))
+        return yolos(_case(title))
     config = getattr(transformers, f"{name}Config")(vision_config=sides)
     return getattr(transformers, f"{name}ForObjectDetection")(config)
 

@@ -1,4 +1,4 @@
-"""Training steps compiled for a GPU that is not there; writes GPU.json and GPU.md.
+"""Training steps compiled for a GPU that is not there; writes GPU.json and GPU.md with gpu_speed.py.
 
     python benchmarks/gpu.py --topology gpu:a100 --image_size 1024 --images 8 [--plain] [--remat]
 
@@ -9,11 +9,32 @@ adds it to the page. Needs the extra `gpu`.
 import argparse
 import json
 import os
-import pathlib
 
-HERE = pathlib.Path(__file__).resolve().parent
+from harness import HERE
+from report import case_sections, runs
+from systems import plain_attention
+
 RESULTS, PAGE = HERE / "GPU.json", HERE / "GPU.md"
 MIB = 2**20
+UNMEASURED = """\
+# Speed on GPUs
+
+No run has been measured yet. On a machine with an NVIDIA GPU, `make gpu` measures and writes this section."""
+MEASURED = """\
+# Speed on GPUs
+
+`make gpu` measures and writes this section. Only the rows of one table were measured side by side, with a
+process per system, in interleaved rounds: the processes share the GPU's memory. Weights and images are
+random. Images are on the GPU, and outputs return to the host. `plain attention` is without cuDNN's fused
+kernels, and stores its scores. `compiled` is `torch.compile`. YOLOS is another model of the detector's size.
+This package trains by the recipes `finetune`, `detect` and `depth`, torch by SGD with momentum and clipping.
+
+Speed ratio: the fastest peer's time ÷ the system's; above 1 is faster. Of peak: the model's FLOPs (of three
+forward passes in training) ÷ the highest measured rate of large matmuls. Peak MiB: of the GPU's memory.
+First: the first step, which compiles."""
+TRIAL = (
+    "# Trial without a GPU\n\nAll figures of speed and memory are of a processor; they tell nothing of GPUs."
+)
 INTRODUCTION = """\
 # Training steps compiled for GPUs
 
@@ -40,12 +61,11 @@ def counted(row, word):
 
 def measured(options):
     """The plan of a program."""
-    from keras_vit.layers import attention, xla_form
     from keras_vit.training.named_recipes import find_recipe
     from keras_vit.training.plan import plan
 
     if options.plain:
-        attention.cudnn_computes = xla_form.cudnn_computes = lambda *arrays: False
+        plain_attention()
     recipe = find_recipe("finetune").with_changes(
         batch_size=options.images, dtype=options.dtype, remat=options.remat
     )
@@ -56,6 +76,13 @@ def measured(options):
 
 def report(results):
     """The page."""
+    cases = results.get("cases", {})
+    heading = MEASURED if all(found["accelerator"] for found in cases.values()) else TRIAL
+    speed = [heading, runs({"cases": cases}), *case_sections(cases)] if cases else [UNMEASURED]
+    return "\n\n".join([*speed, _compiled(results)] if results["programs"] else speed)
+
+
+def _compiled(results):
     lines = [INTRODUCTION, f"| program | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
     used = {}
     for name, row in results["programs"].items():

@@ -75,10 +75,14 @@ def circumstances(threads=None):
     }
 
 
-def peak_rates(threads=None):
-    """precision → the highest GFLOP/s of a large matrix product, and the library that reached it."""
+def peak_rates(threads=None, libraries=None):
+    """precision → the highest GFLOP/s of a large matrix product, and the library that reached it.
+
+    `libraries` are names of `MATMULS`; None for all.
+    """
     best = {}
-    for name, (modules, _) in MATMULS.items():
+    for name in libraries or MATMULS:
+        modules, _ = MATMULS[name]
         if not installed(*modules) or ("tensorflow" in modules and os.environ.get("KERAS_BACKEND") == "jax"):
             continue
         try:

@@ -152,14 +152,13 @@ def _done(system):
 
 def report(results):
     """The text of RESULTS.md."""
-    parts = ["# Speed", INTRODUCTION, _runs(results)]
+    parts = ["# Speed", INTRODUCTION, runs(results)]
     cases, scaling = results.get("cases", {}), results.get("scaling", {})
     if cases:
         heads = ("case", "keras_vit, ms per image", "fastest peer", "ms per image", "speed ratio")
         parts += ["## Comparison with peers", table(heads, comparison(cases))]
         parts += ["![images per second, relative to the fastest peer](RESULTS.png)"]
-    for case, found in cases.items():
-        parts += [f"## {case}", _when(found), _case_table(found), *_absences(found["systems"])]
+    parts += case_sections(cases)
     if scaling:
         parts += ["# Scaling with image size", LARGER, "![time and memory by image size](SCALING.png)"]
     for case, found in scaling.items():
@@ -174,7 +173,13 @@ def report(results):
     return "\n\n".join(parts) + "\n"
 
 
-def _runs(results):
+def case_sections(cases):
+    """The paragraphs of each case: its title, circumstances, table and the systems without measurements."""
+    for case, found in cases.items():
+        yield from (f"## {case}", _when(found), _case_table(found), *_absences(found["systems"]))
+
+
+def runs(results):
     """One line per command and machine, with the cases that it measured."""
     runs = {}
     for section in ("cases", "scaling", "starts"):

@@ -20,6 +20,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # Processes share the accelerator.
 os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 CLASSES = 1000
+DETECTED, OBJECTS = 91, 8  # classes of a detector, and boxes of an image
+RECIPES = {"classifier": "finetune", "detector": "detect", "depth": "depth"}
 MIN_SECONDS = 0.3  # of a round, which has as many steps as that takes
 FORMATS = ("saved_model", "float32.tflite", "dynamic_int8.tflite", "model.onnx")
 
@@ -37,10 +39,12 @@ class Case:
     batch: int = 1
     precision: str = "float32"
     image_size: int | tuple = 224  # or (height, width)
+    model: str = "classifier"  # or "detector" or "depth", of square images
 
     def __str__(self):
         size = "" if self.image_size == 224 else f", {'×'.join(map(str, self.sides))} px"
-        return f"{self.variant} {self.task}, batch {self.batch}, {self.precision}{size}"
+        name = self.variant if self.model == "classifier" else f"{self.model} {self.variant}"
+        return f"{name} {self.task}, batch {self.batch}, {self.precision}{size}"
 
     @property
     def sides(self):
@@ -53,12 +57,21 @@ class Case:
         return forward * (3 if self.task == "training" else 1)
 
     def data(self):
-        """Random images, channels last, and labels."""
+        """Random images, channels last, and labels: classes, rows of boxes, or maps of depths."""
         import numpy as np
 
         rng = np.random.default_rng(0)
         images = rng.uniform(-1, 1, (self.batch, *self.sides, 3)).astype("float32")
-        return images, rng.integers(0, CLASSES, self.batch).astype("int32")
+        if self.model == "depth":
+            return images, rng.uniform(0.1, 1, (self.batch, *self.sides, 1)).astype("float32")
+        classes = rng.integers(0, CLASSES, self.batch).astype("int32")
+        if self.model == "classifier":
+            return images, classes
+        boxes = np.zeros((self.batch, OBJECTS, 7), "float32")  # the corners, class, crowd and area
+        boxes[..., :2] = rng.uniform(0, 0.5, (self.batch, OBJECTS, 2))
+        boxes[..., 2:4] = boxes[..., :2] + 0.3
+        boxes[..., 4], boxes[..., 6] = rng.integers(0, DETECTED, boxes.shape[:2]), 0.09
+        return images, boxes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +84,11 @@ class System:
     peer: bool = False
     tasks: tuple = ("inference", "training")
     precisions: tuple = ("float32", "bfloat16")
+    models: tuple = ("classifier",)
 
     def takes(self, case):
-        return case.task in self.tasks and case.precision in self.precisions
+        served = case.task in self.tasks and case.precision in self.precisions
+        return served and case.model in self.models
 
 
 # Keras ------------------------------------------------------------------------------------------
@@ -88,9 +103,21 @@ def policy(case):
 def keras_model(case):
     import keras_vit
 
-    return keras_vit.VisionTransformer.from_variant(
-        case.variant, case.image_size, num_classes=CLASSES, dtype=policy(case)
-    )
+    def transformer(num_classes=None):
+        return keras_vit.VisionTransformer.from_variant(
+            case.variant, case.image_size, num_classes=num_classes, dtype=policy(case)
+        )
+
+    if case.model == "detector":
+        return keras_vit.ObjectDetector(transformer(), DETECTED)
+    if case.model == "depth":
+        encoder = transformer()
+        return keras_vit.DepthEstimator(encoder, decoder_size=_decoder_size(encoder.hidden_size))
+    return transformer(CLASSES)
+
+
+def _decoder_size(hidden_size):
+    return hidden_size // 6  # 64 of S, 128 of B, as Depth Anything has them
 
 
 def _keras_vit(case, folder, jit=None):
@@ -160,16 +187,25 @@ def _keras_training(model, case, jit):
     return lambda: {name: float(value) for name, value in model.train_function(batches).items()}
 
 
-def _keras_jax(case, folder):
+def plain_attention():
+    """Compute attention without cuDNN's kernels from now on."""
+    from keras_vit.layers import attention, xla_form
+
+    attention.cudnn_computes = xla_form.cudnn_computes = lambda *arrays: False
+
+
+def _keras_jax(case, folder, plain=False):
     import jax
     import numpy as np
 
+    if plain:
+        plain_attention()
     model = keras_model(case)
     images, labels = map(jax.numpy.asarray, case.data())
     if case.task == "training":
         from keras_vit.training import compile_model
 
-        compile_model(model, "finetune")
+        compile_model(model, RECIPES[case.model])
         return lambda: model.train_on_batch(images, labels)
     state = [[v.value for v in vs] for vs in (model.trainable_variables, model.non_trainable_variables)]
     call = jax.jit(lambda state, images: model.stateless_call(*state, images, training=False)[0])
@@ -275,6 +311,49 @@ def _transformers(case):
     return ViTForImageClassification(config)
 
 
+def yolos(case):
+    """transformers' YOLOS: another detector of the same size, with 100 tokens for objects."""
+    from transformers import YolosConfig, YolosForObjectDetection
+
+    sizes = parse_variant(case.variant)
+    config = YolosConfig(
+        image_size=list(case.sides),
+        patch_size=sizes["patch_size"],
+        hidden_size=sizes["hidden_size"],
+        num_hidden_layers=sizes["num_layers"],
+        num_attention_heads=sizes["num_heads"],
+        intermediate_size=sizes["mlp_dim"],
+        num_labels=DETECTED,
+    )
+    return YolosForObjectDetection(config)
+
+
+def depth_anything(case):
+    """transformers' Depth Anything."""
+    from transformers import DepthAnythingConfig, DepthAnythingForDepthEstimation, Dinov2Config
+
+    sizes = parse_variant(case.variant)
+    hidden, layers = sizes["hidden_size"], sizes["num_layers"]
+    backbone = Dinov2Config(
+        image_size=case.image_size,
+        patch_size=sizes["patch_size"],
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=sizes["num_heads"],
+        out_indices=[layers * part // 4 for part in (1, 2, 3, 4)],
+        reshape_hidden_states=False,
+        apply_layernorm=True,
+    )
+    config = DepthAnythingConfig(
+        backbone_config=backbone,
+        patch_size=sizes["patch_size"],
+        reassemble_hidden_size=hidden,
+        neck_hidden_sizes=[hidden // 8, hidden // 4, hidden // 2, hidden],
+        fusion_hidden_size=_decoder_size(hidden),
+    )
+    return DepthAnythingForDepthEstimation(config)
+
+
 def timm_model(case):
     from timm.models.vision_transformer import VisionTransformer
 
@@ -308,7 +387,8 @@ def torch_step(case, folder, build, compiled):
 
     def logits():
         found = call(images)
-        return getattr(found, "logits", getattr(found, "pooler_output", found))
+        names = ("logits", "predicted_depth", "pooler_output")
+        return next((getattr(found, name) for name in names if hasattr(found, name)), found)
 
     def infer():
         with torch.inference_mode():
@@ -343,17 +423,25 @@ def _file(file, *modules):
     return System(functools.partial(runtime_step, file=file), (*_OURS, *modules), "runtime", **_FORMAT)
 
 
-def _on_torch(build, compiled, module):
+def _on_torch(build, compiled, module, **options):
     make = functools.partial(torch_step, build=build, compiled=compiled)
-    return System(make, ("torch", module), "torch", peer=True)
+    return System(make, ("torch", module), "torch", peer=True, **options)
 
 
+def _inferring(model):
+    return {"tasks": ("inference",), "models": (model,)}
+
+
+PLAIN = "keras_vit JAX plain attention"
 SYSTEMS = {
     "keras_vit": System(_keras_vit, _OURS, "tensorflow"),
     "keras_vit graph": System(functools.partial(_keras_vit, jit=False), _OURS, "tensorflow"),
     "keras_vit unrolled": System(_unrolled, _OURS, "tensorflow"),
     "keras_vit XLA": System(functools.partial(_keras_vit, jit=True), _OURS, "tensorflow"),
-    "keras_vit JAX": System(_keras_jax, ("keras_vit", "jax"), "jax"),
+    "keras_vit JAX": System(_keras_jax, ("keras_vit", "jax"), "jax", models=tuple(RECIPES)),
+    PLAIN: System(
+        functools.partial(_keras_jax, plain=True), ("keras_vit", "jax"), "jax", models=tuple(RECIPES)
+    ),
     "keras_vit SavedModel": System(_saved_model, _OURS, "runtime", **_FORMAT),
     "keras_vit LiteRT float32": _file(FORMATS[1], "ai_edge_litert"),
     "keras_vit LiteRT dynamic int8": _file(FORMATS[2], "ai_edge_litert"),
@@ -362,6 +450,10 @@ SYSTEMS = {
     "KerasHub XLA": System(functools.partial(_keras_hub, jit=True), _HUB, "tensorflow", peer=True),
     "transformers": _on_torch(_transformers, False, "transformers"),
     "transformers compiled": _on_torch(_transformers, True, "transformers"),
+    "transformers' YOLOS compiled": _on_torch(yolos, True, "transformers", **_inferring("detector")),
+    "transformers' Depth Anything compiled": _on_torch(
+        depth_anything, True, "transformers", **_inferring("depth")
+    ),
     "timm compiled": _on_torch(timm_model, True, "timm"),
 }
 

@@ -250,7 +250,7 @@ class _Step:
         import jax
 
         with self.scope():
-            return _flops(jax.make_jaxpr(built.model.train_step)(built.state, built.batch).jaxpr)
+            return jaxpr_flops(jax.make_jaxpr(built.model.train_step)(built.state, built.batch).jaxpr)
 
     @contextlib.contextmanager
     def scope(self, device=None):
@@ -314,7 +314,8 @@ def _line(shallow, deep, depth):
     }
 
 
-def _flops(jaxpr):
+def jaxpr_flops(jaxpr):
+    """The multiplications and additions of the matmuls and convolutions in a traced program of JAX."""
     total = 0
     for equation in jaxpr.eqns:
         name, params = equation.primitive.name, equation.params
@@ -329,7 +330,7 @@ def _flops(jaxpr):
             total += 2 * equation.outvars[0].aval.size * window / math.prod(params["lhs_dilation"])
         else:
             inner = [getattr(p, "jaxpr", p) for value in params.values() for p in _listed(value)]
-            inner = [_flops(part) for part in inner if hasattr(part, "eqns")]
+            inner = [jaxpr_flops(part) for part in inner if hasattr(part, "eqns")]
             total += params.get("length", 1) * (max(inner) if name == "cond" else sum(inner)) if inner else 0
     return total
 

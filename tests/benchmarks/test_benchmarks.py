@@ -19,6 +19,7 @@ import depth
 import detection
 import families
 import gpu
+import gpu_speed
 import harness
 import ops
 import pretraining
@@ -26,7 +27,7 @@ import real
 import report
 import servers
 import tpu
-from systems import Case
+from systems import PLAIN, SYSTEMS, Case
 
 MEMORY = {"built": 100.0, "warming": 300.0, "running": 200.0, "device": None}
 ABOUT = {
@@ -227,3 +228,66 @@ ENTRY %main (x: f32[2]) -> f32[2] {
 )
 def test_what_each_command_writes_has_its_accuracies(found, expected):
     assert pretraining._accuracy(found) == expected
+
+
+def speed_on(accelerator):
+    found = {**case(**{"keras_vit JAX": measured(0.1)}), "accelerator": accelerator}
+    return gpu.report({"programs": {}, "notes": [], "cases": {"S/16 inference": found}})
+
+
+def test_the_page_of_gpus_tells_their_figures_from_those_of_a_trial():
+    assert speed_on("NVIDIA H200").startswith("# Speed on GPUs")
+    assert speed_on(None).startswith("# Trial without a GPU")
+    stored = json.loads(gpu.RESULTS.read_text()).get("cases", {})
+    assert all(found["accelerator"] for found in stored.values())
+
+
+def test_speed_on_gpus_is_not_written_without_one(monkeypatch):
+    monkeypatch.setattr(gpu_speed, "accelerator", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["gpu_speed.py"])
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    with pytest.raises(SystemExit, match="expected an NVIDIA GPU"):
+        gpu_speed.main()
+
+
+def test_speed_on_gpus_needs_jax_with_cuda(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_speed, "accelerator", lambda: "NVIDIA H200")
+    monkeypatch.setattr(gpu_speed, "measure", lambda function: {"jax": "cpu", "torch": None})
+    monkeypatch.setattr(sys, "argv", ["gpu_speed.py", "--output", str(tmp_path)])
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    with pytest.raises(SystemExit, match="expected JAX with CUDA"):
+        gpu_speed.main()
+    assert not list(tmp_path.iterdir())
+
+
+@by_table(
+    "text",
+    ["classifier S/16 224", "painter S/16 224 training-8", "depth S/14 0 training-8"],
+)
+def test_a_case_of_gpus_that_is_none_is_refused(text):
+    with pytest.raises(SystemExit, match="expected a case such as"):
+        gpu_speed.gpu_case(text)
+
+
+def test_each_case_of_gpus_has_both_forms_of_attention_and_a_peer_in_inference():
+    for text in gpu_speed.CASES:
+        found = gpu_speed.gpu_case(text)
+        names = {name for name in ("keras_vit JAX", PLAIN, *gpu_speed.PEERS) if SYSTEMS[name].takes(found)}
+        assert names >= {"keras_vit JAX", PLAIN}
+        assert any(SYSTEMS[name].peer for name in names) == (
+            found.model == "classifier" or found.task == "inference"
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow_only("its processes have a backend of their own")
+def test_speed_on_gpus_is_tried_without_one(tmp_path):
+    cases = ["classifier mu/8 32 inference-2", "detector mu/8 32 training-2"]
+    options = ["--systems", "keras_vit JAX", PLAIN, "--rounds", "1", "--no-peak", "--output", str(tmp_path)]
+    command = [sys.executable, "gpu_speed.py", "--cases", *cases, *options]
+    done = subprocess.run(command, cwd=harness.HERE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "GPU.json").read_text())["cases"].values()
+    assert [entry["gflops"] > 0 for entry in found] == [True, True]
+    assert all(len(system["seconds"]) == 1 for entry in found for system in entry["systems"].values())
+    assert (tmp_path / "GPU.md").read_text().count("| keras_vit JAX plain attention |") == 2
