@@ -19,7 +19,8 @@ and images are random, with 1000 classes.
   `XLA` are `tf.function` without and with `jit_compile`, `compiled` is `torch.compile`. A training step clips
   at a global norm of 1 and uses SGD with momentum, whose accumulator this package's recipe keeps in bfloat16.
 * bfloat16 means bfloat16 weights in inference, and float32 weights in training (`mixed_bfloat16`,
-  `torch.autocast`). Exported formats compute in float32, except `dynamic int8`.
+  `torch.autocast`). Exported formats compute in float32, except `dynamic int8` and
+  OpenVINO's `bfloat16`.
 * Speed ratio: the fastest peer's time ÷ the system's; above 1 is faster. Of peak: the model's FLOPs (of three
   forward passes in training) ÷ the highest rate of large matmuls in that precision. Peak MiB: resident
   memory after the model is built, or the accelerator's. First: the first step, which compiles.

@@ -23,7 +23,8 @@ CLASSES = 1000
 DETECTED, OBJECTS = 91, 8  # classes of a detector, and boxes of an image
 RECIPES = {"classifier": "finetune", "detector": "detect", "depth": "depth"}
 MIN_SECONDS = 0.3  # of a round, which has as many steps as that takes
-FORMATS = ("saved_model", "float32.tflite", "dynamic_int8.tflite", "model.onnx")
+SAVED_MODEL = "saved_model"
+FILES = ("float32.tflite", "dynamic_int8.tflite", "float32.onnx", "float32.xml", "bfloat16.xml")
 
 # The systems on torch must not import Keras, and JAX's not before its backend is chosen.
 with without_keras():
@@ -217,19 +218,15 @@ def _keras_jax(case, folder, plain=False):
 
 def export_formats(variant, image_size, folder):
     """Write every format of a variant, and print the traceback of one that fails."""
-    from keras_vit.export.onnx import export_onnx
-    from keras_vit.export.saved_model import export_saved_model
-    from keras_vit.export.tflite import export_tflite
+    from keras_vit import export
 
-    saved = export_saved_model(
-        keras_model(Case(variant, image_size=image_size)), folder / FORMATS[0], warmup=()
-    )
-    for file in FORMATS[1:]:
+    writers = {"tflite": export.export_tflite, "onnx": export.export_onnx, "xml": export.export_openvino}
+    model = keras_model(Case(variant, image_size=image_size))
+    saved = export.export_saved_model(model, folder / SAVED_MODEL, warmup=())
+    for file in FILES:
+        precision, _, suffix = file.partition(".")
         try:
-            if file.endswith(".tflite"):
-                export_tflite(saved, folder / file, precision=file.removesuffix(".tflite"))
-            else:
-                export_onnx(saved, folder / file)
+            writers[suffix](saved, folder / file, precision=precision)
         except Exception:
             traceback.print_exc()
 
@@ -237,7 +234,7 @@ def export_formats(variant, image_size, folder):
 def _saved_model(case, folder):
     import tensorflow as tf
 
-    loaded, images = tf.saved_model.load(folder / FORMATS[0]), tf.constant((case.data()[0] + 1) / 2)
+    loaded, images = tf.saved_model.load(folder / SAVED_MODEL), tf.constant((case.data()[0] + 1) / 2)
     return lambda: loaded(images).numpy()
 
 
@@ -246,6 +243,10 @@ def runtime_step(case, folder, file):
 
     run, images = open_exported(folder / file, len(os.sched_getaffinity(0))).outputs, (case.data()[0] + 1) / 2
     return lambda: run(images)
+
+
+def _openvino(case, folder):
+    return runtime_step(case, folder, f"{case.precision}.xml")
 
 
 def openvino_step(model, case, folder):
@@ -415,7 +416,7 @@ def torch_step(case, folder, build, compiled):
 
 _OURS = ("keras_vit", "tensorflow")
 _HUB = ("keras_hub", "tensorflow")
-# Exported formats compute in float32.
+# Exported formats compute in float32, but for OpenVINO's.
 _FORMAT = {"tasks": ("inference",), "precisions": ("float32",)}
 
 
@@ -443,9 +444,10 @@ SYSTEMS = {
         functools.partial(_keras_jax, plain=True), ("keras_vit", "jax"), "jax", models=tuple(RECIPES)
     ),
     "keras_vit SavedModel": System(_saved_model, _OURS, "runtime", **_FORMAT),
-    "keras_vit LiteRT float32": _file(FORMATS[1], "ai_edge_litert"),
-    "keras_vit LiteRT dynamic int8": _file(FORMATS[2], "ai_edge_litert"),
-    "keras_vit ONNX": _file(FORMATS[3], "onnxruntime", "tf2onnx"),
+    "keras_vit LiteRT float32": _file("float32.tflite", "ai_edge_litert"),
+    "keras_vit LiteRT dynamic int8": _file("dynamic_int8.tflite", "ai_edge_litert"),
+    "keras_vit ONNX": _file("float32.onnx", "onnxruntime", "tf2onnx"),
+    "keras_vit OpenVINO": System(_openvino, (*_OURS, "openvino"), "runtime", tasks=("inference",)),
     "KerasHub graph": System(functools.partial(_keras_hub, jit=False), _HUB, "tensorflow", peer=True),
     "KerasHub XLA": System(functools.partial(_keras_hub, jit=True), _HUB, "tensorflow", peer=True),
     "transformers": _on_torch(_transformers, False, "transformers"),
