@@ -86,16 +86,12 @@ def _in_jax(arguments):
 
 def _plan(arguments):
     """The plan of the arguments, and the smallest change that fits if it does not: in the other process."""
-    from keras_vit.engine.device_dtype import AUTO
-    from keras_vit.training.chips import chip_dtype
     from keras_vit.training.named_recipes import find_recipe
     from keras_vit.training.plan import largest_batch, plan, smaller
 
     changes = options.settings(arguments["set"])
     changes |= {name: arguments[name] for name in FIELDS if arguments[name]}
     recipe = find_recipe(arguments["recipe"]).with_changes(**changes)
-    if recipe.dtype == AUTO:
-        recipe = recipe.with_changes(dtype=chip_dtype(arguments["topology"]))
     names = ("image_size", "num_classes", "objective", "target", "extrapolate")
     names = {name: arguments[name] for name in names}
 

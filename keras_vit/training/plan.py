@@ -18,7 +18,7 @@ from keras_vit.engine.sharding import BATCH, Sharded, check_heads, parse_strateg
 from keras_vit.layers.xla_form import traced_for
 from keras_vit.models.backbones import backbone
 from keras_vit.training.building import build_model
-from keras_vit.training.chips import find_chips, message_bytes
+from keras_vit.training.chips import chip_dtype, find_chips, message_bytes
 from keras_vit.training.compiling import compile_by
 from keras_vit.training.hlo import collectives, kernels, operations
 from keras_vit.training.run_config import RunConfig
@@ -76,6 +76,7 @@ def plan(
     if keras.backend.backend() != "jax":
         raise ValueError(f"a plan needs KERAS_BACKEND=jax; got {keras.backend.backend()!r}")
     config = RunConfig("", recipe, model, image_size=image_size, objective=objective, target=target)
+    config = config.with_dtype(chip_dtype(topology))
     if config.task.reads_texts:
         raise ValueError(
             "expected a recipe without image_text; got one, and without a tokenizer the size of its text "

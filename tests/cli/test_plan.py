@@ -7,9 +7,7 @@ import sys
 
 import pytest
 
-from keras_vit.cli.parser import parser
-from keras_vit.cli.plan import JAX, LIBTPU, _plan, as_text
-from keras_vit.training import plan as planning
+from keras_vit.cli.plan import JAX, LIBTPU, as_text
 from keras_vit.variants import cost
 
 FOUND = {
@@ -63,29 +61,6 @@ def test_the_largest_batches_are_shown():
     lines = as_text({**FOUND, "largest_batch": {"remat off": 0, "remat on": 24}}).splitlines()
     rows = [line.split("  ") for line in lines if line.startswith("remat o")]
     assert [(row[0], row[-1].strip()) for row in rows] == [("remat off", "none fits"), ("remat on", "24")]
-
-
-@pytest.mark.parametrize(
-    "topology, dtype, expected",
-    [
-        ("v5e:2x2", None, "mixed_bfloat16"),
-        ("gpu:a100:8", "auto", "mixed_bfloat16"),
-        ("gpu:t4", "auto", "mixed_float16"),
-        ("gpu:t4", "float32", "float32"),
-    ],
-)
-def test_the_dtype_auto_is_that_of_the_chip(topology, dtype, expected, monkeypatch):
-    dtypes = []
-
-    def plan(model, recipe, *args, **options):
-        dtypes.append(recipe.dtype)
-        return {"fits": True}
-
-    monkeypatch.setattr(planning, "plan", plan)
-    monkeypatch.setattr(planning, "smaller", lambda result: [])
-    chosen = ["--dtype", dtype] if dtype else []
-    _plan(vars(parser().parse_args(["plan", "--model", "B/16", "--topology", topology, *chosen])))
-    assert dtypes == [expected]
 
 
 def test_a_plan_that_does_not_fit_names_what_was_tried():

@@ -64,6 +64,29 @@ def test_bad_input_is_refused(monkeypatch):
         planning._Step(types.SimpleNamespace(recipe=recipe), 10, chips, "auto", print)
 
 
+@by_table(
+    "topology, dtype, expected",
+    [
+        ("v5e:2x2", "auto", "mixed_bfloat16"),
+        ("gpu:a100:8", "auto", "mixed_bfloat16"),
+        ("gpu:t4", "auto", "mixed_float16"),
+        ("gpu:t4", "float32", "float32"),
+    ],
+)
+def test_the_dtype_auto_is_that_of_the_chip(topology, dtype, expected, monkeypatch):
+    class Planned(Exception):
+        """Ends the plan with the dtype of its configuration."""
+
+    def step(config, *arguments):
+        raise Planned(config.recipe.dtype)
+
+    monkeypatch.setattr(planning.keras.backend, "backend", lambda: "jax")
+    monkeypatch.setattr(planning, "find_chips", lambda topology: None)
+    monkeypatch.setattr(planning, "_Step", step)
+    with pytest.raises(Planned, match=f"^{expected}$"):
+        planning.plan("B/16", find_recipe("augreg").with_changes(dtype=dtype), topology)
+
+
 @pytest.mark.parametrize("recipe", ["digits_words", "lit", "finetune_pairs"])
 def test_recipes_of_images_and_texts_are_refused(recipe, monkeypatch):
     monkeypatch.setattr(planning.keras.backend, "backend", lambda: "jax")
