@@ -11,7 +11,7 @@ from keras_vit.training.checkpoints import Checkpoints, step_of
 pytestmark = pytest.mark.filterwarnings("ignore:the learning rate's schedule has total_steps:UserWarning")
 
 RECIPES = {
-    "sgd": Recipe("sgd", 0.1, 20, 2, 4, accumulator_dtype="bfloat16"),
+    "sgd": Recipe("sgd", 0.1, 20, 2, 4, accumulator_dtype="bfloat16", dtype="float32"),
     "averaged": Recipe("adamw", 0.01, 20, 2, 4, weight_decay=0.1, ema=0.9, dtype="mixed_bfloat16"),
     # It has a loss scale.
     "scaled": Recipe("adamw", 0.01, 20, 2, 4, ema=0.5, dtype="mixed_float16"),
