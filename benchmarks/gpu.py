@@ -7,11 +7,10 @@ adds it to the page. Needs the extra `gpu`.
 """
 
 import argparse
-import json
 import os
 
 from harness import HERE
-from report import case_sections, runs
+from report import add_program, case_sections, runs
 from systems import plain_attention
 
 RESULTS, PAGE = HERE / "GPU.json", HERE / "GPU.md"
@@ -108,11 +107,7 @@ def main():
     row = measured(options)
     name = f"{options.variant}, {options.image_size} px, {options.images} images, {options.topology}, "
     name += options.dtype + ", remat" * options.remat + ", plain" * options.plain
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"programs": {}, "notes": []}
-    results["programs"][name] = row
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    PAGE.write_text(report(results))
-    print(name, json.dumps(row, indent=1))
+    add_program(RESULTS, PAGE, name, row, report)
 
 
 if __name__ == "__main__":

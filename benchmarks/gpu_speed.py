@@ -88,7 +88,7 @@ def gpu_case(text):
 
 
 def gflops(case):
-    """GFLOPs per image; those of a model with a head of its own are counted in its traced program."""
+    """GFLOPs per image, of a detector or a depth estimator from its traced program."""
     if case.model == "classifier":
         return case.gflops
     forward = measure("gpu_speed.forward_gflops", case=dataclasses.asdict(case))["gflops"]

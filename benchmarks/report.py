@@ -38,6 +38,15 @@ def update(path, section, found):
     _write(path, json.dumps(results, indent=1) + "\n")
 
 
+def add_program(path, page, name, row, text_of):
+    """Put a compiled program into a JSON file, and write its page, the text of all results."""
+    results = json.loads(path.read_text()) if path.exists() else {"programs": {}, "notes": []}
+    results["programs"][name] = row
+    _write(path, json.dumps(results, indent=1) + "\n")
+    _write(page, text_of(results))
+    print(name, json.dumps(row, indent=1))
+
+
 def write_report(folder):
     """Write RESULTS.md and the figures from RESULTS.json; returns the text."""
     results = json.loads((folder / "RESULTS.json").read_text())

@@ -294,17 +294,24 @@ def declare_torchvision():
     return library
 
 
+def _transformers_sizes(case):
+    """The sizes of a variant in the names of transformers' configurations."""
+    sizes = parse_variant(case.variant)
+    return {
+        "patch_size": sizes["patch_size"],
+        "hidden_size": sizes["hidden_size"],
+        "num_hidden_layers": sizes["num_layers"],
+        "num_attention_heads": sizes["num_heads"],
+        "intermediate_size": sizes["mlp_dim"],
+    }
+
+
 def _transformers(case):
     from transformers import ViTConfig, ViTForImageClassification
 
-    sizes = parse_variant(case.variant)
     config = ViTConfig(
+        **_transformers_sizes(case),
         image_size=case.image_size,
-        patch_size=sizes["patch_size"],
-        hidden_size=sizes["hidden_size"],
-        num_hidden_layers=sizes["num_layers"],
-        num_attention_heads=sizes["num_heads"],
-        intermediate_size=sizes["mlp_dim"],
         num_labels=CLASSES,
         hidden_act="gelu_pytorch_tanh",
         attn_implementation="sdpa",
@@ -316,17 +323,8 @@ def yolos(case):
     """transformers' YOLOS: another detector of the same size, with 100 tokens for objects."""
     from transformers import YolosConfig, YolosForObjectDetection
 
-    sizes = parse_variant(case.variant)
-    config = YolosConfig(
-        image_size=list(case.sides),
-        patch_size=sizes["patch_size"],
-        hidden_size=sizes["hidden_size"],
-        num_hidden_layers=sizes["num_layers"],
-        num_attention_heads=sizes["num_heads"],
-        intermediate_size=sizes["mlp_dim"],
-        num_labels=DETECTED,
-    )
-    return YolosForObjectDetection(config)
+    sizes = _transformers_sizes(case)
+    return YolosForObjectDetection(YolosConfig(**sizes, image_size=list(case.sides), num_labels=DETECTED))
 
 
 def depth_anything(case):

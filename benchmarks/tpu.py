@@ -8,7 +8,6 @@ big_vision, and adds it to the page. Needs jax, libtpu and for big_vision flax a
 
 import argparse
 import collections
-import json
 import os
 import pathlib
 import re
@@ -16,6 +15,8 @@ import subprocess
 import sys
 import time
 import types
+
+from report import add_program
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS, PAGE = HERE / "TPU.json", HERE / "TPU.md"
@@ -236,11 +237,7 @@ def main():
     name = f"{'big_vision' if options.big_vision else 'keras_vit'}, {options.variant}, {options.topology}, "
     name += f"{options.images} images" + f", {options.blocks} blocks" * (options.blocks is not None)
     name += ", remat" * options.remat
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"programs": {}, "notes": []}
-    results["programs"][name] = row
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    PAGE.write_text(report(results))
-    print(name, json.dumps(row, indent=1))
+    add_program(RESULTS, PAGE, name, row, report)
 
 
 if __name__ == "__main__":

@@ -190,6 +190,21 @@ def _frozen(signature, constants=frozenset()):
             kernels[placeholder.op.name] = variable
     data = freezing._FunctionConverterDataInEager(signature, False, False, None, kernels)
     graph = freezing._replace_variables_by_constants(data)[0]
+    if others := _read_values(graph, kernels):
+        return _frozen(signature, constants | others)
+    return graph, {f"{name}:0": variable for name, variable in kernels.items()}
+
+
+def _read_values(graph, kernels):
+    """Let a graph read the values of variables in place of their handles.
+
+    Args:
+        graph: `GraphDef`, which is changed.
+        kernels: A dict from the names of inputs to the variables.
+
+    Returns:
+        The names of the variables that are used otherwise, such as in a loop.
+    """
     nodes, readers = {node.name: node for node in graph.node}, collections.defaultdict(list)
     for node in graph.node:
         for name in node.input:
@@ -200,7 +215,7 @@ def _frozen(signature, constants=frozenset()):
         for node in passed:
             passed += readers[node.name] if node.op != "ReadVariableOp" else []
         if not {node.op for node in passed[1:]} <= {"Identity", "ReadVariableOp"}:
-            others.add(name)  # such as the input of a loop
+            others.add(name)
             continue
         for node in passed:
             if node.op == "ReadVariableOp":
@@ -208,9 +223,7 @@ def _frozen(signature, constants=frozenset()):
                 del node.attr["dtype"]
             node.attr["dtype" if node.op == "Placeholder" else "T"].type = variable.dtype.as_datatype_enum
         nodes[name].attr["shape"].shape.CopyFrom(variable.shape.as_proto())
-    if others:
-        return _frozen(signature, constants | others)
-    return graph, {f"{name}:0": variable for name, variable in kernels.items()}
+    return others
 
 
 def _quantize(path, method, *arguments, **options):
@@ -304,8 +317,8 @@ def _reshape_kernels(graph):
     """
     numbers = importlib.import_module("onnx.numpy_helper")
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    casts = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}
     _skip_identities(graph, constants)
+    casts = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}
     uses = collections.Counter(name for node in graph.node for name in node.input)
     renamed = {}
     for node in [*graph.node]:

@@ -7,6 +7,8 @@ Exported graphs have no loops, because other runtimes gain nothing by them.
 import contextlib
 import contextvars
 
+from keras import ops
+
 from keras_vit.layers.control_dependencies import is_compiled_by_xla
 
 # The most queries of a head whose scores are computed together: 4 MB for 2,048 keys, near the cache.
@@ -77,13 +79,13 @@ def attention_by_heads(query, key, value, bias=None):
     """
     import tensorflow as tf
 
-    batch, queries, heads, size = _sizes(query)
-    keys = _sizes(key)[1]
+    batch, queries, heads, size = ops.shape(query)
+    keys = ops.shape(key)[1]
     chunks = -(-queries // MAX_ROWS)
     rows = -(-queries // chunks)
 
     def by_head(x):
-        return tf.reshape(tf.transpose(x, (0, 2, 1, 3)), (-1, *_sizes(x)[1::2]))
+        return tf.reshape(tf.transpose(x, (0, 2, 1, 3)), (-1, *ops.shape(x)[1::2]))
 
     scaled = tf.pad(query * size**-0.5, ((0, 0), (0, chunks * rows - queries), (0, 0), (0, 0)))
     wide = tf.float64 if query.dtype == tf.float64 else tf.float32
@@ -93,13 +95,6 @@ def attention_by_heads(query, key, value, bias=None):
     outputs = _loop()(scaled, by_head(key), by_head(value), bias)
     outputs = tf.reshape(outputs, (-1, heads, chunks * rows, size))
     return tf.transpose(outputs, (0, 2, 1, 3))[:, :queries]
-
-
-def _sizes(x):
-    """The sizes of a tensor: ints, and scalar tensors for those that only the graph knows."""
-    import tensorflow as tf
-
-    return [tf.shape(x)[axis] if size is None else size for axis, size in enumerate(x.shape)]
 
 
 def _loop():

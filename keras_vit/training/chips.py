@@ -54,7 +54,7 @@ class Chips:
         peak_flops: Operations on 16-bit numbers per second at most.
         available: The bytes of a chip's memory that programs can use.
         packages: Names of the packages whose versions determine a program.
-        options: What the compiler is told.
+        options: The compiler's options.
     """
 
     devices: list

@@ -96,7 +96,7 @@ def train(
         raise ValueError(
             f"training needs KERAS_BACKEND={' or '.join(STRATEGIES)}; got {keras.backend.backend()!r}"
         )
-    auto = " (dtype=auto)" if config.recipe.dtype == AUTO else ""
+    is_auto = config.recipe.dtype == AUTO
     config = config.with_dtype(stored_recipe(path).get("dtype", AUTO))
     workdir = Workdir(path, config.as_json())
     missing = _missing_model(workdir, config.task)
@@ -138,10 +138,10 @@ def train(
             devices.smallest(0)  # The first worker has recorded the data that the others compare with.
             workdir.check_data(data)
             random = "some augmentation layers have random state: a resumed run sees other images"
-            is_chosen = model.jit_compile and keras.backend.backend() == "tensorflow"  # JAX always compiles
-            compiled = ", compiled by XLA" if is_chosen else ""
-            computing = f"computing in {recipe.dtype}{auto}{compiled}"
-            for line in filter(None, (computing, dataset.summary(), note, not recipe.is_exact and random)):
+            computing = _computing(model, recipe, is_auto)
+            for line in filter(
+                None, (computing, dataset.summary(), note, None if recipe.is_exact else random)
+            ):
                 report(line)
             phases.end("checking the data")
             progress = functools.partial(Progress, bar=verbose == 1, phases=phases) if verbose else None
@@ -159,6 +159,13 @@ def _common_dtype(devices):
     """The dtype in which the devices of all workers can compute."""
     with devices.scope():
         return SUPPORTED[devices.smallest(SUPPORTED.index(device_dtype()))]
+
+
+def _computing(model, recipe, is_auto):
+    """The line that tells the dtype of a run, and whether XLA compiles it where that is a choice."""
+    is_chosen = model.jit_compile and keras.backend.backend() == "tensorflow"  # JAX always compiles.
+    words = " (dtype=auto)" * is_auto + ", compiled by XLA" * is_chosen
+    return f"computing in {recipe.dtype}{words}"
 
 
 def _missing_model(workdir, task):
