@@ -5,9 +5,9 @@ from keras_vit.layers.attention import attend as attend
 from keras_vit.layers.attention import attention_scores as attention_scores
 from keras_vit.layers.attention_pooling import AttentionPooling as AttentionPooling
 from keras_vit.layers.class_token import ClassToken as ClassToken
+from keras_vit.layers.dropout import StochasticDepth as StochasticDepth
 from keras_vit.layers.encoder_block import EncoderBlock as EncoderBlock
 from keras_vit.layers.encoder_block import LayerScale as LayerScale
-from keras_vit.layers.encoder_block import StochasticDepth as StochasticDepth
 from keras_vit.layers.encoder_block import standard_block as standard_block
 from keras_vit.layers.layer_norm import LayerNormalization as LayerNormalization
 from keras_vit.layers.layer_norm import RMSNormalization as RMSNormalization

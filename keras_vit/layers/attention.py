@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_vit.layers.control_dependencies import after
 from keras_vit.layers.dense import CompositeLayer, EinsumDense
+from keras_vit.layers.dropout import make_dropout
 from keras_vit.layers.head_loop import attention_by_heads, is_exporting, loops_over_heads
 from keras_vit.layers.hints import HEAD_ROWS, HEADS, NORM_OF_PARTS, PARTS, WHOLE, sharded
 from keras_vit.layers.layer_norm import make_norm
@@ -229,7 +230,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         self.output_norm = norm(self.sub_norm, "output_norm", (channels,), NORM_OF_PARTS)
         out_bias = "c" if self.out_bias else None
         self.out = projection("out", "bthd,hdc->btc", heads, (channels,), out_bias, HEAD_ROWS)
-        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
+        self.dropout = make_dropout(self.dropout_rate, self.dtype_policy)
         self.position_bias = None
         if self.relative_grid is not None:
             self.position_bias = RelativePositionBias(
@@ -326,7 +327,7 @@ class MultiHeadSelfAttention(CompositeLayer):
                 """The seed of these rows, also when the gradient computes them again."""
                 return seed + ops.cast(ops.stack([rows[0], 0]), seed.dtype)
 
-            with override_seeds(self.dropout, next_seed):
+            with override_seeds(self, next_seed):
                 return self.chunk_output(query, key, value, rows, positions, training, bias)
 
         size = ops.maximum(MAX_CHUNK_SCORES // ops.maximum(ops.shape(key)[1], 1), 1)

@@ -10,10 +10,10 @@ from keras import ops
 from keras_vit.layers.attention import MultiHeadSelfAttention
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.dense import CompositeLayer
-from keras_vit.layers.hints import WHOLE, sharded
+from keras_vit.layers.dropout import StochasticDepth, make_dropout, unchanged
+from keras_vit.layers.hints import WHOLE
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import MlpBlock
-from keras_vit.rules import number
 from keras_vit.seeds import replay_seeds
 from keras_vit.types import Shape, Tensor
 
@@ -92,14 +92,13 @@ class EncoderBlock(CompositeLayer):
         self.attention_scale = _scale(layer_scale, policy, "attention_scale")
         self.mlp_norm, self.mlp = mlp_norm, mlp
         self.mlp_scale = _scale(layer_scale if scale_mlp else None, policy, "mlp_scale")
-        self.dropout = keras.layers.Dropout(dropout_rate, dtype=policy)
-        self.skip = StochasticDepth(stochastic_depth_rate, dtype=policy)
+        self.dropout = make_dropout(dropout_rate, policy)
+        self.skip = make_dropout(stochastic_depth_rate, policy, StochasticDepth)
 
     def build(
         self, tokens_shape: Shape, positions_shape: Shape | None = None, bias_shape: Shape | None = None
     ) -> None:
-        parts = (self.attention_norm, self.attention, self.attention_scale, self.skip)
-        for part in (*parts, self.mlp_norm, self.mlp, self.mlp_scale):
+        for part in self._flatten_layers(include_self=False, recursive=False):
             part.build(tokens_shape)
 
     def call(
@@ -260,9 +259,7 @@ def _serialized(part):
 
 
 def _scale(value, policy, name):
-    if value is None:
-        return sharded(keras.layers.Identity(dtype=policy, name=name), WHOLE)
-    return LayerScale(value, dtype=policy, name=name)
+    return unchanged if value is None else LayerScale(value, dtype=policy, name=name)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -296,44 +293,6 @@ class LayerScale(Configurable):
 
     def call(self, inputs: Tensor) -> Tensor:
         return inputs * self.gamma
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class StochasticDepth(Configurable):
-    """In training, set a whole branch to zero for some images and scale it up for the others.
-
-    Args:
-        rate: The fraction of images that skip the branch, in [0, 1).
-        seed: Optional int that fixes the random numbers.
-
-    Input and output shape: (batch, …).
-
-    Raises:
-        ValueError: for a rate outside [0, 1).
-
-    Example:
-        >>> StochasticDepth(0.5)(np.ones((1, 2))).numpy().tolist()  # not in training
-        [[1.0, 1.0]]
-
-    Source: Huang et al. 2016 (arXiv 1603.09382), with the kept branches divided by 1 - rate.
-    """
-
-    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.rate = number(0, below=1).check("rate", rate)
-        self.seed = seed
-        # As in keras.layers.Dropout, a rate of 0 needs no random state.
-        self.seed_generator = keras.random.SeedGenerator(seed) if rate else None
-
-    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        if not (training and self.rate):
-            return inputs
-        shape = (ops.shape(inputs)[0], *[1] * (len(inputs.shape) - 1))
-        kept = keras.random.uniform(shape, seed=self.seed_generator) >= self.rate
-        return inputs * ops.cast(kept, inputs.dtype) / (1 - self.rate)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.dense import CompositeLayer, Dense
+from keras_vit.layers.dropout import make_dropout
 from keras_vit.layers.hints import COLUMNS, NORM_OF_PARTS, ROWS, WHOLE, sharded
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.xla_form import merged_tokens
@@ -108,7 +109,7 @@ class MlpBlock(CompositeLayer):
             setattr(self, name, dense(self.mlp_dim, name, COLUMNS))
             getattr(self, name).build(input_shape)
         self.dense_1 = dense(input_shape[-1], "dense_1", ROWS)
-        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
+        self.dropout = make_dropout(self.dropout_rate, self.dtype_policy)
         hidden_shape = (*input_shape[:-1], self.mlp_dim)
         if self.sub_norm is not None:
             norm = make_norm(self.sub_norm, self.norm_epsilon, self.dtype_policy, "hidden_norm")

@@ -119,7 +119,7 @@ KEPT = {  # the strategies under which the output of a layer is kept divided by 
 
 def test_tokens_stay_divided_by_the_batch_alone():
     kept = {}
-    for layer in small(qk_norm=True, num_layers=1)._flatten_layers():
+    for layer in small(qk_norm=True, num_layers=1, layer_scale=0.1)._flatten_layers():
         with keras.name_scope(layer.name, caller=layer):  # as Keras asks for the layout
             layouts = {
                 strategy: distribution(strategy).get_tensor_layout(f"{layer.path}/output")

@@ -314,7 +314,9 @@ def test_stochastic_depth_grows_linearly_to_the_last_block():
     model = small(num_layers=3, stochastic_depth_rate=0.2)
     rates = [model.get_layer(f"encoder_block_{i}").stochastic_depth_rate for i in range(3)]
     np.testing.assert_allclose(rates, [0, 0.1, 0.2])
-    assert small(num_layers=1, stochastic_depth_rate=0.2).get_layer("encoder_block_0").skip.rate == 0
+    assert (
+        small(num_layers=1, stochastic_depth_rate=0.2).get_layer("encoder_block_0").stochastic_depth_rate == 0
+    )
 
 
 def test_keras_can_clone_it():
