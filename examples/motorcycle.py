@@ -23,7 +23,7 @@ from skimage import data
 
 FOCAL_LENGTH, BASELINE, OFFSET = 994.978, 193.001, 31.086  # pixels, millimeters, pixels
 TILE = 160  # pixels
-# The left side of each part, the distance of its tiles, and its folder.
+# The left side of the tiles of each part, and the distance between them.
 PARTS = {"train": (0, 12), "test": (371, 34)}
 
 

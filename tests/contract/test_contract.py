@@ -147,6 +147,7 @@ FLOAT32 = (
         keras_vit.MaskedAutoencoder,
     ),
     *(keras_vit.ImageTextModel, keras_vit.DINO, keras_vit.DepthEstimator),
+    layers.WholePatches,  # whose pixels stay in float32
     *(box_head.BoxHead, box_head.PatchMlp, box_head.ConcatenateDetections, class_queries.ClassQueries),
 )
 # Their outputs have no axis of the batch; they have tests of their own.
@@ -223,7 +224,9 @@ CASES = LAYERS + MODELS
 IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
 # In a graph of its own, TensorFlow's convolution returns an empty batch with the size of its input, and the
 # optimizer removes the reshape that would correct it. Runs give a device no empty batch.
-EMPTY_IN_A_GRAPH = {layers.StdConv2D, convolution.Conv2D}
+EMPTY_IN_A_GRAPH = {
+    *(layers.StdConv2D, convolution.Conv2D, depth_head.Reassemble, keras_vit.DepthEstimator),
+}
 ON_JAX = keras.backend.backend() == "jax"  # which compiles every case
 # tests/tasks/segmentation/test_model.py has fast tests of the queries.
 PARAMETERS = [
@@ -373,7 +376,7 @@ HALVES = [  # in an order in which every other one has each case with one dtype,
 ]
 
 
-@pytest.mark.parametrize("cls, arguments, shapes, compute", some(HALVES, 42 if ON_JAX else 11))
+@pytest.mark.parametrize("cls, arguments, shapes, compute", some(HALVES, 50 if ON_JAX else 11))
 def test_mixed_precision_computes_in_16_bits_and_stays_finite(cls, arguments, shapes, compute):
     layer, inputs = ready(cls, arguments, shapes, dtype=f"mixed_{compute}")
     output = layer(*inputs)

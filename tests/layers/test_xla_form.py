@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+from made.sampling import some
 from made.tables import by_table
 
 from keras_vit.layers import MultiHeadSelfAttention, attention
@@ -93,16 +94,16 @@ def gpu(capability):
     return types.SimpleNamespace(compute_capability=capability)
 
 
-@by_table(
-    "queries, keys, bias_shape",
-    [
-        (19, 19, None),  # a class token makes the number odd
-        (18, 20, None),
-        (17, 20, (1, 3, 17, 20)),
-        (17, 17, (3, 17, 17)),  # a relative position bias
-        (18, 21, (2, 1, 18, 21)),
-    ],
-)
+ATTENDED = [
+    (18, 21, (2, 1, 18, 21)),
+    (19, 19, None),  # a class token makes the number odd
+    (18, 20, None),
+    (17, 20, (1, 3, 17, 20)),
+    (17, 17, (3, 17, 17)),  # a relative position bias
+]
+
+
+@pytest.mark.parametrize("queries, keys, bias_shape", some(ATTENDED, 5))
 def test_cudnns_attention_and_its_gradients_equal_the_formula(queries, keys, bias_shape, calls, rng):
     shapes = [(2, queries, 3, 16), *2 * [(2, keys, 3, 16)], bias_shape, (2, queries, 3, 16)]
     *inputs, gradient = (
@@ -111,7 +112,6 @@ def test_cudnns_attention_and_its_gradients_equal_the_formula(queries, keys, bia
     exact = with_gradients(formula, [x if x is None else x.astype("float32") for x in inputs], gradient)
     found = with_gradients(fused_attention, inputs, gradient)
     (call,) = calls
-    calls.clear()
     assert all(count % 2 == 0 for count in call["tokens"])
     assert ("key_value_seq_lengths" in call) == (queries % 2 or keys % 2)
     for actual, wanted in zip(found, exact, strict=True):
@@ -120,7 +120,7 @@ def test_cudnns_attention_and_its_gradients_equal_the_formula(queries, keys, bia
         assert error < 0.02, error  # bfloat16 rounds by 0.004
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=slow)])
 def test_cudnn_masks_keys_for_all_queries(dtype, calls, rng):
     (query, key, value) = (jnp.asarray(rng.standard_normal((2, 19, 3, 16)), dtype) for _ in range(3))
     mask = attention.masking_bias(np.arange(19) >= np.array([[7], [0]]))[
