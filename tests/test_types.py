@@ -89,10 +89,12 @@ def errors(tmp_path_factory):
     ]
 
 
+@pytest.mark.slow
 def test_a_users_script_has_no_unknown_types_and_no_errors(errors):
     assert [error for error in errors if error[0] == "script.py"] == []
 
 
+@pytest.mark.slow
 def test_wrong_arguments_and_names_are_errors(errors):
     lines = {line for file, line, _ in errors if file == "mistakes.py"}
     assert lines == {*range(1, len(MISTAKES) + 1)}

@@ -233,7 +233,7 @@ PARAMETERS = [
     pytest.param(*case, id=name, marks=[pytest.mark.slow] * (case[1] is QUERIES))
     for case, name in zip(CASES, IDS)
 ]
-every_case = pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 16 if ON_JAX else 1))
+every_case = pytest.mark.parametrize("cls, arguments, shapes", some(PARAMETERS, 16 if ON_JAX else 3))
 
 
 def public(module):

@@ -36,8 +36,9 @@ SLOW = re.compile(
     r"keras_vit\.(training|export|engine|inspection|reports|embeddings|cli\.(?!export)|losses"
     r"|models\.(pixels|windows|packed)|evaluation|weights\.soups"
     r"|tasks\.(?!\w+\.(labels|scores|instance_scores|checkpoints|huggingface|timm|dpt_head|task)\.)[a-z_]+"
+    r"|tasks\.segmentation\.scores\.predict_maps"
     r"|data\.(augmentation|batches|chunked_records|color_palette|damage|decoding|files|readable|remote_files"
-    r"|shard_writing|sources))\."
+    r"|shard_writing|sources))(\.|$)"
 )
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] * bool(SLOW.match(name))) for name in EXAMPLES]
 

@@ -423,8 +423,8 @@ VERBS = {
         TRAINED - {"patches", "palette", "iGPT", "tokens"} - OPEN_SIZE,
     ),
 }
-# Of these every 24th case is fast: they make pipelines of images, or build models to load files into. Of the
-# others every third one is.
+# Of these every 64th case is fast: they make pipelines of images, or build models to load files into. Of the
+# others every twelfth one is.
 # OpenVINO is among the packages that only test-full installs.
 COSTLY = re.compile(
     "embed$|average|evaluate|retrieval|representations|knn|few_shot|probe|save .keras|load|train|export|"
@@ -462,7 +462,7 @@ def working():
     pairs = [(kind, verb) for verb, (_, kinds) in VERBS.items() for kind in KINDS if kind in kinds]
     costly = [pair for pair in pairs if COSTLY.match(pair[1])]
     cheap = [pair for pair in pairs if pair not in costly]
-    fast = {*[pair for pair in costly if pair[1] != "export openvino"][::48], *cheap[::8]}
+    fast = {*[pair for pair in costly if pair[1] != "export openvino"][::64], *cheap[::12]}
     return [pytest.param(*pair, marks=[pytest.mark.slow] * (pair not in fast)) for pair in pairs]
 
 
