@@ -64,6 +64,7 @@ def export_folder(
     single_file: bool = False,
     drawing: int | None = None,
     attention: bool = False,
+    fused_attention: bool = False,
 ) -> dict[str, Any]:
     """Write a model in several formats, run each in its own runtime, and compare it with the live model.
 
@@ -104,6 +105,7 @@ def export_folder(
         facts: `Facts` for the Hub archive's model card, in addition to what is read from the model and
             measured here.
         single_file, drawing, attention: Of a web page, as for `export_web`.
+        fused_attention: As for `export_onnx`.
 
     Returns:
         dict, as in `verification.json`: the `dataset` (None: noise) and the number of `images`; the task's
@@ -137,7 +139,8 @@ def export_folder(
         _check_dataset(dataset, live, description, task)
     number(0).check("margin", margin)
     page_options = {"single_file": single_file, "drawing": drawing, "attention": attention}
-    _check_options(formats, chosen, integer_io, page_options)
+    onnx_options = {"fused_attention": fused_attention}
+    _check_options(formats, chosen, integer_io, {"web": page_options, "onnx": onnx_options})
     is_calibrated = any(format.is_calibrated for format in chosen)
     job = ExportJob(
         model,
@@ -154,6 +157,7 @@ def export_folder(
         facts=facts or Facts(),
         precisions=precisions and tuple(precisions),
         **page_options,
+        **onnx_options,
         towers=towers,
     )
     for format in chosen:
@@ -209,14 +213,15 @@ def _check_dataset(dataset, model, description, task):
         raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
 
 
-def _check_options(formats, chosen, integer_io, page_options):
+def _check_options(formats, chosen, integer_io, options):
     """Raise a ValueError for options of formats that are not written."""
     names = [format.name for format in chosen]
     if integer_io is not None and "tflite_full_int8" not in names:
         raise ValueError(f"integer_io is an option of LiteRT's full_int8 only; got {', '.join(names)}")
-    ignored = [name for name, value in page_options.items() if value]
-    if ignored and "web" not in formats:
-        raise ValueError(f"{', '.join(ignored)} need the format 'web'; got {', '.join(formats)}")
+    for format, own in options.items():
+        ignored = [name for name, value in own.items() if value]
+        if ignored and format not in formats:
+            raise ValueError(f"{', '.join(ignored)} need the format {format!r}; got {', '.join(formats)}")
 
 
 def _export_all(formats, job, folder, references):

@@ -41,6 +41,7 @@ class ExportJob:
         name, publisher, version, facts: As for `export_hub`; the name is also a web page's title.
         precisions: All that are exported, of which a web page takes one; None for the default of each format.
         single_file, drawing, attention: Of a web page, as for `export_web`.
+        fused_attention: As for `export_onnx`.
         towers: The `ImageTextModel` whose image tower the model is, or None.
     """
 
@@ -61,6 +62,7 @@ class ExportJob:
     single_file: bool = False
     drawing: int | None = None
     attention: bool = False
+    fused_attention: bool = False
     towers: Any = None
 
 

@@ -17,6 +17,7 @@ from keras_vit import rules
 from keras_vit.export import tflite
 from keras_vit.export.checks import check_calibration, check_finite, damaged, new_file
 from keras_vit.export.description import FILE, parse_description, read_description
+from keras_vit.export.onnx_attention import fuse_attention
 from keras_vit.export.outputs import outputs_of
 from keras_vit.lazy import LazyModule, optional_package
 from keras_vit.messages import one_line
@@ -40,6 +41,7 @@ def export_onnx(
     opset: int | None = None,
     precision: str = "float32",
     calibration: Sequence[np.ndarray] | None = None,
+    fused_attention: bool = False,
 ) -> pathlib.Path:
     """Convert the `serving_default` signature of a SavedModel to ONNX.
 
@@ -56,6 +58,8 @@ def export_onnx(
             with scales that are measured before: dense layers and convolutions of 8 bits, and the rest in
             float32.
         calibration: For "int8", as for `export_tflite`.
+        fused_attention: Whether attention is `com.microsoft.MultiHeadAttention`, one operation of ONNX
+            Runtime, which is faster for many tokens. Other runtimes may not know it.
 
     Returns:
         pathlib.Path of the file.
@@ -63,7 +67,8 @@ def export_onnx(
     Raises:
         ImportError: if a required package is missing.
         ValueError: if the file exists or would not be below 2 GiB, keras_vit did not write the
-            SavedModel, or the converted model does not run or has outputs that are not finite.
+            SavedModel, or the converted model does not run or has outputs that are not finite; for
+            `fused_attention`, if all attention has a bias, or the model takes images of any size.
         OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
 
     Example:
@@ -89,7 +94,7 @@ def export_onnx(
         )
     with atomic_path(path, overwrite=False) as temporary:
         loaded = tf.saved_model.load(os.fspath(saved_model))  # The reference keeps the variables alive.
-        model = _convert(loaded.signatures["serving_default"], opset, tf2onnx)
+        model = _convert(loaded.signatures["serving_default"], opset, tf2onnx, fused_attention)
         for value in (*model.graph.input, *model.graph.output):
             names = DIMENSIONS.get(value.name, DIMENSIONS[None])
             for size, name in zip(value.type.tensor_type.shape.dim, names):
@@ -107,7 +112,8 @@ def export_onnx(
 
 def write_job(job, path, precision):
     """Write the model of an `ExportJob`."""
-    export_onnx(job.saved_model, path, precision=precision, calibration=_calibration(job, precision))
+    options = {"calibration": _calibration(job, precision), "fused_attention": job.fused_attention}
+    export_onnx(job.saved_model, path, precision=precision, **options)
 
 
 def check_job(job, precision):
@@ -145,7 +151,7 @@ def packages():
     return [optional_package(name, "ONNX", PACKAGES) for name in PACKAGES]
 
 
-def _convert(signature, opset, tf2onnx):
+def _convert(signature, opset, tf2onnx, fused_attention):
     """The ONNX model of a SavedModel's signature."""
     (inputs,), outputs = signature.inputs[:1], signature.outputs
     names = {inputs.name: "images"}
@@ -163,6 +169,10 @@ def _convert(signature, opset, tf2onnx):
         model.graph.input.remove(value)
         model.graph.initializer.append(numbers.from_array(kernels[value.name].numpy(), value.name))
     _reshape_kernels(model.graph)
+    if fused_attention and not fuse_attention(model, converted.get_shape):
+        raise ValueError(
+            "the model has no attention that fused_attention replaces: without a bias, for images of one size"
+        )
     return model
 
 

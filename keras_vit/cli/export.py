@@ -46,6 +46,8 @@ def add_arguments(add):
     side = "web: add a field to draw on, whose drawings are reduced to SIDE×SIDE pixels"
     add("--attention", action="store_true", help="web: show attention rollout over the picture")
     add("--drawing", type=positive_int, metavar="SIDE", help=side)
+    fused = "onnx: compute attention by an operation of ONNX Runtime, which is faster for many tokens"
+    add("--fused_attention", action="store_true", help=fused)
     options.json(add)
 
 
@@ -73,6 +75,7 @@ def run(args):
         "batch_size",
         "integer_io",
         "version",
+        "fused_attention",
     )
     page = ("single_file", "drawing", "attention")
     result = keras_vit.export.export_folder(

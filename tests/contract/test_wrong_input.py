@@ -206,6 +206,7 @@ COMMAND_LINES = {
     f"{EXPORT} --integer_io float": "integer_io is an option of LiteRT's full_int8 only",
     f"{EXPORT} --drawing 28": "drawing need the format 'web'; got saved_model, tflite",
     f"{EXPORT} --single_file --attention": "single_file, attention need the format 'web'",
+    f"{EXPORT} --fused_attention": "fused_attention need the format 'onnx'; got saved_model, tflite",
     f"{EXPORT} --formats hub --publisher UPPER/x": "publisher must consist of lowercase letters",
     "benchmark --model b16": "'b16' is a variant and has no weights",
     "benchmark --model B/0": "no such checkpoint file: 'B/0'",

@@ -1,17 +1,21 @@
 import logging
 import pathlib
 import sys
+from itertools import product
 
 import numpy as np
 import onnx
 import pytest
 import tensorflow as tf
-from made.exports import NAMES, pixels, saved_function
+from made.exports import EXPORTS, NAMES, pixels, saved_function
+from made.sampling import some
 from reference.comparing import assert_close
+from reference.small import one_block, run_live
 
 import keras_vit.export.onnx as exporting
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.onnx import export_onnx
+from keras_vit.export.saved_model import export_saved_model
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +77,40 @@ def test_other_versions_and_precisions_are_refused(saved_model, tmp_path):
         export_onnx(saved_model, tmp_path / "model.onnx", calibration=pixels(1))
     with pytest.raises(ValueError, match="opset must be one of 13, .* 18 or None; got 12"):
         export_onnx(saved_model, tmp_path / "model.onnx", opset=12)
+
+
+FUSED = {  # kinds of attention, and the number of their softmaxes over tokens
+    "plain": ({}, 1),
+    "class token alone": ({"pooling": "token"}, 1),
+    "pooling": ({"pooling": "map"}, 2),
+    "rotary": ({"rotary": "axial"}, 1),
+    "grouped queries": ({"num_kv_heads": 1}, 1),
+}
+
+
+@pytest.mark.parametrize("kind, precision", some([*product(FUSED, exporting.PRECISIONS)], 16))
+def test_fused_attention_computes_what_the_model_does(kind, precision, tmp_path):
+    options, count = FUSED[kind]
+    calibration = [pixels(8, (16, 16))] if precision == "int8" else None
+    model = one_block(**options)
+    saved = export_saved_model(model, tmp_path / "1", warmup=())
+    more = {"precision": precision, "calibration": calibration, "fused_attention": True}
+    path = export_onnx(saved, tmp_path / "m.onnx", **more)
+    operations = [node.op_type for node in onnx.load(path).graph.node]
+    assert operations.count("MultiHeadAttention") == count
+    images = np.concatenate([pixels(2, (16, 16))] * 2)
+    found, expected = open_exported(path).predict_on_batch(images), run_live(model, images)
+    assert_close(found, expected, 1e-5 if precision == "float32" else 0.1)
+
+
+@pytest.mark.parametrize(
+    "options", [{"relative_positions": True}, pytest.param(EXPORTS["any size"][0], marks=pytest.mark.slow)]
+)
+def test_a_model_without_attention_to_fuse_is_refused(options, tmp_path):
+    saved = export_saved_model(one_block(**options), tmp_path / "1", warmup=())
+    with pytest.raises(ValueError, match="^the model has no attention that fused_attention replaces: with"):
+        export_onnx(saved, tmp_path / "m.onnx", fused_attention=True)
+    assert [*tmp_path.iterdir()] == [tmp_path / "1"]
 
 
 @pytest.mark.slow
