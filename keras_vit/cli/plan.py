@@ -150,23 +150,7 @@ def as_text(found):
     if found["peak_flops"]:
         flops += f", {1000 * found['flops'] / found['peak_flops']:.1f} ms at the chip's peak in 16 bits"
     lines.append(flops)
-    if found["collectives"]:
-        rows = [
-            (kind, row["count"], round(row["bytes"] / MIB, 1)) for kind, row in found["collectives"].items()
-        ]
-        lines.append(text_table(rows, ("collective of a chip", "count", "MiB")))
-    elif not found["refusal"]:
-        lines.append("no collectives")
-    if found["operations"]:
-        total = sum(row["cycles"] for row in found["operations"].values())
-        rows = [
-            (name, row["count"], round(100 * row["cycles"] / total, 1))
-            for name, row in [*found["operations"].items()][:LONGEST]
-        ]
-        lines.append(text_table(rows, (f"longest of {total:,} estimated cycles", "count", "%")))
-    elif found["kernels"]:
-        rows = [(name, row["count"]) for name, row in found["kernels"].items()]
-        lines.append(text_table(rows, ("kernels", "count")))
+    lines += _tables_of_operations(found)
     if "largest_batch" in found:
         rows = [(name, batch or "none fits") for name, batch in found["largest_batch"].items()]
         lines.append(text_table(rows, ("largest batch that fits", "images")))
@@ -174,6 +158,27 @@ def as_text(found):
     if found["tried"] and not found["tried"][-1]["fits"]:
         lines.append("no change that was compiled fits: use more chips or smaller batches")
     return "\n\n".join(lines)
+
+
+def _tables_of_operations(found):
+    """Tables of the collectives, and of the longest operations or the kernels."""
+    if found["collectives"]:
+        rows = [
+            (kind, row["count"], round(row["bytes"] / MIB, 1)) for kind, row in found["collectives"].items()
+        ]
+        yield text_table(rows, ("collective of a chip", "count", "MiB"))
+    elif not found["refusal"]:
+        yield "no collectives"
+    if found["operations"]:
+        total = sum(row["cycles"] for row in found["operations"].values())
+        rows = [
+            (name, row["count"], round(100 * row["cycles"] / total, 1))
+            for name, row in [*found["operations"].items()][:LONGEST]
+        ]
+        yield text_table(rows, (f"longest of {total:,} estimated cycles", "count", "%"))
+    elif found["kernels"]:
+        rows = [(name, row["count"]) for name, row in found["kernels"].items()]
+        yield text_table(rows, ("kernels", "count"))
 
 
 def _settings(s, chips):
