@@ -133,7 +133,7 @@ def end_of(path):
 def assert_near(found, expected, rel=1e-5, abs=1e-7, of_weights=2e-5):
     """Check that rows and weights of `end_of` nearly agree; `of_weights` is relative to the largest."""
     for row, wanted in zip(found[0], expected[0], strict=True):
-        assert row == pytest.approx(wanted, rel=rel, abs=abs)
+        assert row == pytest.approx(wanted, rel=rel, abs=abs), f"expected {wanted}, found {row}"
     assert found[1].keys() == expected[1].keys()
     for name, value in expected[1].items():
         atol = of_weights * max(np.abs(value).max(), 1e-2)

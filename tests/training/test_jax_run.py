@@ -63,8 +63,8 @@ def assert_close(found, expected, rounding=1e-9):
     for values, others in zip(found[1:], expected[1:]):
         assert values.keys() == others.keys()
         for name, value in others.items():
-            # The gradient of a key's bias is 0, so its moments are what rounding leaves.
-            atol = 2e-5 * np.abs(value).max() + rounding
+            # The gradient of a key's bias is 0, so its moments, and AdamW's steps, are what rounding leaves.
+            atol = 1e-4 if name.endswith("key/bias") else 2e-5 * np.abs(value).max() + rounding
             np.testing.assert_allclose(values[name], value, rtol=0, atol=atol, err_msg=name)
 
 

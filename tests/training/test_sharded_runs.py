@@ -101,7 +101,8 @@ def plain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain")
     keras_vit.VisionTransformer(image_size=16, num_classes=10, **MODEL).save(folder / "start.keras")
     rates = dict.fromkeys(("dropout_rate", "stochastic_depth_rate", "patch_dropout_rate", "mixup"), 0.0)
-    recipe = RECIPE.with_changes(**rates)
+    # A probe of random features multiplies their rounding errors, which differ between the backends.
+    recipe = RECIPE.with_changes(**rates, probe_first=False)
     config = RunConfig("digits", recipe, weights=str(folder / "start.keras"))
     train(config, folder / "run", verbose=0)
     return config, end_of(folder / "run")
