@@ -17,7 +17,7 @@ from keras_vit.export.checks import damaged
 from keras_vit.export.description import LABELS, describe, read_description
 from keras_vit.export.outputs import outputs_of
 from keras_vit.export.warmup import warmup_requests, write_warmup
-from keras_vit.layers.head_loop import exported_graph
+from keras_vit.exporting import exported_graph
 from keras_vit.messages import article
 from keras_vit.models import VisionTransformer
 from keras_vit.models.backbones import backbone

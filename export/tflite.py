@@ -15,7 +15,7 @@ from keras_vit.export.description import read_description
 from keras_vit.export.litert import ml_drift
 from keras_vit.export.litert.metadata import read_tflite_description, write_tflite
 from keras_vit.export.outputs import outputs_of
-from keras_vit.layers.head_loop import exported_graph
+from keras_vit.exporting import exported_graph
 from keras_vit.lazy import LazyModule
 from keras_vit.messages import one_line
 from keras_vit.rules import integer, one_of, optional

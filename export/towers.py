@@ -18,7 +18,7 @@ from keras_vit.export.checks import damaged, new_file
 from keras_vit.export.litert.graph_form import litert_form
 from keras_vit.export.saved_model import check_weights, float32_copy, open_signature, save
 from keras_vit.export.verify import Reference, normalize_as_exports_do
-from keras_vit.layers.head_loop import exported_graph
+from keras_vit.exporting import exported_graph
 from keras_vit.rules import one_of
 from keras_vit.startup_logs import quiet_startup_logs
 from keras_vit.types import Path

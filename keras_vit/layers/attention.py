@@ -8,10 +8,11 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit.exporting import is_exporting
 from keras_vit.layers.control_dependencies import after
 from keras_vit.layers.dense import CompositeLayer, EinsumDense
 from keras_vit.layers.dropout import make_dropout
-from keras_vit.layers.head_loop import attention_by_heads, is_exporting, loops_over_heads
+from keras_vit.layers.head_loop import attention_by_heads, loops_over_heads
 from keras_vit.layers.hints import HEAD_ROWS, HEADS, NORM_OF_PARTS, PARTS, WHOLE, sharded
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.relative_position_bias import RelativePositionBias

@@ -4,43 +4,15 @@ oneDNN multiplies two matrices faster than a batch of narrow ones; `benchmarks/R
 Exported graphs have no loops, because other runtimes gain nothing by them.
 """
 
-import contextlib
-import contextvars
-
 from keras import ops
 
+from keras_vit.exporting import is_exporting
 from keras_vit.layers.control_dependencies import is_compiled_by_xla
 
 # The most queries of a head whose scores are computed together: 4 MB for 2,048 keys, near the cache.
 MAX_ROWS = 512
 # Heads that are computed at a time. More of them take more memory, and two keep several cores busy.
 PARALLEL_HEADS = 2
-_is_exporting = contextvars.ContextVar("is_exporting", default=False)
-
-
-@contextlib.contextmanager
-def exported_graph():
-    """A context, or a decorator, within which models are traced for an export: without loops over heads.
-
-    Example:
-        >>> with exported_graph():
-        ...     loops_over_heads()
-        False
-    """
-    token = _is_exporting.set(True)
-    try:
-        yield
-    finally:
-        _is_exporting.reset(token)
-
-
-def is_exporting():
-    """Whether a graph is traced for an export.
-
-    >>> is_exporting()
-    False
-    """
-    return _is_exporting.get()
 
 
 def loops_over_heads():

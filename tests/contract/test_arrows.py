@@ -24,7 +24,8 @@ ARROWS = {  # the arrows as drawn; each part may also import what its targets ma
     "tasks/NAME": ("cli",),  # the folders of the tasks
     "writing": ("messages",),
     "seeds": (),
-    "layers": ("rules", "lazy", "seeds", "interpolation"),
+    "exporting": (),
+    "layers": ("rules", "lazy", "seeds", "exporting", "interpolation"),
     "variants": ("messages",),
     "http_requests": ("messages",),
     "preprocessing": ("rules", "lazy", "http_requests", "interpolation"),

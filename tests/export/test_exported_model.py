@@ -28,6 +28,21 @@ def onnx(opened):
     return opened(*choose_formats(("onnx",), ("float32",)))
 
 
+IMPORTS = """
+import importlib, sys, _keras_vit_cli
+with _keras_vit_cli.without_keras():
+    for name in ("tflite", "onnx", "openvino", "web", "exported_model"):
+        importlib.import_module(f"keras_vit.export.{name}")
+heavy = {"keras", "tensorflow"} & {*sys.modules}
+assert not heavy, heavy
+"""
+
+
+def test_what_opens_files_of_runtimes_imports_neither_keras_nor_tensorflow():
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 PREDICT = """
 import json, sys, _keras_vit_cli
 photo, *files = sys.argv[1:]

@@ -8,6 +8,7 @@ from reference import vit_numpy
 from reference.comparing import arrays, assert_close, numpy, randomize
 from reference.vit_numpy import PLAIN
 
+from keras_vit.exporting import exported_graph
 from keras_vit.layers import (
     MultiHeadSelfAttention,
     RelativePositionIndex,
@@ -73,7 +74,7 @@ def test_a_chunk_waits_for_the_last_but_one(monkeypatch):
     after = attention.after
     monkeypatch.setattr(attention, "after", lambda tensors: waits.append(len(tensors)) or after(tensors))
     monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", 5)
-    with head_loop.exported_graph():
+    with exported_graph():
         MultiHeadSelfAttention(2)(np.zeros((1, 5, 8)))
     assert waits == [0, 0, 1, 1, 1]
 

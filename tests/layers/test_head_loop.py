@@ -6,6 +6,7 @@ import sys
 import pytest
 from reference.comparing import numpy
 
+from keras_vit.exporting import exported_graph
 from keras_vit.layers import head_loop
 
 pytestmark = pytest.mark.tensorflow_only("a form for TensorFlow's CPUs")
@@ -56,7 +57,7 @@ def test_exports_gpus_and_xla_have_no_loops_over_heads(monkeypatch):
     compiled()
     assert forms == [False]
     assert head_loop.loops_over_heads()
-    with head_loop.exported_graph():
+    with exported_graph():
         assert not head_loop.loops_over_heads()
     monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda name: [name])
     assert not head_loop.loops_over_heads()  # a GPU would wait for each head
