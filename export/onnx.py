@@ -17,7 +17,7 @@ from keras_vit import rules
 from keras_vit.export import tflite
 from keras_vit.export.checks import check_calibration, check_finite, damaged, new_file
 from keras_vit.export.description import FILE, parse_description, read_description
-from keras_vit.export.onnx_attention import fuse_attention
+from keras_vit.export.onnx_attention import fuse_attention, uses_of
 from keras_vit.export.outputs import outputs_of
 from keras_vit.lazy import LazyModule, optional_package
 from keras_vit.messages import one_line
@@ -277,10 +277,7 @@ def _add_biases(graph):
     """Let matmuls of two axes add their biases: ONNX Runtime does so itself, but then computes in float32."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in graph.value_info}
-    uses = collections.defaultdict(list)
-    for node in graph.node:
-        for name in node.input:
-            uses[name].append(node)
+    uses = uses_of(graph)
     for node in [*graph.node]:
         if node.op_type != "MatMul" or node.input[1] not in constants or ranks.get(node.input[0]) != 2:
             continue

@@ -26,11 +26,7 @@ def fuse_attention(model, shape_of):
     helper, numbers = map(importlib.import_module, ("onnx.helper", "onnx.numpy_helper"))
     floats = importlib.import_module("onnx").TensorProto.FLOAT
     graph = model.graph
-    made_by = {name: node for node in graph.node for name in node.output}
-    uses = collections.defaultdict(list)
-    for node in graph.node:
-        for name in node.input:
-            uses[name].append(node)
+    made_by, uses = {name: node for node in graph.node for name in node.output}, uses_of(graph)
     fused, removed, sizes = {}, set(), {"merged_heads": (0, 0, -1)}
     for softmax in [node for node in graph.node if node.op_type == "Softmax"]:
         products = _products(softmax, made_by, uses)
@@ -58,6 +54,15 @@ def fuse_attention(model, shape_of):
             graph.initializer.append(numbers.from_array(np.array(shape, "int64"), name))
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     return len(fused)
+
+
+def uses_of(graph):
+    """The nodes that read a tensor, by its name."""
+    uses = collections.defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            uses[name].append(node)
+    return uses
 
 
 def _products(softmax, made_by, uses):

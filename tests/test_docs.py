@@ -43,7 +43,7 @@ from keras_vit.weights.catalogue import CATALOGUE, find
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
-# Commands that need a network or other programs, output, and code of other packages.
+# Commands that need a network, other programs or data of their own, output, and code of other packages.
 NOT_RUN = ("bash", "text", "py")
 PACKAGES = ("layers", "models", "weights", "data", "training", "evaluation", "inspection", "export")
 

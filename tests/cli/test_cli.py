@@ -177,12 +177,22 @@ def test_an_interrupted_command_says_so(keras_vit, monkeypatch):
     assert keras_vit("models", status=130).stderr == "keras-vit: interrupted\n"
 
 
+@pytest.fixture
+def interruptible():
+    """Handle SIGINT, which is ignored in a process that a script has started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize(
     "number, status, reason",
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
     ids=["SIGINT", "SIGTERM"],
 )
-def test_a_stopped_command_says_what_continues_it(number, status, reason, keras_vit, monkeypatch):
+def test_a_stopped_command_says_what_continues_it(
+    number, status, reason, keras_vit, monkeypatch, interruptible
+):
     from keras_vit.cli import embed
 
     monkeypatch.setattr(embed, "run", lambda args: signal.raise_signal(number))

@@ -115,6 +115,7 @@ COMMAND_LINES = {
     "pretrain --model mu/16 --dataset digits --workdir NEW --recipe digit": "(did you mean 'digits'",
     "plan --topology v5e:4x4 --num_classes 0": "expected a positive integer; got '0'",
     "plan --model B16 --topology v5e:4x4": "(did you mean 'B/16'?)",
+    "plan --model B/16 --topology v5e:4x4 --recipe augregg": "(did you mean 'augreg'?)",
     "evaluate --model none --dataset digits": "no checkpoint is called 'none'",
     "evaluate --model none.keras --dataset digits": "no such model file: 'none.keras'",
     "evaluate --model vit_base_patch16_224 --dataset digits": "vit_base_patch16_224.augreg2_in21k_ft_in1k",

@@ -91,14 +91,14 @@ FUSED = {  # kinds of attention, and the number of their softmaxes over tokens
 @pytest.mark.parametrize("kind, precision", some([*product(FUSED, exporting.PRECISIONS)], 16))
 def test_fused_attention_computes_what_the_model_does(kind, precision, tmp_path):
     options, count = FUSED[kind]
-    calibration = [pixels(8, (16, 16))] if precision == "int8" else None
+    calibration = [pixels(8)] if precision == "int8" else None
     model = one_block(**options)
     saved = export_saved_model(model, tmp_path / "1", warmup=())
     more = {"precision": precision, "calibration": calibration, "fused_attention": True}
     path = export_onnx(saved, tmp_path / "m.onnx", **more)
     operations = [node.op_type for node in onnx.load(path).graph.node]
     assert operations.count("MultiHeadAttention") == count
-    images = np.concatenate([pixels(2, (16, 16))] * 2)
+    images = pixels(4)
     found, expected = open_exported(path).predict_on_batch(images), run_live(model, images)
     assert_close(found, expected, 1e-5 if precision == "float32" else 0.1)
 

@@ -10,6 +10,7 @@ from reference.small import NEWER, NO_TRANSFORMER, SMALL, assert_same_as_numpy, 
 
 from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.layers import resize_position_grid
+from keras_vit.layers.dropout import unchanged
 from keras_vit.layers.segmentation_head import resize
 from keras_vit.models.vit import vision_transformer
 
@@ -314,9 +315,8 @@ def test_stochastic_depth_grows_linearly_to_the_last_block():
     model = small(num_layers=3, stochastic_depth_rate=0.2)
     rates = [model.get_layer(f"encoder_block_{i}").stochastic_depth_rate for i in range(3)]
     np.testing.assert_allclose(rates, [0, 0.1, 0.2])
-    assert (
-        small(num_layers=1, stochastic_depth_rate=0.2).get_layer("encoder_block_0").stochastic_depth_rate == 0
-    )
+    only = small(num_layers=1, stochastic_depth_rate=0.2).get_layer("encoder_block_0")
+    assert only.stochastic_depth_rate == 0 and only.skip is unchanged
 
 
 def test_keras_can_clone_it():
