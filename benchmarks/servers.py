@@ -176,8 +176,9 @@ def measure_runtime(name, variant, folder, threads):
     from keras_vit.export.openvino import runtime_settings
 
     core = Core()
-    settings = runtime_settings(core, "int8" if "int8" in name else "float32", threads)
-    request = core.compile_model(file, "CPU", settings).create_infer_request()
+    model = core.read_model(file)
+    settings = runtime_settings(core, model, "int8" if "int8" in name else "float32", threads)
+    request = core.compile_model(model, "CPU", settings).create_infer_request()
     return systems.timed(lambda: request.infer({0: images}))
 
 

@@ -22,8 +22,8 @@ def test_an_image_is_read_alike_or_refused_everywhere(name, limited, tmp_path):
     found = decoded(limited, tmp_path, suffix, content, NUMBERS[name])
     served = found["refused"].pop("serve", None)
     assert not found["refused"] or len(found["refused"]) == 2, found
-    is_tiff = content.startswith((b"II", b"MM"))  # which TensorFlow does not decode
-    assert bool(served) == (is_tiff or bool(found["refused"])), (served, found)
+    by_pillow = content.startswith((b"II", b"MM")) or content[4:8] == b"ftyp"  # TIFF and AVIF
+    assert bool(served) == (by_pillow or bool(found["refused"])), (served, found)
     assert found["pixels"] == 0 and found["prepared"] <= TOLERANCE, found
 
 

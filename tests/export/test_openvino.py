@@ -9,11 +9,12 @@ import sys
 import pytest
 from made.exports import pixels
 from reference.comparing import assert_close
-from reference.small import run_live
+from reference.small import one_block, run_live
 
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.formats import precisions_of
 from keras_vit.export.openvino import TELEMETRY, export_openvino
+from keras_vit.export.saved_model import export_saved_model
 
 needs_openvino = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("openvino", "nncf"))), reason="openvino and nncf are not installed"
@@ -43,6 +44,30 @@ def test_the_size_of_a_model_of_any_size_can_be_fixed(any_size, tmp_path):
     opened = open_exported(export_openvino(saved, tmp_path / "model.xml", image_size=(16, 24)))
     assert opened.image_size == (16, 24)
     assert_close(opened.predict_on_batch(pixels(2, (16, 24))), run_live(model, pixels(2, (16, 24))), 1e-5)
+
+
+@pytest.mark.slow
+@needs_openvino
+@pytest.mark.parametrize(
+    "precision, options",
+    [
+        ("bfloat16", {"num_heads": 4, "hidden_size": 32}),  # as many heads as tokens
+        ("int8", {"num_heads": 4, "hidden_size": 32}),
+        (
+            "int8",
+            {"num_heads": 2, "hidden_size": 32, "representation_size": 6},
+        ),  # a product of the tokens' mean
+    ],
+    ids=str,
+)
+def test_what_the_runtime_computes_wrong_in_fewer_bits_stays_in_float(precision, options, tmp_path):
+    model = one_block(pooling="gap", **options)
+    saved = export_saved_model(model, tmp_path / "1", warmup=())
+    calibration = pixels(32) if precision == "int8" else None
+    path = export_openvino(saved, tmp_path / "model.xml", precision=precision, calibration=calibration)
+    for batch in (1, 32):
+        images = pixels(batch)
+        assert_close(open_exported(path).predict_on_batch(images), run_live(model, images), 0.05)
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ WIDTHS_AND_BOUNDS = {
     "float32": (4, 1e-5),
     "float16": (2, 5e-3),
     "dynamic_int8": (1, 0.06),
-    "int8": (1, 0.1),
+    "int8": (1, 0.15),
     "full_int8": (1, 0.25),
 }
 

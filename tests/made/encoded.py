@@ -38,7 +38,7 @@ WRITTEN = [
     ("TIFF", "L RGB CMYK YCbCr", {"compression": "jpeg"}),
     ("TIFF", "1", {"compression": "group4"}),
     ("TIFF", "1 L P RGB RGBA CMYK I;16", FRAMES),
-    # Which the package does not read, but for an MPO, which begins with a JPEG.
+    # Which the package does not read, but for AVIF, and an MPO, which begins with a JPEG.
     *((kind, "L RGB", {}) for kind in ("PPM", "TGA", "PCX", "ICO", "ICNS", "SGI", "JPEG2000", "AVIF", "DDS")),
     *((kind, "L RGB", {}) for kind in ("EPS", "PDF", "MPO")),
     ("MPO", "L RGB", FRAMES),
