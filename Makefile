@@ -135,7 +135,7 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# setup.py is the one place that defines the URL; Colab's badges and notebooks need copies of it.
+# setup.py is the one place that defines the URL; README's links and notebooks need copies of it.
 REPOSITORY = $(shell sed -n 's|.*url="https://github.com/\([^"]*\)".*|\1|p' setup.py)
 url:
 	sed -i -E -e 's|(colab.research.google.com/github/)[^/]+/[^/]+|\1$(REPOSITORY)|g' \

@@ -211,7 +211,7 @@ def test_without_a_workdir_it_takes_the_first_number_that_is_free(tmp_path, monk
 @pytest.mark.slow
 @pytest.mark.parametrize("finished", ["full"], indirect=True)
 def test_readme_shows_what_the_model_of_its_run_finds(finished, monkeypatch, tmp_path):
-    section = README.partition("## Train and deploy without a download\n")[2]
+    section = README.partition("## Without a download\n")[2]
     (example,) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/quickstart-1").symlink_to(finished[0] / "run")
