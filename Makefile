@@ -27,7 +27,7 @@ help:
 	@echo "make benchmark    time the package, and its peers if make .venv/peers was run; see benchmarks/"
 	@echo "make gpu          time the package on an NVIDIA GPU, and its peers if they are installed; writes benchmarks/GPU.md"
 	@echo "make wheels       build the distributions in dist/ and check them"
-	@echo "make docs         fill the options into docs/cli.md, draw the packages, and build the manual into site/"
+	@echo "make docs         fill the options into docs/cli*.md, draw the packages, and build the manual into site/"
 	@echo "make docs-figures redraw the manual's figures: fifteen minutes of training, and Chromium for three of them"
 	@echo "make litert-js    fetch LiteRT.js from npm into export/web/litert, for the pages of export"
 	@echo "make stubs        write the stubs for type checkers from the code"

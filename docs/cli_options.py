@@ -1,4 +1,4 @@
-"""Fills the option tables into docs/cli.md, and the repository's URL into the pages of the built manual.
+"""Fills the option tables into docs/cli*.md, and the repository's URL into the pages of the built manual.
 
 `python docs/cli_options.py` writes a table of the parser's options between `<!-- options: SUBCOMMAND -->` and
 `<!-- end -->`. Links to files outside `docs/` become links to the repository, whose URL is in setup.py.
@@ -101,5 +101,5 @@ def _meaning(action, help_text):
 
 
 if __name__ == "__main__":
-    page = DOCS / "cli.md"
-    page.write_text(filled(page.read_text()))
+    for page in DOCS.glob("cli*.md"):
+        page.write_text(filled(page.read_text()))

@@ -43,6 +43,7 @@ from keras_vit.weights.catalogue import CATALOGUE, find
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 TEXTS = {page: (ROOT / page).read_text() for page in PAGES}
+COMMANDS = "".join(text for page, text in TEXTS.items() if page.startswith("docs/cli"))
 # Commands that need a network, other programs or data of their own, output, and code of other packages.
 NOT_RUN = ("bash", "text", "py")
 PACKAGES = ("layers", "models", "weights", "data", "training", "evaluation", "inspection", "export")
@@ -220,14 +221,14 @@ def test_the_models_to_choose_from_have_these_costs_and_licenses():
 
 def test_every_subcommand_has_its_section():
     wanted = {name for top in SUBCOMMANDS for name, _, add_arguments in actions(top) if add_arguments}
-    titles = re.findall(r"^## (.+)$", TEXTS["docs/cli.md"], re.MULTILINE)
+    titles = re.findall(r"^## (.+)$", COMMANDS, re.MULTILINE)
     assert {*titles} == wanted
-    assert re.findall(r"<!-- options: (.+) -->", TEXTS["docs/cli.md"]) == titles
+    assert re.findall(r"<!-- options: (.+) -->", COMMANDS) == titles
 
 
 def test_the_tables_of_options_are_those_of_the_parser():
     """Otherwise run `python docs/cli_options.py`."""
-    assert script("docs/cli_options.py").filled(TEXTS["docs/cli.md"]) == TEXTS["docs/cli.md"]
+    assert script("docs/cli_options.py").filled(COMMANDS) == COMMANDS
 
 
 def test_the_linked_files_of_the_repository_exist():
@@ -295,7 +296,7 @@ def test_the_reference_lists_every_method_that_a_page_or_notebook_calls():
         assert own & called <= {*members.split(", "), *apart}, path
 
 
-@pytest.mark.parametrize("name", ["cli_options", "griffe_export", "rooms"])
+@pytest.mark.parametrize("name", ["cli_options", "griffe_export", "reference", "rooms"])
 def test_the_examples_of_the_hooks_hold(name):
     failed, tried = doctest.testmod(script(f"docs/{name}.py"))
     assert tried and not failed
@@ -329,6 +330,17 @@ WIDE = """
   .concat([...document.querySelectorAll(".md-content th")].filter(e => e.offsetHeight > 80))
   .map(e => e.innerText)
 """
+
+
+@pytest.mark.slow
+def test_pages_are_short(built):
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        heights = {}
+        for file in built.rglob("*.html"):
+            page.goto(file.as_uri())
+            heights[file.name] = page.evaluate("document.documentElement.scrollHeight")
+    assert len(heights) > 40 and max(heights.values()) <= 12_000, heights
 
 
 @pytest.mark.slow
