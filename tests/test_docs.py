@@ -156,7 +156,7 @@ def test_every_page_but_that_of_the_paper_has_code_to_run():
 
 def test_the_code_and_names_of_other_packages_are_beside_ours():
     page = TEXTS["docs/coming_from.md"]
-    for language, block in blocks(page):
+    for language, block in (*blocks(page), *blocks(TEXTS["docs/coming_from_tools.md"])):
         if language == "py":
             ast.parse(block)
     tables = page.partition("## Names of hyperparameters")[2].split("\n\n")
