@@ -12,7 +12,7 @@ import keras
 import nbformat
 import numpy as np
 import pytest
-from made.folders import write_boxes, write_classes, write_masks
+from made.folders import write_boxes, write_classes, write_depths, write_masks
 from made.notebooks import differences, executed, offline_parameters, pictures
 from made.tables import by_table
 from made.trained import NotInstalled
@@ -29,7 +29,7 @@ COLAB = ROOT / "colab"
 NOTEBOOKS = sorted(COLAB.glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
 HOME = re.search(r'url="(.+?)"', (ROOT / "setup.py").read_text())[1]
-LONG = ("train(", "fit(", "export_folder(", "vectors(")  # calls that take more than a few seconds
+LONG = ("train(", "fit(", "export_folder(", "vectors(", "embed(")  # calls that take more than a few seconds
 
 # Start-up logs of TensorFlow and LiteRT that no setting silences.
 STARTUP_LOG = re.compile(r"I\d{4} |WARNING: All log messages before absl|INFO: Created TensorFlow Lite ")
@@ -299,6 +299,30 @@ def test_distill_compares_a_student_with_and_without_a_teacher(tmp_path):
         r"^(teacher|student\S*(?: \S+)?) +(live|tflite) ", done.printed("benchmark"), re.MULTILINE
     )
     assert [format for _, format in rows] == ["live", "live", "tflite", "tflite"]
+
+
+@pytest.mark.slow
+def test_depth_starts_from_a_folder_and_writes_a_point_cloud(tmp_path):
+    rooms = {"FOLDER": str(write_depths(tmp_path / "rooms")), "STEPS": 8, "BATCH": 4}
+    done = run("11_depth", tmp_path, again=rooms)
+    assert done.figures == {"worst-images": 1}
+    assert "1 channel (depth): 288 train" in done.printed("write-folder")
+    assert done.fraction("train", "\nabs_rel") < 0.08
+    assert done.fraction("export", "tflite_dynamic_int8") < 0.08
+    assert (done.folder / "scene.ply").read_bytes().startswith(b"ply")
+    live, phone = (
+        re.search(r"([\d.]+) to ([\d.]+) m", done.printed(cell)).groups()
+        for cell in ("point-cloud", "litert-file")
+    )
+    np.testing.assert_allclose(np.float64(live), np.float64(phone), atol=0.3)
+
+
+@pytest.mark.slow
+def test_vectors_classify_search_and_find_copies(tmp_path):
+    done = run("12_embed_and_search", tmp_path, again={"STEPS": 40})
+    assert done.figures == {"search": 1}
+    assert done.fraction("knn") > 0.88
+    assert "'copy.png'" in done.printed("twice")
 
 
 @by_table(
