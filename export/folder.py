@@ -232,8 +232,9 @@ def _export_all(formats, job, folder, references):
         are not written.
     """
     rows, failed = {}, {}
-    for format in Progress(formats, "exporting", unit="format"):
-        target = format.target(folder, job)
+    bar = Progress(formats, "exporting", unit="format")
+    for format in bar:
+        start, target = time.perf_counter(), format.target(folder, job)
         try:
             row = _export(format, job, target, references[format.part])
         except ValueError as error:
@@ -241,9 +242,22 @@ def _export_all(formats, job, folder, references):
             if format is SAVED_MODEL:  # All others are made of it.
                 raise ValueError(failed[format.name]) from None
             _remove(target, format)
+            bar.note(failed[format.name])
         else:
             rows[format.name] = target.relative_to(folder), row
+            bar.note(f"{format.name}: {time.perf_counter() - start:.1f} s, {_verdict(row)}")
     return rows, failed
+
+
+def _verdict(row):
+    """What the comparison of an export with the live model has found, in words.
+
+    >>> _verdict({"max_logit_difference": 2e-7, "warning": None})
+    'verified, the largest difference is 2.0e-07'
+    """
+    difference = row["max_logit_difference"]
+    found = "" if difference is None else f", the largest difference is {difference:.1e}"
+    return f"{row['warning'] or 'verified'}{found}"
 
 
 def calibration_images(dataset, description):

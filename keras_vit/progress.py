@@ -36,6 +36,13 @@ class Progress(tqdm):
             left = f" of {self.total:,}, {self.format_interval(seconds)} left"
         print(f"{self.desc.removesuffix(': ')}: {self.unit} {self.n:,}{left}", file=sys.stderr, flush=True)
 
+    def note(self, line):
+        """Write a line about a step above the bar, and elsewhere once the loop has had time for a line."""
+        if self.has_bar:
+            self.write(line, file=sys.stderr)
+        elif time.time() - self.start_t >= LINE_EVERY:
+            print(line, file=sys.stderr, flush=True)
+
     def close(self):
         if not self.has_bar:
             self.leave, self.last_print_t = True, float("-inf")  # The lines stay as they are.

@@ -34,6 +34,21 @@ def test_short_loops_say_nothing(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_note_is_written_on_terminals_and_in_long_loops(capsys, monkeypatch):
+    def noted():
+        with Progress(range(2), "exporting", unit="format") as bar:
+            time.sleep(0.001)
+            bar.note("tflite: verified")
+        return capsys.readouterr().err
+
+    assert noted() == ""
+    monkeypatch.setattr(progress, "LINE_EVERY", 1e-9)
+    assert noted().splitlines()[0] == "tflite: verified"
+    monkeypatch.setattr(progress, "LINE_EVERY", 30)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert "tflite: verified\n" in noted()
+
+
 def test_a_terminal_has_a_bar(soon, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     [*Progress(range(3), "evaluating", unit="batch", mininterval=0)]

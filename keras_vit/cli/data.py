@@ -46,6 +46,10 @@ ACTIONS = {
 }
 
 
+def continues(args):
+    return args.action == "write" and "the same command writes the files that are missing"
+
+
 def run(args):
     return {"show": _show, "check": _check, "write": _write}[args.action](args)
 

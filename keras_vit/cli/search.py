@@ -56,6 +56,10 @@ ACTIONS = {
 }
 
 
+def continues(args):
+    return args.action == "index" and "the same command adds the images that are missing"
+
+
 def run(args):
     check_json(args)
     if args.action == "index":

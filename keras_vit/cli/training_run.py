@@ -68,6 +68,7 @@ def train_and_report(args, **options):
         deterministic=args.deterministic,
         dataset=load,
         note="\n".join(filter(None, (reason, sizes))) or None,
+        log=args.log,
     )
     try:
         if is_chief(args.strategy) and not (workdir.path / REPORT).exists():

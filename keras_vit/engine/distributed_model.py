@@ -15,9 +15,9 @@ from keras_vit.engine.adapting import enable_lora, merge_lora
 from keras_vit.engine.fit_checks import (
     ScheduleLength,
     WarnOfNaN,
+    check_array,
     check_callbacks,
     check_class_indices,
-    check_shape,
     warn_of_probabilities,
 )
 from keras_vit.engine.step import BACKENDS, of_backend, total_loss
@@ -158,7 +158,7 @@ class DistributedModel(keras.Model):
             ValueError: for a callback that sets a learning rate for which there is a schedule, an array of
                 class indices that the model does not have, or an array that is no input of the model.
         """
-        check_shape(self, x)
+        check_array(self, x)
         sample_weight = kwargs.get("sample_weight")
         if y is None and sample_weight is not None and self.own_loss is not None:
             y = np.zeros(len(sample_weight), "float32")  # Without labels Keras leaves out the weights.
@@ -175,12 +175,12 @@ class DistributedModel(keras.Model):
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.evaluate`, but an array of another shape than the model's input is refused."""
-        check_shape(self, x)
+        check_array(self, x)
         return super().evaluate(x, *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.predict`, but an array of another shape than the model's input is refused."""
-        check_shape(self, x)
+        check_array(self, x)
         return super().predict(x, *args, **kwargs)
 
     def make_train_function(self, force: bool = False) -> Any:

@@ -37,8 +37,10 @@ def warn_of_probabilities(loss):
                 )
 
 
-def check_shape(model, images):
+def check_array(model, images):
     """Raise ValueError for an array that is no input of a model, such as channels-first images.
+
+    It also refuses floats for an input of uint8, to which Keras would round them.
 
     Keras checks shapes while it traces, and no longer once a model has had inputs of several sizes.
 
@@ -46,7 +48,7 @@ def check_shape(model, images):
         model: A model with one input or several.
         images: What `fit`, `evaluate` or `predict` got; only an array for a single input is checked.
 
-    >>> check_shape(model, np.zeros((2, 32, 32, 3)))
+    >>> check_array(model, np.zeros((2, 32, 32, 3)))
     """
     inputs = getattr(model, "inputs", None) or ()
     if len(inputs) != 1 or not isinstance(images, np.ndarray):
@@ -57,6 +59,24 @@ def check_shape(model, images):
     ):
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"expected an array of the shape ({wanted}), not empty; got {images.shape}")
+    check_dtype(inputs[0], images)
+
+
+def check_dtype(expected, images):
+    """Raise ValueError for an input of uint8 and images of another dtype.
+
+    Args:
+        expected, images: Arrays or tensors, also symbolic ones.
+
+    >>> check_dtype(keras.KerasTensor((None, 8), "uint8"), np.zeros((2, 8)))
+    Traceback (most recent call last):
+    ValueError: expected uint8 images, or value_range=(0, 1) in with_preprocessing for floats; got float64
+    """
+    dtype = keras.backend.standardize_dtype(images.dtype)
+    if keras.backend.standardize_dtype(expected.dtype) == "uint8" != dtype:
+        raise ValueError(
+            f"expected uint8 images, or value_range=(0, 1) in with_preprocessing for floats; got {dtype}"
+        )
 
 
 def check_class_indices(loss, labels, classes):

@@ -11,8 +11,8 @@ from keras import ops
 from keras_vit.inspection.blocks import (
     block_index,
     blocks_of,
-    check_images,
     input_of_block,
+    model_input,
     patch_grid,
     pooling_input,
     score_chunks,
@@ -26,7 +26,7 @@ def attention_weights(model: keras.Model, images: Images, block: int = -1) -> np
 
     Args:
         model: A `VisionTransformer`.
-        images: Model input (batch, height, width, channels), from `model.preprocessing`.
+        images: What `model.preprocessing` takes, or what it returns: (batch, height, width, channels).
         block: Index of the block; negative indices count from the last.
 
     Returns:
@@ -41,7 +41,7 @@ def attention_weights(model: keras.Model, images: Images, block: int = -1) -> np
 
     Source: Dosovitskiy et al. 2021, appendix A, equation 6.
     """
-    layer, tokens, positions = _block(model, images, block)
+    layer, tokens, positions = _block(model, model_input(model, images), block)
     return _array(layer.attention.scores(layer.attention_input(tokens), positions=positions))
 
 
@@ -54,7 +54,7 @@ def attention_maps(model: keras.Model, images: Images, block: int | None = None)
 
     Args:
         model: A `VisionTransformer` with an encoder.
-        images: Model input (batch, height, width, channels).
+        images: What `model.preprocessing` takes, or what it returns: (batch, height, width, channels).
         block: Index of the block; negative indices count from the last. None: the probe's attention in a
             model with pooling="map", otherwise the last block. In the blocks of a model with pooling="map"
             the query is the mean over all patches.
@@ -72,7 +72,7 @@ def attention_maps(model: keras.Model, images: Images, block: int | None = None)
 
     Source: Dosovitskiy et al. 2021, appendix A, equation 6; Caron et al. 2021 (DINO), figure 1.
     """
-    check_images(model, images)
+    images = model_input(model, images)
     if block is None and model.pooling == "map":
         attention = _probe_attention(model, input_of_block(model, images, model.num_layers))
     else:
@@ -91,7 +91,7 @@ def attention_rollout(model: keras.Model, images: Images) -> np.ndarray:
 
     Args:
         model: A `VisionTransformer` with an encoder.
-        images: Model input (batch, height, width, channels).
+        images: What `model.preprocessing` takes, or what it returns: (batch, height, width, channels).
 
     Returns:
         Array (batch, rows, columns); each map sums to 1.
@@ -105,6 +105,7 @@ def attention_rollout(model: keras.Model, images: Images) -> np.ndarray:
 
     Source: Abnar and Zuidema 2020 (arXiv 2005.00928); Dosovitskiy et al. 2021, appendix D.8.
     """
+    images = model_input(model, images)
     *blocks, (_, tokens, _) = walk(model, images)
     if model.pooling == "map":
         row = _probe_attention(model, tokens).mean(axis=1)

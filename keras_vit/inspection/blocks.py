@@ -8,6 +8,7 @@ import keras
 from keras_vit.layers.attention import query_chunks
 from keras_vit.models.backbones import inner_transformer, is_transformer
 from keras_vit.models.vit.geometry import grid_shape, is_dynamic, patch_pixels
+from keras_vit.preprocessing.inputs import is_raw
 
 # Bytes of scores held at a time. One block of B/16 has 800 MB of them for one image of 1,024 pixels.
 CHUNK_BYTES = 64 * 2**20
@@ -20,6 +21,31 @@ def check_model(model):
         whole = "the VisionTransformer that an export or copy was made from"
         advice = whole if inner is model else f"its `{model.backbone_argument}`"
         raise ValueError(f"expected a VisionTransformer; got {type(model).__name__} (inspect {advice})")
+
+
+def model_input(model, images):
+    """Model input of images, which may be model input already: floats, an array or tensor.
+
+    Args:
+        model: A `VisionTransformer`.
+        images: What `model.preprocessing` takes, or what it returns.
+
+    Returns:
+        An array or tensor (batch, height, width, channels).
+
+    Raises:
+        ValueError: if the model is none, packs patches, or the images do not fit it or cannot be read.
+
+    Example:
+        >>> x = model_input(model, np.zeros((40, 50, 3), "uint8"))
+        >>> x.shape, model_input(model, x) is x
+        ((1, 32, 32, 3), True)
+    """
+    check_model(model)
+    model.check_one_size("inspection")
+    images = model.preprocessing(images) if is_raw(images) else images
+    check_images(model, images)
+    return images
 
 
 def check_images(model, images):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from keras import ops
 
-from keras_vit.inspection.blocks import check_images, patch_grid, score_chunks, walk
+from keras_vit.inspection.blocks import model_input, patch_grid, score_chunks, walk
 from keras_vit.models.vit.geometry import stem_stride
 from keras_vit.types import Images
 
@@ -25,7 +25,7 @@ def attention_distance(model: keras.Model, images: Images) -> np.ndarray:
 
     Args:
         model: A `VisionTransformer` with an encoder.
-        images: Model input (batch, height, width, channels).
+        images: What `model.preprocessing` takes, or what it returns: (batch, height, width, channels).
 
     Returns:
         Array (batch, blocks, heads), in pixels of the model's input. The paper's figure averages over
@@ -40,7 +40,7 @@ def attention_distance(model: keras.Model, images: Images) -> np.ndarray:
 
     Source: Dosovitskiy et al. 2021, figure 7 (right), section 4.5 and appendix D.7.
     """
-    check_images(model, images)
+    images = model_input(model, images)
     centers, prefix = patch_centers(model, images), model.num_prefix_tokens
     states = itertools.islice(walk(model, images), model.num_layers)
     return np.stack([_distance(*state, centers, prefix) for state in states], axis=1)

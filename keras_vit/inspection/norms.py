@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from keras import ops
 
-from keras_vit.inspection.blocks import block_index, check_images, input_of_block, patch_grid
+from keras_vit.inspection.blocks import block_index, input_of_block, model_input, patch_grid
 from keras_vit.types import Images
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def patch_norms(model: keras.Model, images: Images, block: int | None = None) ->
 
     Args:
         model: A `VisionTransformer` with an encoder.
-        images: Model input (batch, height, width, channels).
+        images: What `model.preprocessing` takes, or what it returns: (batch, height, width, channels).
         block: Index of the block; negative indices count from the last. None: the block of
             `attention_maps`, the last, or with pooling="map" the output of the last, which the probe reads.
 
@@ -44,7 +44,7 @@ def patch_norms(model: keras.Model, images: Images, block: int | None = None) ->
 
     Source: Darcet et al. 2023, "Vision Transformers Need Registers" (arXiv 2309.16588), section 2.
     """
-    check_images(model, images)
+    images = model_input(model, images)
     index = model.num_layers if block is None and model.pooling == "map" else block_index(model, block)
     tokens = ops.convert_to_numpy(ops.cast(input_of_block(model, images, index), "float32"))
     norms = np.linalg.norm(tokens[:, model.num_prefix_tokens :], axis=-1)

@@ -48,7 +48,7 @@ def classify(
 
     Args:
         model: A `VisionTransformer` or an exported model.
-        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, a Pillow image, or a list.
         top: Number of classes per image.
         batch_size: Number of images that are read and computed at a time.
         task: "single_label" (the probabilities are the softmax of the logits) or "multi_label" (the

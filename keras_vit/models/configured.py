@@ -6,6 +6,7 @@ import keras
 
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.layers.dense import restoring, state_config, without_state
+from keras_vit.models.preprocessed import with_preprocessing
 from keras_vit.types import Tensor
 
 
@@ -29,6 +30,7 @@ class ConfiguredModel(DistributedModel):
     needs_texts = False  # whether it has no classes before it gets texts for them
     head_inputs = ()  # the tensors that the head reads; empty without a head on frozen features
     head_reads_images = False  # whether the head reads the shape of the images, too
+    trains_other_outputs = False  # whether its training step computes more than its output
 
     def store_arguments(self, arguments):
         """Check the constructor's arguments by their `rules`, and store them as attributes of their names.
@@ -60,6 +62,8 @@ class ConfiguredModel(DistributedModel):
             model = cls(**without_state(config))
             freeze(model.own_layers())
         return model
+
+    with_preprocessing = with_preprocessing
 
     @staticmethod
     def min_own_parameters(config):

@@ -46,7 +46,7 @@ def segment(
 
     Args:
         model: An `ImageSegmenter`.
-        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, a Pillow image, or a list.
         whole: Whether to resize each image to the model's size instead, as `model.preprocessing` does, and
             its logits back.
         window: Side of the windows in pixels, or (height, width), only for a model for any size.
@@ -148,7 +148,7 @@ def dense_features(
     Args:
         model: A `VisionTransformer` for images of one size or any, or a model with one, such as an
             `ImageSegmenter`.
-        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, a Pillow image, or a list.
         blocks: Numbers of the blocks whose tokens are concatenated, each after the model's last norm; None
             for the last block.
         size: Side in pixels, or (height, width), to which images are resized before; None keeps their sizes.

@@ -4,6 +4,7 @@ import io
 import os
 import stat
 import struct
+import sys
 
 import numpy as np
 
@@ -58,8 +59,7 @@ def read_image(source):
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, bounds.MAX_PIXELS)
     try:
         with _open(source) as file, _opened(file) as image:
-            pixels = _stored_pixels(image, file)
-            orientation = exif_orientation(image.info.get("exif") or b"")
+            return _turned(_stored_pixels(image, file), image)
     except FileNotFoundError:
         raise ValueError(f"no such image file: {name}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -69,6 +69,34 @@ def read_image(source):
         raise ValueError(f"not a readable image: {name} (expected {', '.join(FORMATS)})") from None
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"not a readable image: {name} ({error})") from None
+
+
+def picture_pixels(picture):
+    """The pixels of a picture of Pillow, as `read_image` returns those of the file that it was opened from.
+
+    Args:
+        picture: A `PIL.Image.Image` of any mode.
+
+    Returns:
+        uint8 (height, width, 3), in the EXIF orientation, which `PIL.ImageOps.exif_transpose` removes.
+
+    Raises:
+        ValueError: if the file behind it is damaged, or it has 32 bits per channel.
+
+    Example:
+        >>> from PIL import Image
+        >>> picture_pixels(Image.new("L", (9, 8), 128)).shape
+        (8, 9, 3)
+    """
+    try:
+        return _turned(_loaded_pixels(picture), picture)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"not a readable picture of Pillow ({error})") from None
+
+
+def _turned(pixels, image):
+    """The pixels of a Pillow image in its EXIF orientation."""
+    orientation = exif_orientation(image.info.get("exif") or b"")
     pixels = pixels.swapaxes(0, 1) if orientation >= TRANSPOSED else pixels
     rows, columns = np.where(REVERSED[orientation], -1, 1)
     return pixels[::rows, ::columns]
@@ -106,6 +134,16 @@ def is_encoded(image):
     (True, False)
     """
     return isinstance(image, str | bytes | bytearray | os.PathLike)
+
+
+def is_picture(image):
+    """Whether this is a picture of Pillow, of which there is none where Pillow is not imported.
+
+    >>> is_picture(np.zeros((8, 8, 3)))
+    False
+    """
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(image, pillow.Image)
 
 
 def _name(source):
@@ -156,8 +194,6 @@ def check_length(count):
 
 def _stored_pixels(image, file):
     """The pixels of an image that Pillow has opened, as TensorFlow decodes them, or ValueError."""
-    from PIL import Image
-
     if image.width * image.height > bounds.MAX_PIXELS:
         raise ValueError(
             f"it has {image.width}×{image.height} pixels; at most {bounds.MAX_PIXELS} are decoded"
@@ -174,6 +210,13 @@ def _stored_pixels(image, file):
         return _first_frame(image)
     if image.format == "TIFF":
         _check_pages(image)
+    return _loaded_pixels(image)
+
+
+def _loaded_pixels(image):
+    """The pixels of a Pillow image, of the frame or page that it is at."""
+    from PIL import Image
+
     image.load()  # A PNG may have its EXIF data after the pixels.
     if image.mode in ("I", "F") and image.format != "PNG":
         raise ValueError("expected 8 or 16 bits per channel; got 32")
@@ -181,7 +224,8 @@ def _stored_pixels(image, file):
         image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
     if image.mode == "CMYK":
         light = np.asarray(image).astype("uint16")
-        if image.format == "TIFF" or "adobe" in image.info:  # Pillow inverts all JPEGs as if by Adobe.
+        # Pillow inverts all JPEGs as if by Adobe; what it converts itself has no format.
+        if image.format in ("TIFF", None) or "adobe" in image.info:
             light = 255 - light
         return (light[..., :3] * light[..., 3:] // 255).astype("uint8")  # TensorFlow rounds down, too.
     return np.asarray(image.convert("RGB"))

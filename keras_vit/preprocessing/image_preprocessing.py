@@ -73,9 +73,9 @@ class Preprocessing:
     Call arguments:
         images: An array (height, width[, channels]) or (batch, height, width[, channels]), uint8 or
             float; or an image file: its path, its `http://` or `https://` URL, or its content as bytes; or
-            a list of these of any sizes. Gray images are repeated over the channels, an alpha channel is
-            dropped. Or a tensor (height, width, channels) or (batch, height, width, channels), also in a
-            `tf.data` pipeline, or a `KerasTensor`; with `max_num_patches` no tensor.
+            a picture of Pillow; or a list of these of any sizes. Gray images are repeated over the channels,
+            an alpha channel is dropped. Or a tensor (height, width, channels) or (batch, height, width,
+            channels), also in a `tf.data` pipeline, or a `KerasTensor`; with `max_num_patches` no tensor.
         value_range: (lowest, highest) possible value of float images; None: (0, 1). The range of
             uint8 images is always (0, 255).
 

@@ -1,10 +1,10 @@
-"""What callers pass as images: arrays and paths of any rank and channel count, to float32 pixels."""
+"""What callers pass as images, arrays of any rank and channel count, paths and pictures, as pixels."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from keras_vit.preprocessing.image_files import is_encoded, read_image
+from keras_vit.preprocessing.image_files import is_encoded, is_picture, picture_pixels, read_image
 from keras_vit.preprocessing.value_range import check_inside, range_of, to_255
 
 LUMA = (0.299, 0.587, 0.114)  # the brightness of red, green and blue (ITU-R BT.601)
@@ -15,7 +15,7 @@ MIN_WIDTH = 16  # A smaller last axis is taken for the channels, unless the imag
 
 def as_list(images, channels):
     """A sequence of images; a single image becomes a list of one."""
-    if is_encoded(images):
+    if is_encoded(images) or is_picture(images):
         return [images]
     if isinstance(images, Sequence):
         return images
@@ -23,12 +23,23 @@ def as_list(images, channels):
     if ndim not in (2, 3, 4):
         raise ValueError(
             "expected images as an array ([batch,] height, width[, channels]), a path, a URL, a file's "
-            f"bytes, or a list of these; got {type(images).__name__} of rank {ndim}"
+            f"bytes, a picture of Pillow, or a list of these; got {type(images).__name__} of rank {ndim}"
         )
     images = np.asarray(images)
     if ndim == 3 and _is_gray_batch(images.shape, channels):
         return images[..., np.newaxis]
     return images if ndim == 4 else images[np.newaxis]
+
+
+def is_raw(images):
+    """Whether images are as they were taken, and not model input: no array or tensor of floats.
+
+    >>> is_raw(["cat.jpg"]), is_raw(np.zeros((1, 8, 8, 3), "uint8")), is_raw(np.zeros((1, 8, 8, 3)))
+    (True, True, False)
+    """
+    if is_encoded(images) or is_picture(images) or isinstance(images, Sequence):
+        return True
+    return "uint8" in str(getattr(images, "dtype", ""))
 
 
 def _is_gray_batch(shape, channels):
@@ -45,14 +56,17 @@ def _is_gray_batch(shape, channels):
 
 
 def as_pixels(image, channels, value_range=None):
-    """An image, an array or what `read_image` takes, as pixels (height, width, channels) in [0, 255].
+    """An image, an array, a picture of Pillow or what `read_image` takes, as pixels in [0, 255].
 
-    They are float32, or uint8 of an image that is uint8 and has the channels.
+    They have the shape (height, width, channels), and are float32, or uint8 of an image that is uint8 and has
+    the channels.
 
     >>> as_pixels(np.full((4, 4), 0.5), 3)[0, 0].tolist()
     [127.5, 127.5, 127.5]
     """
-    image = read_image(image) if is_encoded(image) else np.asarray(image)
+    if is_encoded(image):
+        image = read_image(image)
+    image = picture_pixels(image) if is_picture(image) else np.asarray(image)
     if image.ndim == 2:
         image = image[..., np.newaxis]
     if image.ndim != 3 or 0 in image.shape:

@@ -101,6 +101,9 @@ def add_run(report, config, record):
     ]
     if record["best_step"] is not None:
         rows.append(("best step on the validation images", record["best_step"]))
+    if record["steps"] < config["recipe"]["total_steps"]:
+        patience = config["recipe"]["patience"]
+        rows.append(("stopped early", f"after {patience} validations without a better score"))
     # These two are the run's or the model's, unless the recipe defines them.
     optional = ("model", "image_size")
     recipe = [(name, x) for name, x in config["recipe"].items() if x is not None or name not in optional]

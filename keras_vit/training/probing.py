@@ -10,11 +10,12 @@ import numpy as np
 
 from keras_vit.evaluation.representations import encoder_of
 from keras_vit.labels import labels_of
+from keras_vit.preprocessing.inputs import is_raw
 from keras_vit.tasks.computing import computed
 from keras_vit.training.building import finished_model, subset
 
 if TYPE_CHECKING:
-    from keras_vit.types import Tensor
+    from keras_vit.types import Images, Tensor
 
 MOST_IMAGES = 20_000  # that a probe is fitted to
 _UNSEEN = -10.0  # logit of a class that no image has
@@ -22,7 +23,7 @@ _UNSEEN = -10.0  # logit of a class that no image has
 
 def fit_head(
     model: keras.Model,
-    inputs: Tensor,
+    inputs: Images,
     labels: Tensor,
     *,
     batch_size: int = 32,
@@ -36,7 +37,7 @@ def fit_head(
 
     Args:
         model: A `VisionTransformer` with one head.
-        inputs: Preprocessed images, (samples, height, width, channels).
+        inputs: What `model.preprocessing` takes, or what it returns: (samples, height, width, channels).
         labels: Of the model's task: class numbers (samples,), or rows of numbers (samples, classes).
         batch_size: Images per batch.
         loss: "softmax" or "sigmoid", with which single labels are trained.
@@ -57,8 +58,9 @@ def fit_head(
     """
     check_has_one_head(model)
     encode, _ = encoder_of(model)
-    starts = range(0, len(inputs), batch_size)
-    features = np.concatenate([encode(inputs[start : start + batch_size]) for start in starts])
+    batches = (inputs[start : start + batch_size] for start in range(0, len(inputs), batch_size))
+    prepared = (model.preprocessing(batch) if is_raw(batch) else batch for batch in batches)
+    features = np.concatenate([*map(encode, prepared)])
     labels = np.asarray(labels)
     task = labels_of(model).name
     _assign(model, solution(features, labels, model.num_classes, task, loss, class_weights))

@@ -101,6 +101,8 @@ class Recipe(Augmentation):
             all.
         eval_every: Steps between evaluations on the validation split.
         checkpoint_every: Steps between checkpoints, a divisor of `eval_every`; None: the same.
+        patience: Number of validations without a better score, of the metric by which the best checkpoint
+            is chosen, after which a run ends; its model is that of the best one. None: all `total_steps`.
         seed: Of the order, the augmentation, dropout and initial weights.
         split_seed: Of the images that are held out if the data set has no validation or test split of its
             own; None: `seed`.
@@ -152,6 +154,7 @@ class Recipe(Augmentation):
     train_samples: int | None = field(rules.optional(_POSITIVE_INT), default=None)
     eval_every: int = field(_POSITIVE_INT, default=100)
     checkpoint_every: int | None = field(rules.optional(_POSITIVE_INT), default=None)
+    patience: int | None = field(rules.optional(_POSITIVE_INT), default=None, kw_only=True)
     seed: int = field(_NATURAL, default=0)
     split_seed: int | None = field(rules.optional(_NATURAL), default=None, kw_only=True)
     source: str = ""

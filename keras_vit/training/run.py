@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -18,6 +18,7 @@ from keras_vit.data.fingerprint import fingerprint
 from keras_vit.engine.device_dtype import AUTO, SUPPORTED, device_dtype
 from keras_vit.engine.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.engine.strategy import STRATEGIES, make_deterministic, make_devices
+from keras_vit.messages import spelled
 from keras_vit.tasks.task import Source
 from keras_vit.training.building import build_model, finished_model, subset, whole_model
 from keras_vit.training.callbacks import (
@@ -31,6 +32,8 @@ from keras_vit.training.callbacks import (
 from keras_vit.training.checkpoints import Checkpoints, check_finite, step_of
 from keras_vit.training.compiling import compile_by
 from keras_vit.training.frozen_features import FeatureSamples, feature_samples
+from keras_vit.training.log_callbacks import LogCallbacks, find_callback
+from keras_vit.training.patience import StopEarly
 from keras_vit.training.probing import check_has_one_head, start_from_probe
 from keras_vit.training.workdir import Workdir, save_model, stored_recipe
 from keras_vit.types import Path
@@ -50,6 +53,7 @@ def train(
     deterministic: bool = False,
     dataset: Dataset | Callable[[], Dataset] | None = None,
     note: str | None = None,
+    log: Sequence[str | keras.callbacks.Callback] = (),
 ) -> tuple[Workdir, dict[str, Any]]:
     """Train a model as `config` says, in the folder `path`.
 
@@ -70,18 +74,23 @@ def train(
         dataset: The `Dataset` that `config.dataset` names, if it is already loaded, or a function that loads
             it, which is not called for a finished run.
         note: A line to print when the training starts.
+        log: Keras callbacks for logs of experiments, or their names, such as "keras.callbacks.CSVLogger",
+            with arguments in the form "NAME:filename=log.csv,append=True". An epoch of theirs is the part
+            between two checkpoints. The first of several workers calls them. A finished run and one that is
+            continued may have others.
 
     Returns:
         (Workdir, record): the folder, which now contains `metrics.csv` and `model.keras`, and a dict of
         `test_accuracy` (or the scores of the task or of `retrieval`, each with the prefix `test_`),
-        `test_samples`, `train_seconds`,
-        `steps`, `best_step`, `data` (the data set's summary) and the versions used.
+        `test_samples`, `train_seconds`, `steps`, fewer than the recipe's after an early end, `best_step`,
+        `data` (the data set's summary) and the versions used.
 
     Raises:
         ValueError: before the first step if the folder contains anything else, another process trains in it,
-            the data have changed, the data or the model cannot be loaded, or the batch cannot be divided
-            among the devices; later if an image cannot be read any more, or the loss, a score or a weight is
-            not finite. Checkpoints of earlier steps then remain, and no finished model is written.
+            the data have changed, the data or the model cannot be loaded, a callback cannot be made, or the
+            batch cannot be divided among the devices; later if an image cannot be read any more, or the loss,
+            a score or a weight is not finite. Checkpoints of earlier steps then
+            remain, and no finished model is written.
         OSError: if a file cannot be written; ConnectionError if another worker stopped; SystemExit with
             status 143 on SIGTERM and KeyboardInterrupt on Ctrl-C, after a checkpoint at the next step.
 
@@ -104,6 +113,7 @@ def train(
         return workdir, workdir.result
     if deterministic:
         make_deterministic()
+    makers = [*map(find_callback, log)]
     devices = make_devices(strategy)
     if config.recipe.dtype == AUTO:
         config = config.with_dtype(_common_dtype(devices))
@@ -145,13 +155,13 @@ def train(
                 report(line)
             phases.end("checking the data")
             progress = functools.partial(Progress, bar=verbose == 1, phases=phases) if verbose else None
+            made = (make(workdir.path.name, workdir.config) for make in makers * devices.is_chief)
+            outside = (progress, LogCallbacks([*made]), report, sigterm)
             with devices.training_scope():
-                _fit(
-                    config, model, dataset, samples, workdir, checkpoints, devices, progress, report, sigterm
-                )
+                steps = _fit(config, model, dataset, samples, workdir, checkpoints, devices, *outside)
         if devices.is_stopping(sigterm):
             stop("all steps are done")
-        record = _finish(config, model, dataset, workdir, checkpoints, devices)
+        record = _finish(config, model, dataset, workdir, checkpoints, devices, steps)
     return workdir, record
 
 
@@ -194,22 +204,22 @@ def _compiled_model(config, dataset, samples, devices):
     return model
 
 
-def _finish(config, model, dataset, workdir, checkpoints, devices):
-    """Evaluate a trained model and write it; the run's record."""
+def _finish(config, model, dataset, workdir, checkpoints, devices, steps):
+    """Evaluate a model that was trained for a number of steps, and write it; the run's record."""
     recipe, task = config.recipe, config.task
     # If there are averaged weights, `fit` has left them in the model.
     finished = finished_model(model)
     pretrainer = whole_model(model) if task.keeps_whole else None
     weights = (pretrainer or finished).weights
-    check_finite({weight.path: weight.numpy() for weight in weights}, recipe.total_steps)
+    check_finite({weight.path: weight.numpy() for weight in weights}, steps)
     with damage_named(dataset.splits.values()):
         scores = task.test(model, finished, dataset, recipe)
     scores = {f"test_{name}": score for name, score in scores.items()}
-    check_finite(scores, recipe.total_steps)
+    check_finite(scores, steps)
     record = {
         **scores,
         "train_seconds": sum(row["seconds"] for row in workdir.metrics()),
-        "steps": recipe.total_steps,
+        "steps": steps,
         "best_step": checkpoints.best_step(),
         "parameters": finished.count_params(),
         "replicas": devices.num_replicas_in_sync,
@@ -244,8 +254,12 @@ def load_data(config, data_dir=None):
     return dataset
 
 
-def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progress, report, sigterm):
-    """Train from the last checkpoint to the end, with a checkpoint every `checkpoint_steps`."""
+def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progress, log, report, sigterm):
+    """Train from the last checkpoint to the end, with a checkpoint every `checkpoint_steps`.
+
+    Returns:
+        The number of steps, which is smaller than the recipe's if its `patience` has ended the run.
+    """
     recipe = config.recipe
     every, total, batch_size = recipe.checkpoint_steps, recipe.total_steps, recipe.batch_size
     ends = range(every, total + every, every)  # the steps of the checkpoints, the last one being `total`
@@ -267,7 +281,11 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
         if features is not None:
             report("the frozen layers compute each image once")
             samples, validation = features
-    while done < total:
+    early = None
+    if recipe.patience:
+        rows = [row for row in workdir.metrics() if row["step"] <= done]
+        early = StopEarly(checkpoints, rows, recipe.patience, devices)
+    while done < total and not (early and early.is_due):
         epoch, epochs, steps = next_segment(done, every, total)
         devices.smallest(0)  # All workers have arrived here, so the first one has written the checkpoint.
         if done:  # A finished `fit` leaves averaged weights in the model, not the trained ones.
@@ -280,6 +298,7 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
         )
         if recipe.ema is not None:
             callbacks.append(EvaluateAverage())
+        callbacks += [log, early] if early else [log]
         held_out = None
         if validate is None:
             held_out = _batches(config, model, dataset, validation, devices)
@@ -295,9 +314,17 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
             verbose=0,
         )
         done = step_of(model)
-    if step_of(model) < total:  # The run was interrupted after its last step.
-        checkpoints.restore(model, total)
+    log.close()
+    kept = done
+    if done < total:
+        kept = checkpoints.best_step()
+        metric = spelled(config.task.validation_metric)
+        report(f"stopped at step {done} of {total}: {recipe.patience} validations without a better {metric}")
+        report(f"the model is that of step {kept}")
+    if step_of(model) != kept:  # The run has stopped early, or was interrupted after its last step.
+        checkpoints.restore(model, kept)
         model.optimizer.finalize_variable_values(model.trainable_weights)
+    return done
 
 
 def _checkpoints_callback(workdir, checkpoints, done, recipe, stopping, devices, sigterm):

@@ -12,7 +12,7 @@ from made.sampling import some
 
 import keras_vit as keras_vit_package
 from keras_vit import names
-from keras_vit.cli import options, parser
+from keras_vit.cli import data, options, parser, search
 from keras_vit.data.datasets import ON_BAD_IMAGE, SOURCES
 from keras_vit.data.samples import SPLITS
 from keras_vit.embeddings.computing import DTYPES as EMBEDDING_DTYPES
@@ -201,6 +201,24 @@ def test_a_stopped_command_says_what_continues_it(
     line = f"keras-vit: {reason}; the same command computes the parts that are missing\n"
     assert keras_vit(*command, status=status).stderr == line
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(
+    "module, command, line",
+    [
+        (
+            data,
+            "data write --dataset digits --output o",
+            "; the same command writes the files that are missing",
+        ),
+        (data, "data check --dataset digits", ""),
+        (search, "search index i --model m --index x", "; the same command adds the images that are missing"),
+        (search, "search query cat --index x", ""),
+    ],
+)
+def test_only_actions_that_continue_say_so(module, command, line, keras_vit, monkeypatch, interruptible):
+    monkeypatch.setattr(module, "run", lambda args: signal.raise_signal(signal.SIGINT))
+    assert keras_vit(*command.split(), status=130).stderr == f"keras-vit: interrupted{line}\n"
 
 
 def test_control_characters_in_a_message_are_escaped(refused):

@@ -1,4 +1,5 @@
 import json
+import re
 import tarfile
 from unittest import mock
 
@@ -73,7 +74,7 @@ def failing(monkeypatch):
             file.write_text(format.name)
         if format.name in names:
             raise ValueError("its outputs differ")
-        return {"score": None}
+        return {"score": None, "max_logit_difference": 2e-7, "warning": None}
 
     reference = mock.Mock(images=np.zeros((2, 16, 16, 3)), **{"measure.return_value": {"score": None}})
     monkeypatch.setattr(exporting, "_export", export)
@@ -81,12 +82,16 @@ def failing(monkeypatch):
     return names
 
 
-def test_of_several_formats_those_that_do_not_fail_stay(failing, model, tmp_path):
+def test_of_several_formats_those_that_do_not_fail_stay(failing, model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     failing |= {"tflite_float16", "onnx_float32"}
     report = export_folder(
         model, tmp_path / "export", precisions=("float32", "float16"), formats=("tflite", "onnx")
     )
     expected = {name: f"the {name} export is discarded: its outputs differ" for name in failing}
+    lines = re.sub(r"[\d.]+ s,", "s,", capsys.readouterr().err).replace("\r", "\n").splitlines()
+    assert "tflite_float32: s, verified, the largest difference is 2.0e-07" in lines
+    assert {*expected.values()} <= {*lines}
     assert report["failed"] == expected and [*report["formats"]] == ["tflite_float32"]
     assert {file.name for file in (tmp_path / "export").iterdir()} == {
         "model_float32.tflite",

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 from made.tables import by_table
+from PIL import Image
 from reference.attention_numpy import inspected
 from reference.comparing import assert_close
 from reference.small import images_for, small
@@ -18,10 +19,11 @@ from keras_vit.inspection import (
     attention_weights,
     blocks,
     filter_components,
+    patch_norms,
     patch_similarity,
     position_similarity,
 )
-from keras_vit.inspection.blocks import pooling_input, score_chunks, walk
+from keras_vit.inspection.blocks import model_input, pooling_input, score_chunks, walk
 from keras_vit.layers import EncoderBlock
 
 OF_IMAGES = (attention_distance, attention_maps, attention_rollout, attention_weights, patch_similarity)
@@ -115,7 +117,7 @@ def test_memory_is_bounded_at_1024_pixels():
         (16, np.zeros((16, 16, 3)), r"images of shape \(batch, 16, 16, 3\), from .*; got \(16, 16, 3\)"),
         (16, np.zeros((2, 16, 24, 3)), r"\(batch, 16, 16, 3\).*; got \(2, 16, 24, 3\)"),
         (16, np.zeros((2, 16, 16, 1)), r"\(batch, 16, 16, 3\).*; got \(2, 16, 16, 1\)"),
-        (16, ["cat.jpg"], "got list"),
+        (16, ["none.jpg"], "no such image file: none.jpg"),
         ((None, None), np.zeros((1, 16, 16, 4)), r"\(batch, height, width, 3\).*16, 4\)"),
     ],
 )
@@ -124,6 +126,17 @@ def test_other_input_is_refused_in_one_line(image_size, images, message):
     for function in OF_IMAGES:
         with pytest.raises(ValueError, match="^.*" + message):  # a dot matches no newline
             function(model, images)
+
+
+def test_raw_images_are_the_models_input(tmp_path):
+    model = small()
+    photo = np.random.default_rng(0).integers(0, 256, (30, 40, 3), "uint8")
+    Image.fromarray(photo).save(tmp_path / "photo.png")
+    expected = model.preprocessing(photo)
+    for images in (tmp_path / "photo.png", [Image.fromarray(photo)], photo):
+        assert_close(model_input(model, images), expected, 1e-6)
+    for function in (*OF_IMAGES, patch_norms):
+        assert_close(function(model, tmp_path / "photo.png"), function(model, expected), 1e-6)
 
 
 @pytest.mark.parametrize("make", [keras.models.clone_model, MaskedPatchPredictor, lambda model: None])

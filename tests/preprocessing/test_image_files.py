@@ -8,6 +8,7 @@ from PIL import Image
 
 from keras_vit import Preprocessing
 from keras_vit.preprocessing import bounds, read_image
+from keras_vit.preprocessing.image_files import picture_pixels
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype("uint8")
 
@@ -28,6 +29,36 @@ def test_missing_damaged_and_irregular_files_are_refused_with_their_path(tmp_pat
     ):
         with pytest.raises(ValueError, match=message):
             Preprocessing(8)(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "mode, name", [("P", "a.png"), ("1", "a.png"), ("LA", "a.png"), ("CMYK", "a.jpg"), ("I;16", "a.png")]
+)
+def test_a_picture_of_pillow_has_the_pixels_of_its_file(mode, name, tmp_path):
+    picture = Image.fromarray(PIXELS).convert("I" if mode == "I;16" else mode)
+    if mode == "I;16":
+        picture = Image.fromarray((np.asarray(picture) * 257).astype("uint16"))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / name, exif=exif)
+    with Image.open(tmp_path / name) as opened:
+        np.testing.assert_array_equal(picture_pixels(opened), read_image(tmp_path / name))
+    if name.endswith("png"):
+        turned = np.rot90(picture_pixels(picture), -1)  # What is in memory has no EXIF data.
+        np.testing.assert_array_equal(turned, read_image(tmp_path / name))
+
+
+def test_inks_in_memory_are_what_pillow_makes_of_them():
+    picture = Image.new("CMYK", (2, 2), (255, 0, 0, 0))
+    assert picture_pixels(picture)[0, 0].tolist() == [0, 255, 255]
+
+
+def test_a_damaged_picture_is_refused_in_one_line(tmp_path):
+    Image.fromarray(PIXELS).save(tmp_path / "whole.png")
+    (tmp_path / "half.png").write_bytes((tmp_path / "whole.png").read_bytes()[:600])
+    message = "^not a readable picture of Pillow"
+    with Image.open(tmp_path / "half.png") as picture, pytest.raises(ValueError, match=message):
+        Preprocessing(8)([picture])
 
 
 def test_of_16_bits_the_upper_8_are_kept(tmp_path):

@@ -46,7 +46,7 @@ def estimate(
 
     Args:
         model: A `DepthEstimator`.
-        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, a Pillow image, or a list.
         whole: Whether to resize each image to the model's size instead, as `model.preprocessing` does, and
             its output back.
         window: Side of the windows in pixels, or (height, width), only for a model for any size.

@@ -48,7 +48,7 @@ def detect(
 
     Args:
         model: An `ObjectDetector`.
-        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, a Pillow image, or a list.
         threshold: The least score of an object, in [0, 1].
         top: The maximum number of objects in an image.
         batch_size: Images in a batch. A model for any size computes one image at a time.

@@ -165,7 +165,8 @@ class ImageTextModel(TextEncoding, ConfiguredModel):
         """The vectors of images.
 
         Args:
-            images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+            images: What `model.preprocessing` takes: an array, a path, a URL, bytes, a Pillow image, or
+                a list.
             batch_size: Number of images that are read and computed at a time.
             value_range: (lowest, highest) possible value of float images; None for (0, 1).
 

@@ -15,6 +15,7 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import WHOLE, as_head, sharded
 from keras_vit.models.encoder_model import Pretrainer, as_encoder, check_not_causal
 from keras_vit.models.vit.geometry import is_dynamic, patch_pixels, prefix_tokens
+from keras_vit.preprocessing.inputs import is_raw
 from keras_vit.rules import boolean, integer, number, optional
 from keras_vit.tasks.pretraining.masked_patch_predictor import patch_targets
 from keras_vit.types import Images, Tensor
@@ -176,7 +177,8 @@ class MaskedAutoencoder(Pretrainer):
         """Predict the masked patches of images, to look at.
 
         Args:
-            images: float (batch, height, width, channels), model input: `model.encoder.preprocessing(…)`.
+            images: What `model.encoder.preprocessing` takes, or what it returns: floats (batch, height,
+                width, channels).
             seed: An int, of the masked patches.
 
         Returns:
@@ -190,7 +192,7 @@ class MaskedAutoencoder(Pretrainer):
             >>> {name: x.shape for name, x in mae.reconstruct(np.zeros((1, 32, 32, 3))).items()}
             {'image': (1, 32, 32, 3), 'visible patches': (1, 32, 32, 3), 'prediction': (1, 32, 32, 3)}
         """
-        images = np.asarray(images, "float32")
+        images = self.encoder.preprocessing(images) if is_raw(images) else np.asarray(images, "float32")
         noise = np.random.default_rng(seed).random((len(images), self.num_patches))
         order = np.argsort(noise, axis=1).astype("int32")
         predicted = self.predict_on_batch({"images": images, "order": order})

@@ -55,7 +55,7 @@ def instances(
 
     Args:
         model: An `ImageSegmenter`.
-        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, a Pillow image, or a list.
         threshold: The least score of an object, in [0, 1].
         top: The maximum number of objects in an image: those whose classes have the highest probabilities.
         things: The classes that have objects; None: all.

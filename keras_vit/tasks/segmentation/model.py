@@ -165,6 +165,10 @@ class ImageSegmenter(HeadedModel):
     def matches(self) -> bool:
         return self._training is not None
 
+    @property
+    def trains_other_outputs(self) -> bool:
+        return self._training is not None
+
     @staticmethod
     def min_own_parameters(config: dict[str, Any]) -> int:
         hidden, classes = config["encoder"]["hidden_size"], config["num_classes"]

@@ -35,7 +35,7 @@ def panoptic(
 
     Args:
         model: An `ImageSegmenter`.
-        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, a Pillow image, or a list.
         things: The classes whose objects are told apart; None: all. Of the others, all pixels of a class are
             one segment.
         threshold: The probability of its class above which a query is a segment.

@@ -22,7 +22,7 @@ def query_outputs(model, images, value_range=None):
 
     Args:
         model: An `ImageSegmenter`.
-        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, or a list of them.
+        images: What `model.preprocessing` takes: an array, a path, a URL, bytes, a Pillow image, or a list.
         value_range: (lowest, highest) possible value of float images; None for (0, 1).
 
     Yields:
