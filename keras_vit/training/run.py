@@ -271,20 +271,14 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
     validation = dataset.split("validation")
     if done:
         report(f"resuming {workdir.path} from step {done} of {total}")
-    elif line := config.task.note(model):
-        report(line)
-    if recipe.probe_first and not done:
-        report("the head starts as the linear probe of the frozen features")
-        start_from_probe(model, samples, recipe, devices)
+    else:
+        _start(config, model, samples, devices, report)
     if done < total and devices.is_one_device:
         features = feature_samples(model, recipe, samples, validation)
         if features is not None:
             report("the frozen layers compute each image once")
             samples, validation = features
-    early = None
-    if recipe.patience:
-        rows = [row for row in workdir.metrics() if row["step"] <= done]
-        early = StopEarly(checkpoints, rows, recipe.patience, devices)
+    early = _early_end(recipe, workdir, checkpoints, done, devices)
     while done < total and not (early and early.is_due):
         epoch, epochs, steps = next_segment(done, every, total)
         devices.smallest(0)  # All workers have arrived here, so the first one has written the checkpoint.
@@ -315,16 +309,41 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
         )
         done = step_of(model)
     log.close()
-    kept = done
-    if done < total:
+    _keep_best(config, model, checkpoints, done, report)
+    return done
+
+
+def _start(config, model, samples, devices, report):
+    """What a run does before its first step."""
+    if line := config.task.note(model):
+        report(line)
+    if config.recipe.probe_first:
+        report("the head starts as the linear probe of the frozen features")
+        start_from_probe(model, samples, config.recipe, devices)
+
+
+def _early_end(recipe, workdir, checkpoints, done, devices):
+    """The callback that ends a run by the recipe's `patience`; None without one."""
+    if not recipe.patience:
+        return None
+    rows = [row for row in workdir.metrics() if row["step"] <= done]
+    return StopEarly(checkpoints, rows, recipe.patience, devices)
+
+
+def _keep_best(config, model, checkpoints, done, report):
+    """Give the model its weights of the last step, or of the best one if the run has ended early."""
+    recipe, kept = config.recipe, done
+    if done < recipe.total_steps:
         kept = checkpoints.best_step()
         metric = spelled(config.task.validation_metric)
-        report(f"stopped at step {done} of {total}: {recipe.patience} validations without a better {metric}")
+        report(
+            f"stopped at step {done} of {recipe.total_steps}: {recipe.patience} validations without a better "
+            f"{metric}"
+        )
         report(f"the model is that of step {kept}")
-    if step_of(model) != kept:  # The run has stopped early, or was interrupted after its last step.
+    if step_of(model) != kept:  # The run has ended early, or was interrupted after its last step.
         checkpoints.restore(model, kept)
         model.optimizer.finalize_variable_values(model.trainable_weights)
-    return done
 
 
 def _checkpoints_callback(workdir, checkpoints, done, recipe, stopping, devices, sigterm):
