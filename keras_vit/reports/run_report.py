@@ -15,6 +15,7 @@ from keras_vit.models.vit.schema import OPTIONS
 from keras_vit.reports.evaluation_summary import add_evaluation, sample_images, score_table
 from keras_vit.reports.model_views import Subject, add_views, seen_gray
 from keras_vit.reports.page import Report, panels, table
+from keras_vit.reports.training_images import add_training_images
 from keras_vit.tasks import label_tasks
 from keras_vit.training.run import load_data
 from keras_vit.weights.checkpoint import read_model
@@ -51,6 +52,8 @@ def write_run_report(config, workdir, record, load=None):
     if config.task.draw_differences and (dataset := open_data()) is not None:
         split = f"{title_of(config.dataset)}, test"
         config.task.draw_differences(report, model, dataset.split("test"), split, config.recipe.batch_size)
+    if (dataset := open_data()) is not None:
+        add_training_images(report, config, model, dataset)
     add_curves(report, workdir)
     encoder = backbone(model)
     gray = seen_gray(workdir.config, encoder, [*images, *pictures])
