@@ -14,6 +14,7 @@ from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.schema import OPTIONS
 from keras_vit.reports.evaluation_summary import add_evaluation, sample_images, score_table
 from keras_vit.reports.model_views import Subject, add_views, seen_gray
+from keras_vit.reports.next_steps import add_next_steps
 from keras_vit.reports.page import Report, panels, table
 from keras_vit.reports.training_images import add_training_images
 from keras_vit.tasks import label_tasks
@@ -61,6 +62,7 @@ def write_run_report(config, workdir, record, load=None):
     add_views(report, subject, VIEWS if images else VIEWS[1:])
     add_run(report, workdir.config, record)
     add_configuration(report, encoder)
+    add_next_steps(report, config, workdir.path.name)
 
     result = summary(record)
     sentences = [f"{result[0].upper()}{result[1:]}.", f"{title_of(config.dataset)}: {record['data']}."]
