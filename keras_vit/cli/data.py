@@ -117,6 +117,10 @@ def _remarks(statistics):
             if of["order"] == "lanes" and changes < FEW * expected:
                 order = f"{changes:,} follow one of another class, {expected:,.0f} in a random order"
                 yield f"{split}: the images are sorted by class: {order}"
+        if of.get("box_areas"):
+            least, middle, largest = (f"{100 * area:.2g} %" for area in of["box_areas"])
+            sizes = f"{least} to {largest} of its image, half of them at most {middle}"
+            yield f"{split}: a box covers {sizes}"
         if of.get("crowds") or of.get("empty"):
             yield f"{split}: {of['crowds']:,} crowd(s), {of['empty']:,} image(s) without objects"
     if statistics["damaged"]:
@@ -133,8 +137,7 @@ def _ends(counts):
 
 def _draw_sheet(args, dataset):
     from keras_vit.data.batches import evaluation_sample
-    from keras_vit.inspection.figures import contact_sheet
-    from keras_vit.inspection.label_pictures import labeled_picture
+    from keras_vit.inspection.label_pictures import label_sheet
     from keras_vit.labels import label_kind
     from keras_vit.preprocessing import Preprocessing
     from keras_vit.reports.page import png_of
@@ -147,7 +150,7 @@ def _draw_sheet(args, dataset):
     # A crop would cut off objects.
     resize = "pad" if label_type.moves else "crop"
     prepare = Preprocessing(SIDE, resize, 1.0, mean=(0.0,) * 3, std=(1.0,) * 3)
-    images, texts = [], []
+    images, texts, labels = [], [], []
     # The first batch of a training run.
     records = samples.training_records(args.seed, 0, 1, min(SHEET, len(samples)))
     for _, encoded, label in records:
@@ -158,8 +161,10 @@ def _draw_sheet(args, dataset):
         else:
             has_words = dataset.class_names and not label_type.is_map
             texts.append(label_type.format(label, dataset.class_names) if has_words else "")
-        images.append(labeled_picture(image, shown.numpy(), label_type.name) if label_type.moves else image)
-    atomic_write(args.sheet, png_of(contact_sheet(images, texts, dataset.name)))
+        images.append(image)
+        labels.append(shown.numpy())
+    sheet = label_sheet(images, labels, texts, label_type, dataset.class_names, dataset.name)
+    atomic_write(args.sheet, png_of(sheet))
 
 
 def _check(args):

@@ -13,6 +13,7 @@ from keras_vit.cli.journal import Journal, content_digest, only_process
 from keras_vit.cli.prediction_folder import folders_of
 from keras_vit.cli.report import print_now
 from keras_vit.cli.rows import COCO, FILES, FORMATS, suffix_of, write_rows
+from keras_vit.cli.shown_predictions import Shown
 from keras_vit.messages import listed
 from keras_vit.preprocessing.web_images import is_url
 from keras_vit.rules import one_of
@@ -36,6 +37,8 @@ def add_arguments(add):
     add("--output", metavar="FILE", help=output)
     options.on_bad_image(add, options.ON_BAD_FILE)
     options.device(add)
+    shown = "folder to write, with a picture of each image and what is predicted, of every task"
+    add("--show", metavar="DIR", help=shown)
     maps = "models of pixels: folder to write, of classes with masks as palette PNGs and overlays"
     add("--masks", "--maps", dest="maps", metavar="DIR", help=maps)
     windows = "models of pixels: at the images' own scale, in overlapping windows (default: whole, resized)"
@@ -62,7 +65,7 @@ def needs_keras(args):
     """False for an exported file with a runtime of its own."""
     from keras_vit.export.formats import format_of, suffix_of
 
-    keras_options = args.labels, args.prompts, args.maps, args.boxes, args.instances
+    keras_options = args.labels, args.prompts, args.maps, args.boxes, args.instances, args.show
     if any(keras_options) or not (suffix_of(args.model) or os.path.isdir(args.model)):
         return True
     return format_of(args.model).needs_keras
@@ -73,7 +76,7 @@ def run(args):
 
     _check_options(args)
     paths = [path for argument in args.images for path in images_of(argument, urls=True)]
-    files = png_files(paths) if args.maps or args.boxes else {}
+    files = png_files(paths) if args.maps or args.boxes or args.show else {}
     model, task = _opened(args)
     things = {"things": task.things(model, args.things)} if args.things else {}
     if needs_keras(args) and len(paths) <= FEW and not args.windows:
@@ -84,11 +87,18 @@ def run(args):
         print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
     with contextlib.ExitStack() as at_end:
         maps = {**({"windows": True} if args.windows else {}), **limits}
+        writers, shown = [], None
         for folder in folders:
             path = at_end.enter_context(atomic_path(getattr(args, folder.option), overwrite=False))
-            maps["write"] = folder.writer(path, model, files, args)
+            writers.append(folder.writer(path, model, files, args))
+        if args.show:
+            path = at_end.enter_context(atomic_path(args.show, overwrite=False))
+            shown = Shown(path, task, model, files)
+            writers += [shown.write] if task.reads_images else []
+        if writers:
+            maps["write"] = lambda *prediction: [write(*prediction) for write in writers]
         journal = args.output and at_end.enter_context(_journal(args, paths, model))
-        skipped = _print_rows(args, task, model, paths, journal, {**maps, **things})
+        skipped = _print_rows(args, task, model, paths, journal, shown, {**maps, **things})
         if journal:
             _write_file(args, task, model, journal)
     if skipped:
@@ -160,13 +170,15 @@ def _chosen_folders(args, task, limits):
     return chosen
 
 
-def _print_rows(args, task, model, paths, journal, maps):
+def _print_rows(args, task, model, paths, journal, shown, maps):
     """Print the predictions; the paths that are left out."""
     from keras_vit.cli.image_batches import predicted
 
     first, skip, skipped = journal.count if journal else 0, args.on_bad_image == "skip", []
     progress = args.format == "table" or not sys.stdout.isatty()
     rows = predicted(task, model, paths, args.top or task.top, first, progress, skip, **maps)
+    if shown and not task.reads_images:
+        rows = shown.of_rows(rows, paths)
     readable = _readable(journal.recorded(rows) if journal else rows, skipped, skip)
     for text in FORMATS[args.format](readable, task.value_names(model)):
         print_now(text, end="")
@@ -204,7 +216,7 @@ def _journal(args, paths, model):
 
     file = pathlib.Path(args.output).expanduser()
     is_device = file.exists() and not file.is_file()
-    if len(paths) <= FEW or args.maps or args.boxes or is_device:
+    if len(paths) <= FEW or args.maps or args.boxes or args.show or is_device:
         with tempfile.TemporaryDirectory() as folder:
             yield Journal(pathlib.Path(folder, "rows"), {})
         return

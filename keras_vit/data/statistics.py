@@ -23,14 +23,15 @@ def describe(dataset, images=None):
 
     Returns:
         dict of JSON values: `name`, `task`, `version`, `class_names` and `splits`. By split, `images` is the
-        number of images and `order` the name of their order in training. Where labels are classes and known,
-        `by_class` is the number of images by class, and `class_changes` the number of images that follow one
-        of another class, with its mean over all orders. Where labels are boxes, `objects` has by class [the
-        objects, the images that have some], without crowds; `crowds` is their number, and `empty` that of
-        images without objects. `read` is the number of images that were read; they
-        have the `formats`, and the [smallest, median, largest] `bytes`, `width` and `height`, as they are
-        stored. `damaged` has the [place, reason] of images without a readable header, `doubled` the places of
-        images with equal bytes, in one split or several.
+        number of images, `order` the name of their order in training, and `source` where they come from, as
+        "held out", or None where that is not known. Where labels are classes and known, `by_class` is the
+        number of images by class, and `class_changes` the number of images that follow one of another class,
+        with its mean over all orders. Where labels are boxes, `objects` has by class [the objects, the images
+        that have some], without crowds, and `box_areas` are the [smallest, median, largest] fraction of an
+        image in a box; `crowds` is their number, and `empty` that of images without objects. `read` is the
+        number of images that were read; they have the `formats`, and the [smallest, median, largest] `bytes`,
+        `width` and `height`, as they are stored. `damaged` has the [place, reason] of images without a
+        readable header, `doubled` the places of images with equal bytes, in one split or several.
 
     Example:
         >>> from keras_vit.data.statistics import describe
@@ -66,6 +67,7 @@ def _describe_split(dataset, split, images, places, damaged):
     described = {
         "images": len(samples),
         "order": samples.order,
+        "source": dataset.split_sources.get(split),
         "read": len(numbers),
         "formats": dict(formats.most_common()),
     }

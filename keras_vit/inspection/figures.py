@@ -8,7 +8,7 @@ font has are drawn as "□"; `matplotlib.rcParams["font.family"]` selects the fo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from keras_vit.inspection.drawing import (
     IMAGE,
     ORANGE,
     check_shapes,
+    color_legend,
     image_grid,
     set_fonts,
     show,
@@ -120,19 +121,28 @@ def prediction_grid(
     return set_fonts(figure)
 
 
-def contact_sheet(images: Sequence[np.ndarray] | np.ndarray, words: Sequence[str], title: str) -> Figure:
+def contact_sheet(
+    images: Sequence[np.ndarray] | np.ndarray,
+    words: Sequence[str],
+    title: str,
+    colors: Mapping[str, Sequence[float]] | None = None,
+) -> Figure:
     """Draw images with words below each.
 
     Args:
         images: (n, height, width, 3).
         words: One text per image, perhaps empty.
         title: The figure's title.
+        colors: Of a legend beside the images: (red, green, blue) in [0, 1] by name. None: no legend.
 
     Example:
         >>> contact_sheet(images[:2], ["cat", "dog"], "Two images").savefig("sheet.png")
     """
     check_shapes(images=(images, IMAGES), words=(words, "n"))
-    figure, grid = image_grid(title, images[0], len(images), most=math.ceil(math.sqrt(len(images))), words=2)
+    columns = math.ceil(math.sqrt(len(images)))
+    figure, grid = image_grid(title, images[0], len(images), most=columns, words=2)
+    if colors:
+        color_legend(figure, colors)
     for axes, image, text in zip(grid.flat, images, words):
         show(axes, image)
         axes.set_title(wrapped(text, 18, lines=2), fontsize=8)

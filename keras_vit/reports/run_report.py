@@ -14,7 +14,9 @@ from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.schema import OPTIONS
 from keras_vit.reports.evaluation_summary import add_evaluation, sample_images, score_table
 from keras_vit.reports.model_views import Subject, add_views, seen_gray
+from keras_vit.reports.next_steps import add_next_steps
 from keras_vit.reports.page import Report, panels, table
+from keras_vit.reports.training_images import add_training_images
 from keras_vit.tasks import label_tasks
 from keras_vit.training.run import load_data
 from keras_vit.weights.checkpoint import read_model
@@ -51,6 +53,8 @@ def write_run_report(config, workdir, record, load=None):
     if config.task.draw_differences and (dataset := open_data()) is not None:
         split = f"{title_of(config.dataset)}, test"
         config.task.draw_differences(report, model, dataset.split("test"), split, config.recipe.batch_size)
+    if (dataset := open_data()) is not None:
+        add_training_images(report, config, model, dataset)
     add_curves(report, workdir)
     encoder = backbone(model)
     gray = seen_gray(workdir.config, encoder, [*images, *pictures])
@@ -58,6 +62,7 @@ def write_run_report(config, workdir, record, load=None):
     add_views(report, subject, VIEWS if images else VIEWS[1:])
     add_run(report, workdir.config, record)
     add_configuration(report, encoder)
+    add_next_steps(report, config, workdir.path.name)
 
     result = summary(record)
     sentences = [f"{result[0].upper()}{result[1:]}.", f"{title_of(config.dataset)}: {record['data']}."]

@@ -224,6 +224,15 @@ def label_pictures():
 
 
 @functools.cache
+def label_colors():
+    """By task, a function from labels and the names of classes to the colors of those in their pictures."""
+    from keras_vit.tasks.detection import pictures as detection
+    from keras_vit.tasks.segmentation import pictures as segmentation
+
+    return {"segmentation": segmentation.colors_of, "detection": detection.colors_of}
+
+
+@functools.cache
 def prediction_folders():
     """The folders of pictures or maps that `predict` writes; importing them needs neither Keras nor NumPy."""
     from keras_vit.tasks.depth.files import DepthMaps

@@ -77,6 +77,11 @@ def test_show_counts_the_objects_of_each_class(keras_vit, tmp_path):
         assert value[split]["objects"] == {n: row[2 * number : 2 * number + 2] for n, row in rows.items()}
     assert sum(of["crowds"] for of in value.values()) == 1 and sum(of["empty"] for of in value.values()) == 4
     train = value["train"]
+    [line] = [line for line in lines if line.startswith("train: a box covers ")]
+    least, middle, largest = (f"{100 * area:.2g} %" for area in train["box_areas"])
+    assert line.endswith(f" {least} to {largest} of its image, half of them at most {middle}")
+    assert 0 < train["box_areas"][0] <= train["box_areas"][1] <= train["box_areas"][2] <= 1
+    assert train["source"] == "from annotations/instances_train2017.json"
     assert f"train: {train['crowds']} crowd(s), {train['empty']} image(s) without objects" in lines
 
 

@@ -41,7 +41,8 @@ def test_masked_patch_prediction_leaves_an_encoder_without_a_head(pretrained):
     config = json.loads((workdir / "config.json").read_text())
     assert (config["objective"], config["target"]) == ("masked_patch", "mean_color")
     page = read_page((workdir / "report.html").read_text())
-    assert page.headings == ["Training", "Patch filters", "Position embeddings", "Configuration"]
+    views = ["Patch filters", "Position embeddings"]
+    assert page.headings == ["What the model saw", "Training", *views, "Configuration", "What next"]
     assert "target mean_color" in page.text
 
 

@@ -63,7 +63,7 @@ def test_it_reads_the_digits_and_deploys_what_it_learned(finished):
     assert result["train_seconds"] > 0
     figures = [pathlib.Path(path).stem for path in result["figures"]]
     curves = ["curves-loss", "curves-accuracy", "curves-learning_rate"]
-    assert figures == ["confusion", *curves, "rollout", "rollout-2", "positions"]
+    assert figures == ["confusion", "training-images", *curves, "rollout", "rollout-2", "positions"]
     for path in (result["saved_model"], result["tflite"], result["web"], *result["figures"]):
         assert (folder / path).exists(), path
     for path in result["figures"]:
@@ -95,15 +95,17 @@ def test_it_says_what_it_does_and_ends_with_a_table(finished):
     assert shown == ["live", *result["export"]["formats"]]
     assert f"{result['test_accuracy']:.4f}" in lines[start + 1]
     named = [line.strip() for line in lines[start:] if line.startswith("  ")]
-    assert all((folder / path).exists() for path in named) and len(named) == 13
+    assert all((folder / path).exists() for path in named) and len(named) == 14
 
 
 def test_the_report_has_all_there_is_to_see(finished):
     folder, _, result = finished
     page = read_page((folder / "run" / "report.html").read_text())
     assert page.headings == [
-        *("Scores", "Confusions", "Worst predictions", "Best predictions", "Training"),
+        *("Scores", "Confusions", "Worst predictions", "Best predictions"),
+        *("What the model saw", "Training"),
         *("Attention rollout", "Patch filters", "Position embeddings", "Configuration"),
+        "What next",
     ]
     assert len(page.pictures()) == len(result["figures"]) + 2 * 12
     assert "Not shown: the images are gray" in page.text

@@ -67,7 +67,7 @@ def test_each_precision_keeps_the_accuracy_of_a_trained_model(name, integer_io, 
     if importlib.util.find_spec("nncf"):
         formats = [*formats, "openvino"]
         if name == "map":  # Its RMS norms lose too much in OpenVINO's bfloat16.
-            with pytest.raises(ValueError, match="openvino_bfloat16 export is discarded: it agrees"):
+            with pytest.raises(ValueError, match="openvino_bfloat16 export is discarded: it"):
                 export_folder(model, tmp_path / "e", ["openvino"], dataset=dataset, precisions=["bfloat16"])
         else:
             precisions = [*precisions, "bfloat16"]

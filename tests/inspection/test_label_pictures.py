@@ -3,7 +3,8 @@
 import numpy as np
 
 from keras_vit.inspection import class_colors
-from keras_vit.inspection.label_pictures import labeled_picture
+from keras_vit.inspection.label_pictures import label_sheet, labeled_picture
+from keras_vit.labels import label_kind
 from keras_vit.tasks.depth.pictures import COLORS
 
 IMAGE = np.full((40, 60, 3), 0.5)
@@ -31,3 +32,17 @@ def test_a_depth_map_is_drawn_beside_the_image():
     assert drawn.shape == (40, 120, 3)
     np.testing.assert_allclose(drawn[:, :60], IMAGE)
     np.testing.assert_allclose(drawn[0, [60, -1]], np.array([COLORS[0], COLORS[-1]]) / 255, atol=1e-6)
+
+
+def legend_of(labels, task, names):
+    sheet = label_sheet([IMAGE] * len(labels), labels, [""] * len(labels), label_kind(task), names, "A sheet")
+    return {text.get_text() for legend in sheet.legends for text in legend.get_texts()}
+
+
+def test_a_sheet_has_the_colors_of_the_classes_in_its_pictures():
+    box = np.array([[0.25, 0.25, 0.5, 0.75, 1, 0, 0.1], [0, 0, 0, 0, -1, 0, 0]])
+    assert legend_of([box, box[1:]], "detection", ["cat", "dog", "owl"]) == {"dog"}
+    classes = np.zeros((40, 60), int)
+    classes[:, 30:], classes[0, 0] = 2, 255
+    assert legend_of([classes], "segmentation", ["road", "car", "tree"]) == {"tree"}
+    assert legend_of([np.ones((40, 60, 1))], "depth", ["depth"]) == set()

@@ -20,10 +20,10 @@ from keras_vit.training.workdir import Workdir, save_model
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
 
-CURVES = "Training"
+SEEN, CURVES = "What the model saw", "Training"
 EVALUATED = ["Scores", "Confusions", "Worst predictions", "Best predictions"]
 VIEWS = ["Attention rollout", "Patch filters", "Position embeddings"]
-END = ["Configuration"]
+END = ["Configuration", "What next"]
 ROWS = [
     {"step": step, "loss": 2 / step, "val_loss": 3 / step, "seconds": 1.0, "learning_rate": 0.1}
     for step in (1, 2, 3)
@@ -78,10 +78,10 @@ def _split(i):
 
 
 SECTIONS = {
-    single: [*EVALUATED, CURVES, *VIEWS, *END],
-    several: [EVALUATED[0], EVALUATED[2], CURVES, *VIEWS, *END],  # no image has all its labels right
-    number: [EVALUATED[0], *EVALUATED[2:], CURVES, *VIEWS, *END],
-    masked: [CURVES, *VIEWS[1:], *END],
+    single: [*EVALUATED, SEEN, CURVES, *VIEWS, *END],
+    several: [EVALUATED[0], EVALUATED[2], SEEN, CURVES, *VIEWS, *END],  # no image has all its labels right
+    number: [EVALUATED[0], *EVALUATED[2:], SEEN, CURVES, *VIEWS, *END],
+    masked: [SEEN, CURVES, *VIEWS[1:], *END],
 }
 
 
@@ -101,7 +101,7 @@ def test_every_task_has_its_sections(make, tmp_path):
     assert added == {str(workdir.path / "report.html"), *figures}
     assert {str(workdir.figures / f"curves-{name}.png") for name in ("loss", "learning_rate")} <= {*figures}
     folded = [tag for tag, _ in page.tags if tag in ("h2", "details")]
-    assert folded[-5:] == ["h2", *4 * ["details"]]
+    assert folded[-6:] == ["h2", *4 * ["details"], "h2"]
     for file in figures:
         with Image.open(file) as figure:
             figure.verify()
@@ -126,7 +126,7 @@ def test_an_objective_without_labels_adds_its_pictures_of_test_images(tmp_path, 
     monkeypatch.setattr(config.task, "figures", figures)
     files = write_run_report(config, workdir, record)
     page = read_page((workdir.path / "report.html").read_text())
-    assert page.headings == ["Images twice", CURVES, *VIEWS[1:], *END] and "As they are." in page.text
+    assert page.headings == ["Images twice", SEEN, CURVES, *VIEWS[1:], *END] and "As they are." in page.text
     assert str(workdir.figures / "images-twice.png") in files
     shutil.rmtree(dataset.partition(":")[2])
     write_run_report(config, workdir, record)

@@ -41,15 +41,18 @@ class Boxes(IndependentClasses):
     def counts(self, labels, names):
         """The objects and images of each class, as `keras_vit.data.statistics.describe` states them."""
         objects, images, crowds, empty = collections.Counter(), collections.Counter(), 0, 0
+        areas = []
         for label in labels:
             rows = decode_boxes(label)
             classes = rows[rows[:, 5] == 0, 4].astype(int).tolist()
             objects.update(classes)
             images.update({*classes})
+            areas += np.prod(rows[:, 2:4] - rows[:, :2], axis=1)[rows[:, 5] == 0].tolist()
             crowds += len(rows) - len(classes)
             empty += not len(rows)
         by_class = {name: [objects[number], images[number]] for number, name in enumerate(names)}
-        return {"objects": by_class, "crowds": crowds, "empty": empty}
+        quantiles = [float(np.quantile(areas, part, method="nearest")) for part in (0, 0.5, 1) if areas]
+        return {"objects": by_class, "box_areas": quantiles, "crowds": crowds, "empty": empty}
 
     def format(self, label, names):
         """The number of objects of each class, the most frequent first."""

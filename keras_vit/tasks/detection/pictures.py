@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from keras_vit.tasks.detection.detecting import Detections
     from keras_vit.tasks.segmentation.instances import Instances
 
+SMALL = 64  # pixels of a side, below which boxes are a pixel wide
+
 
 def box_overlay(
     image: np.ndarray, found: Detections | Instances, names: Sequence[str], opacity: float = 0.5
@@ -76,8 +78,9 @@ def _drawn(image, boxes, colors, texts):
     """The image with boxes, the first in front; labels stand above their boxes, and inside the image."""
     picture = Image.fromarray(image)
     height, width = image.shape[:2]
-    draw, line = ImageDraw.Draw(picture), max(1, round(max(height, width) / 300))
-    font = ImageFont.load_default(max(10, round(max(height, width) / 50)))
+    side = max(height, width)
+    line = 1 if side < SMALL else max(2, round(side / 300))
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(max(10, round(side / 50)))
     labels = []
     for box, color, text in [*zip(boxes.tolist(), map(tuple, colors.tolist()), texts)][::-1]:
         # The last row and column that a box covers.
@@ -115,3 +118,14 @@ def labeled(image, rows):
     rows = rows[rows[:, 4] >= 0]
     pixels = np.round(image * 255).astype("uint8")
     return with_boxes(pixels, rows[:, :4] * ([width, height] * 2), rows[:, 4].astype(int)) / 255
+
+
+def colors_of(labels, names):
+    """The colors of the classes in batches' labels by name.
+
+    >>> colors_of([np.array([[0, 0, 1, 1, 1, 0, 1], [0, 0, 0, 0, -1, 0, 0]])], ["cat", "dog"])
+    {'dog': [0.0, 0.5, 0.0]}
+    """
+    numbers = sorted({int(number) for rows in labels for number in rows[:, 4] if number >= 0})
+    colors = (box_colors(len(names)) / 255).round(2).tolist()
+    return {names[number]: colors[number] for number in numbers}

@@ -65,3 +65,14 @@ def class_overlay(image: np.ndarray, classes: np.ndarray, opacity: float = 0.5) 
     opacity = np.where(classes == 0, 0, np.float32(opacity))[..., np.newaxis]
     mixed = (1 - opacity) * image + opacity * colors[classes]
     return np.round(mixed).astype("uint8") if image.dtype == np.uint8 else mixed.astype(image.dtype)
+
+
+def colors_of(maps, names):
+    """The colors of the classes in maps by name, without class 0, which is not drawn.
+
+    >>> colors_of([np.array([[0, 2], [255, 0]])], ["road", "car", "tree"])
+    {'tree': [0.0, 0.5, 0.0]}
+    """
+    numbers = sorted({number for each in maps for number in np.unique(each).tolist()})
+    colors = (class_colors(len(names)) / 255).round(2).tolist()
+    return {names[number]: colors[number] for number in numbers if 0 < number < len(names)}

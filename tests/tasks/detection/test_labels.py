@@ -39,6 +39,14 @@ def test_objects_are_counted_by_class_without_crowds_and_padding():
     assert KIND.format(np.concatenate([ROWS[0], ROWS[0] - np.eye(7)[4]]), names) == "1 bird, 1 dog"
 
 
+def test_the_areas_of_boxes_are_fractions_of_their_image_without_crowds():
+    rows = np.zeros((4, 7))
+    rows[:, 2:4] = [[0.5, 0.5], [0.1, 0.5], [1.0, 1.0], [1.0, 0.9]]
+    rows[2, 5] = 1
+    assert KIND.counts([encode_boxes(rows)], ["cat"])["box_areas"] == pytest.approx([0.05, 0.25, 0.9])
+    assert KIND.counts([], ["cat"])["box_areas"] == []
+
+
 def test_a_stored_label_has_the_names_of_classes():
     stored = KIND.stored(encode_boxes(ROWS[0, :1]), ["cat", "dog", "bird"])
     assert stored == [["bird", 0.0, 0.0, 0.5, 1.0, 0.0, 0.5]]
