@@ -87,14 +87,7 @@ def run(args):
         print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
     with contextlib.ExitStack() as at_end:
         maps = {**({"windows": True} if args.windows else {}), **limits}
-        writers, shown = [], None
-        for folder in folders:
-            path = at_end.enter_context(atomic_path(getattr(args, folder.option), overwrite=False))
-            writers.append(folder.writer(path, model, files, args))
-        if args.show:
-            path = at_end.enter_context(atomic_path(args.show, overwrite=False))
-            shown = Shown(path, task, model, files)
-            writers += [shown.write] if task.reads_images else []
+        writers, shown = _writers(args, at_end, folders, model, task, files)
         if writers:
             maps["write"] = lambda *prediction: [write(*prediction) for write in writers]
         journal = args.output and at_end.enter_context(_journal(args, paths, model))
@@ -103,6 +96,21 @@ def run(args):
             _write_file(args, task, model, journal)
     if skipped:
         print(f"left out, since they cannot be read: {listed(skipped)}", file=sys.stderr)
+
+
+def _writers(args, at_end, folders, model, task, files):
+    """Return the functions that write folders for each prediction, and the `Shown` of --show or None."""
+
+    def new_folder(path):
+        return at_end.enter_context(atomic_path(path, overwrite=False))
+
+    writers = [
+        folder.writer(new_folder(getattr(args, folder.option)), model, files, args) for folder in folders
+    ]
+    if not args.show:
+        return writers, None
+    shown = Shown(new_folder(args.show), task, model, files)
+    return [*writers, *([shown.write] if task.reads_images else [])], shown
 
 
 def _check_options(args):
