@@ -7,8 +7,8 @@ imports nothing itself, so that each package may ask it, and no package imports 
 import functools
 
 # The tasks with labels, the default first, and the objectives without labels.
-NAMES = ("single_label", "multi_label", "regression", "segmentation", "detection", "depth")
-SCENES = ("segmentation", "detection", "depth")  # of `digits_scenes`, a data set of several tasks
+NAMES = ("single_label", "multi_label", "regression", "segmentation", "detection", "depth", "keypoints")
+SCENES = ("segmentation", "detection", "depth", "keypoints")  # of `digits_scenes`, a data set of several tasks
 OBJECTIVES = ("masked_patch", "mae", "igpt", "dino", "distill")
 
 
@@ -18,9 +18,10 @@ def label_kinds():
     from keras_vit.tasks.classes.labels import KINDS
     from keras_vit.tasks.depth import labels as depth
     from keras_vit.tasks.detection import labels as detection
+    from keras_vit.tasks.keypoints import labels as keypoints
     from keras_vit.tasks.segmentation import labels as segmentation
 
-    kinds = (*KINDS, segmentation.KIND, detection.KIND, depth.KIND)
+    kinds = (*KINDS, segmentation.KIND, detection.KIND, depth.KIND, keypoints.KIND)
     return {kind.name: kind for kind in kinds}
 
 
