@@ -8,7 +8,7 @@ import functools
 
 # The tasks with labels, the default first, and the objectives without labels.
 NAMES = ("single_label", "multi_label", "regression", "segmentation", "detection", "depth", "keypoints")
-SCENES = ("segmentation", "detection", "depth", "keypoints")  # of `digits_scenes`, a data set of several tasks
+SCENES = ("segmentation", "detection", "depth", "keypoints")  # of the data set `digits_scenes`
 OBJECTIVES = ("masked_patch", "mae", "igpt", "dino", "distill")
 
 
