@@ -72,12 +72,14 @@ def folder_loaders():
     from keras_vit.tasks.depth.folder import load_depth_folder
     from keras_vit.tasks.detection.folder import load_box_folder
     from keras_vit.tasks.image_text.folder import load_caption_folder
+    from keras_vit.tasks.keypoints.folder import load_keypoint_folder
     from keras_vit.tasks.segmentation.folder import load_mask_folder
 
     return {
         "segmentation": load_mask_folder,
         "detection": load_box_folder,
         "depth": load_depth_folder,
+        "keypoints": load_keypoint_folder,
         "image_text": load_caption_folder,
     }
 
@@ -85,9 +87,10 @@ def folder_loaders():
 @functools.cache
 def folder_hints():
     """By task, a function from a folder and its files to advice; None for a folder of other labels."""
-    from keras_vit.tasks.detection.folder import hint
+    from keras_vit.tasks.detection import folder as detection
+    from keras_vit.tasks.keypoints import folder as keypoints
 
-    return {"detection": hint}
+    return {"keypoints": keypoints.hint, "detection": detection.hint}
 
 
 @functools.cache
@@ -96,9 +99,10 @@ def label_storages():
     from keras_vit.tasks.classes import storage as classes
     from keras_vit.tasks.depth import storage as depth
     from keras_vit.tasks.detection import storage as detection
+    from keras_vit.tasks.keypoints import storage as keypoints
     from keras_vit.tasks.segmentation import storage as segmentation
 
-    modules = (classes, segmentation, detection, depth)
+    modules = (classes, segmentation, detection, depth, keypoints)
     return {storage.kind.name: storage for module in modules for storage in module.STORAGES}
 
 

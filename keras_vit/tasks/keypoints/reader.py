@@ -144,22 +144,37 @@ def read_settings(root, **known):
         >>> read_settings(tmp, names=("a", "b")).skeleton
         ((0, 1),)
     """
-    path, fields = root / SETTINGS, [field.name for field in dataclasses.fields(KeypointReader)]
-    if not path.is_file():
-        return KeypointReader(**{name: value for name, value in known.items() if value is not None})
-    settings = parse_json(read_text(path), repr(os.fspath(path)))
+    given = {name: value for name, value in (known | settings_of(root)).items() if value is not None}
+    path = root / SETTINGS
+    if "names" not in given:
+        raise ValueError(f"expected {os.fspath(path)!r} with names, a list of the keypoints")
     try:
-        if not isinstance(settings, dict):
-            raise ValueError(f"expected an object; got {type(settings).__name__}")
-        if unknown := [name for name in settings if name not in fields]:
-            hint = did_you_mean(unknown[0], fields)
-            raise ValueError(f"expected keys of {', '.join(fields)}; got {unknown[0]!r}{hint}")
-        given = {name: value for name, value in (known | settings).items() if value is not None}
-        if "names" not in given:
-            raise ValueError("expected names, a list of the keypoints")
         return KeypointReader(**given)
     except ValueError as error:
-        raise ValueError(f"{os.fspath(path)}: {error}") from None
+        place = f"{os.fspath(path)}: " if path.is_file() else ""
+        raise ValueError(f"{place}{error}") from None
+
+
+def settings_of(root):
+    """The object in a folder's `keypoints.json`, a dict; {} without the file.
+
+    Raises:
+        ValueError: for a damaged file or an unknown key, with the path.
+
+    Example:
+        >>> settings_of(tmp)
+        {}
+    """
+    path, fields = root / SETTINGS, [field.name for field in dataclasses.fields(KeypointReader)]
+    if not path.is_file():
+        return {}
+    settings = parse_json(read_text(path), repr(os.fspath(path)))
+    if not isinstance(settings, dict):
+        raise ValueError(f"{os.fspath(path)}: expected an object; got {type(settings).__name__}")
+    if unknown := [name for name in settings if name not in fields]:
+        hint = did_you_mean(unknown[0], fields)
+        raise ValueError(f"{os.fspath(path)}: expected keys of {', '.join(fields)}; got {unknown[0]!r}{hint}")
+    return settings
 
 
 def _is_index(value, count):

@@ -39,6 +39,13 @@ class PosedObject:
     points: list
     box: StoredObject | None = None
 
+    name = "object"  # which `detection.folder.joined` compares
+
+    @property
+    def sides(self):
+        """All that tells one object from another."""
+        return *(self.box.sides if self.box else ()), *self.points
+
     @property
     def is_labeled(self):
         """Whether it is one object and has a point with a label."""
