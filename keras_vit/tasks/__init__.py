@@ -31,9 +31,10 @@ def label_tasks():
     from keras_vit.tasks.classes import multi_label, regression, single_label
     from keras_vit.tasks.depth import task as depth
     from keras_vit.tasks.detection import task as detection
+    from keras_vit.tasks.keypoints import task as keypoints
     from keras_vit.tasks.segmentation import task as segmentation
 
-    modules = (single_label, multi_label, regression, segmentation, detection, depth)
+    modules = (single_label, multi_label, regression, segmentation, detection, depth, keypoints)
     return {module.TASK.name: module.TASK for module in modules}
 
 
