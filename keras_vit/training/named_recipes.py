@@ -333,8 +333,8 @@ RECIPES = {
         cost="38,400 steps of 16 images, with the gradient of the head alone",
         result="not run here at this size; its parts are tested on small models",
     ),
-    # The authors divide the rate by 10 after 170 and 200 passes, draw the scales from a normal distribution,
-    # also turn the images by up to 80 degrees, and show the upper or the lower half of some persons.
+    # The authors divide the rate by 10 after 170 and 200 passes, draw scales and angles from normal
+    # distributions, and show the upper or the lower half of some persons.
     "keypoints": Recipe(
         task="keypoints",
         optimizer="adamw",
@@ -347,6 +347,7 @@ RECIPES = {
         stochastic_depth_rate=0.3,
         crop_area=None,
         scale_jitter=(0.67, 1.5),
+        rotate=40.0,
         image_size=(256, 192),
         eval_every=2926,
         source="Xu et al. 2022 (ViTPose, arXiv 2204.12484), B with weights of `mae`, and its code: "

@@ -88,7 +88,7 @@ PUBLISHED = {
     "keypoints": {
         **{"optimizer": "adamw", "base_lr": 5e-4, "weight_decay": 0.1, "warmup_steps": 500, "clip_norm": 1.0},
         **{"total_steps": 210 * 149_813 // 512, "batch_size": 512, "layer_decay": 0.75, "flip": True},
-        **{"stochastic_depth_rate": 0.3, "image_size": (256, 192), "crop_area": None, "photometric": 0.0},
+        **{"stochastic_depth_rate": 0.3, "image_size": (256, 192), "crop_area": None, "rotate": 40.0},
     },
     "depth_linear": {
         **{"optimizer": "adamw", "total_steps": 38_400, "warmup_steps": 12_800, "batch_size": 16},

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from keras_vit.data.decoding.model_input import with_channels
 from keras_vit.tasks.keypoints.crops import MARGIN
-from keras_vit.tasks.keypoints.labels import CORNER, OPPOSITE, WHOLE
+from keras_vit.tasks.keypoints.labels import BOX_ROWS, CORNER, OPPOSITE, WHOLE
 
 
 def window_of(label, size, image_size):
@@ -36,13 +36,39 @@ def scaled(window, factor):
     return tf.concat([window[:2] + (window[2:] - sides) / 2, sides], axis=0)
 
 
-def cropped(image, window, preprocessing):
+def turned(label, angle, window, size):
+    """A label in records whose points turn around the center of a window, as `cropped` turns the pixels.
+
+    Args:
+        label: (2 + points, 4). Its box stays.
+        angle: In radians; positive: clockwise.
+        window: As of `window_of`.
+        size: (height, width) of the image.
+
+    Example:
+        >>> from keras_vit.tasks.keypoints.labels import label_of
+        >>> window = tf.constant([0.0, 0.0, 7.0, 7.0], tf.float64)
+        >>> turned(label_of([[0.75, 0.5, 2]]), np.pi / 2, window, [8, 8])[2:, :2].numpy().round(3).tolist()
+        [[0.5, 0.75]]
+    """
+    label = tf.cast(label, tf.float64)
+    sides = tf.cast(tf.reverse(tf.stack(size), [0]), tf.float64)
+    center = window[:2] + window[2:] / 2 + 0.5
+    x, y = tf.unstack(label[BOX_ROWS:, :2] * sides - center, axis=1)
+    sine, cosine = tf.sin(tf.cast(angle, tf.float64)), tf.cos(tf.cast(angle, tf.float64))
+    places = tf.stack([cosine * x - sine * y, sine * x + cosine * y], axis=1)
+    points = tf.concat([(places + center) / sides, label[BOX_ROWS:, 2:]], axis=1)
+    return tf.concat([label[:BOX_ROWS], points], axis=0)
+
+
+def cropped(image, window, preprocessing, angle=None):
     """The pixels of a window, interpolated bilinearly, and black outside of the image.
 
     Args:
         image: uint8 (height, width, 3).
         window: As of `window_of`.
         preprocessing: `Preprocessing`, of which the size and the channels are used.
+        angle: By which the window's content is turned, in radians; positive: clockwise. None: 0.
 
     Returns:
         float32 (height, width, channels) in [0, 255].
@@ -54,10 +80,14 @@ def cropped(image, window, preprocessing):
         [[5.0, 6.0], [9.0, 10.0]]
     """
     height, width = preprocessing.image_size
-    left, top, extent_x, extent_y = tf.unstack(window)
-    step_x, step_y = extent_x / max(width - 1, 1), extent_y / max(height - 1, 1)
-    zero = tf.zeros((), tf.float64)
-    matrix = tf.stack([step_x, zero, left, zero, step_y, top, zero, zero])
+    center, steps = window[:2] + window[2:] / 2, window[2:] / [max(width - 1, 1), max(height - 1, 1)]
+    angle = tf.cast(0.0 if angle is None else angle, tf.float64)
+    sine, cosine, zero = tf.sin(angle), tf.cos(angle), tf.zeros((), tf.float64)
+    rows = [cosine * steps[0], sine * steps[1]], [-sine * steps[0], cosine * steps[1]]
+    first = [
+        place - x * (width - 1) / 2 - y * (height - 1) / 2 for place, (x, y) in zip(tf.unstack(center), rows)
+    ]
+    matrix = tf.stack([*rows[0], first[0], *rows[1], first[1], zero, zero])
     pixels = tf.cast(with_channels(image, preprocessing.channels), tf.float32)
     found = tf.raw_ops.ImageProjectiveTransformV3(
         images=pixels[tf.newaxis],

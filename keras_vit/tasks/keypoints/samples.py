@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -10,7 +11,7 @@ from keras_vit.data.augmentation.random_augmentation import PHOTOMETRIC, random_
 from keras_vit.data.decoding.model_input import decode
 from keras_vit.data.samples import EncodedSamples, not_converted, worker_slots
 from keras_vit.tasks.keypoints import points
-from keras_vit.tasks.keypoints.cropping import cropped, place_of, scaled, window_of
+from keras_vit.tasks.keypoints.cropping import cropped, place_of, scaled, turned, window_of
 from keras_vit.tasks.keypoints.labels import COLUMNS
 from keras_vit.tasks.keypoints.labels import decode as decode_label
 from keras_vit.tasks.keypoints.reader import KeypointReader, shaped
@@ -61,9 +62,10 @@ def crop_augmentation(recipe, preprocessing, exif=True):
     """A function from an encoded image, its seed and its label to a training image and its points.
 
     Args:
-        recipe: An `Augmentation`: the window is larger or smaller by a factor of `scale_jitter`, and shifted
-            by up to `shift` of its sides; half of the images are mirrored with `flip`, and `photometric` is
-            the probability of changes of the colors.
+        recipe: An `Augmentation`: the object becomes larger or smaller by a factor of `scale_jitter`, its
+            window is shifted by up to `shift` of its sides, half of the windows are turned by up to `rotate`
+            degrees, half of the images are mirrored with `flip`, and `photometric` is the probability of
+            changes of the colors.
         preprocessing: The model's `Preprocessing`.
         exif: Whether to apply the EXIF orientation first.
 
@@ -82,7 +84,7 @@ def crop_augmentation(recipe, preprocessing, exif=True):
     """
 
     def augment(encoded, seed, label):
-        seeds = tf.unstack(tf.random.split(tf.cast(tf.stack(seed), tf.int64), 3))
+        seeds = tf.unstack(tf.random.split(tf.cast(tf.stack(seed), tf.int64), 5))
         image = decode(encoded, exif)
         size = tf.shape(image)[:2]
         window = window_of(label, size, preprocessing.image_size)
@@ -91,7 +93,13 @@ def crop_augmentation(recipe, preprocessing, exif=True):
         if recipe.shift:
             shift = tf.random.stateless_uniform((2,), seeds[1], -recipe.shift, recipe.shift, tf.float64)
             window = tf.concat([window[:2] + shift * window[2:], window[2:]], axis=0)
-        pixels = cropped(image, window, preprocessing)
+        angle = None
+        if recipe.rotate:
+            is_turned = tf.random.stateless_uniform((), seeds[3]) < 0.5
+            most = recipe.rotate * math.pi / 180
+            angle = tf.where(is_turned, tf.random.stateless_uniform((), seeds[4], -most, most), 0.0)
+            label = turned(label, angle, window, size)
+        pixels = cropped(image, window, preprocessing, angle)
         label = points.visible(points.moved(label, *place_of(window, size, preprocessing.image_size)))
         if recipe.flip:
             is_mirrored = tf.random.stateless_uniform((), seeds[2]) < 0.5

@@ -64,13 +64,14 @@ def test_points_return_to_the_image(rng):
 
 def test_trained_points_are_where_their_pixels_are(ramp):
     """Of a ramp the color at a point is the point itself, however the image is changed."""
-    augment = crop_augmentation(Augmentation(flip=True, scale_jitter=(0.8, 2.0), shift=0.2), PLAIN)
+    options = {"flip": True, "scale_jitter": (0.8, 2.0), "shift": 0.2, "rotate": 90}
+    augment = crop_augmentation(Augmentation(**options), PLAIN)
     places = np.array([[25.0, 12], [30, 20], [22, 15]])
     fractions = (places + 0.5) / SIZE[::-1]
     label = label_of(
         np.concatenate([fractions, np.full((3, 1), 2)], axis=1), np.array([20, 8, 35, 24]) / (SIZE[::-1] * 2)
     )
-    encoded, compared, mirrored = png(ramp), 0, set()
+    encoded, compared, mirrored, turned = png(ramp), 0, set(), set()
     for number in range(12):
         pixels, found = augment(encoded, [3, number], label)
         pixels, found = pixels.numpy() * 255, found.numpy()
@@ -83,9 +84,12 @@ def test_trained_points_are_where_their_pixels_are(ramp):
                 weights = np.outer([1 - row + top, row - top], [1 - column + left, column - left])
                 np.testing.assert_allclose((corner * weights[..., np.newaxis]).sum((0, 1)), place, atol=0.05)
                 compared += 1
-        across = np.diff(pixels[16, 8:16, 0])
-        mirrored.add(bool(across.sum() < 0))
-    assert compared > 15 and mirrored == {True, False}
+        # In a mirrored image the columns rise against the rows, also in one that is turned.
+        across = pixels[16, 13, :2] - pixels[16, 11, :2]
+        down = pixels[17, 12, :2] - pixels[15, 12, :2]
+        mirrored.add(bool(across[0] * down[1] - across[1] * down[0] < 0))
+        turned.add(bool(abs(down[0]) > 0.5))
+    assert compared > 15 and mirrored == turned == {True, False}
 
 
 def test_a_point_that_is_mirrored_has_the_number_of_its_partner(ramp):
