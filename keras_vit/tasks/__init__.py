@@ -165,9 +165,11 @@ def headed_models():
     """The classes of models with a head on an encoder's tokens, by their kinds."""
     from keras_vit.tasks.depth.model import DepthEstimator
     from keras_vit.tasks.detection.model import ObjectDetector
+    from keras_vit.tasks.keypoints.model import KeypointEstimator
     from keras_vit.tasks.segmentation.model import ImageSegmenter
 
-    return {cls.kind: cls for cls in (ImageSegmenter, ObjectDetector, DepthEstimator)}
+    classes = (ImageSegmenter, ObjectDetector, DepthEstimator, KeypointEstimator)
+    return {cls.kind: cls for cls in classes}
 
 
 @functools.cache
@@ -179,6 +181,8 @@ def stored_parts():
     from keras_vit.tasks.detection.model import ObjectDetector
     from keras_vit.tasks.image_text.checkpoints import TwoTowerParts
     from keras_vit.tasks.image_text.model import ImageTextModel
+    from keras_vit.tasks.keypoints.checkpoints import KeypointEstimatorParts
+    from keras_vit.tasks.keypoints.model import KeypointEstimator
     from keras_vit.tasks.pretraining.checkpoints import DecoderParts
     from keras_vit.tasks.pretraining.masked_autoencoder import MaskedAutoencoder
     from keras_vit.tasks.segmentation.checkpoints import SegmenterParts
@@ -190,6 +194,7 @@ def stored_parts():
         ImageSegmenter: SegmenterParts,
         ObjectDetector: DetectorParts,
         DepthEstimator: DepthEstimatorParts,
+        KeypointEstimator: KeypointEstimatorParts,
     }
 
 
