@@ -46,7 +46,7 @@ class KeypointEstimation(HeadedTask):
 
     def _head(self, recipe, dataset):
         """As in `HeadedTask`, with what the data set says of its points."""
-        known = _known(next(iter(dataset.splits.values())))
+        known = _known(next(iter(dataset.splits.values()), None))
         return {name: known[name] for name in ("flip_index", "skeleton", "sigmas") if name in known} | (
             super()._head(recipe, dataset)
         )
