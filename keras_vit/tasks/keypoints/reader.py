@@ -7,13 +7,14 @@ import os
 import re
 
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.data.files import parse_json, read_text
+from keras_vit.lazy import LazyModule
 from keras_vit.messages import did_you_mean
 from keras_vit.tasks.keypoints.labels import BOX_ROWS, COLUMNS
 from keras_vit.tasks.keypoints.stored_objects import label_of_json
 
+tf = LazyModule("tensorflow")
 SETTINGS = "keypoints.json"
 MAX_KEYPOINTS = 1000
 SIDES = ("left", "right")  # in names of points that exchange their places in a mirrored image
