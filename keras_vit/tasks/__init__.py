@@ -203,9 +203,11 @@ def export_outputs():
     """By task, the class of its exports' outputs, where they are not rows of numbers."""
     from keras_vit.tasks.depth.outputs import DepthOutputs
     from keras_vit.tasks.detection.outputs import DetectionOutputs
+    from keras_vit.tasks.keypoints.outputs import KeypointOutputs
     from keras_vit.tasks.segmentation.outputs import ClassMapOutputs
 
-    return {outputs.task: outputs for outputs in (ClassMapOutputs, DetectionOutputs, DepthOutputs)}
+    classes = (ClassMapOutputs, DetectionOutputs, DepthOutputs, KeypointOutputs)
+    return {outputs.task: outputs for outputs in classes}
 
 
 @functools.cache
@@ -214,9 +216,10 @@ def report_pictures():
     from keras_vit.tasks.classes.report import ClassPictures
     from keras_vit.tasks.depth.report import DepthPictures
     from keras_vit.tasks.detection.report import DetectionPictures
+    from keras_vit.tasks.keypoints.report import KeypointPictures
     from keras_vit.tasks.segmentation.report import ClassMapPictures
 
-    classes = (ClassPictures, ClassMapPictures, DetectionPictures, DepthPictures)
+    classes = (ClassPictures, ClassMapPictures, DetectionPictures, DepthPictures, KeypointPictures)
     return {pictures.task_name: pictures for pictures in classes}
 
 
@@ -225,12 +228,14 @@ def label_pictures():
     """By task, a function from an image and its label to a picture of both."""
     from keras_vit.tasks.depth import pictures as depth
     from keras_vit.tasks.detection import pictures as detection
+    from keras_vit.tasks.keypoints import pictures as keypoints
     from keras_vit.tasks.segmentation import pictures as segmentation
 
     return {
         "segmentation": segmentation.class_overlay,
         "detection": detection.labeled,
         "depth": depth.labeled,
+        "keypoints": keypoints.labeled,
     }
 
 
@@ -239,9 +244,10 @@ def prediction_folders():
     """The folders of pictures or maps that `predict` writes; importing them needs neither Keras nor NumPy."""
     from keras_vit.tasks.depth.files import DepthMaps
     from keras_vit.tasks.detection.files import Boxes
+    from keras_vit.tasks.keypoints.files import Skeletons
     from keras_vit.tasks.segmentation.files import ClassMaps
 
-    return Boxes(), ClassMaps(), DepthMaps()
+    return Boxes(), ClassMaps(), DepthMaps(), Skeletons()
 
 
 def instances():
@@ -251,11 +257,12 @@ def instances():
     return INSTANCES
 
 
-def coco_parts():
-    """The function from objects in images to the parts of a COCO JSON file."""
-    from keras_vit.tasks.detection.coco_output import coco_parts
+def coco_parts(task):
+    """The function from what models of a task find in images to the parts of a COCO JSON file."""
+    from keras_vit.tasks.detection import coco_output as detection
+    from keras_vit.tasks.keypoints import coco_output as keypoints
 
-    return coco_parts
+    return keypoints.coco_parts if task == "keypoints" else detection.coco_parts
 
 
 def stored_teachers():

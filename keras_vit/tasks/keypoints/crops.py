@@ -40,6 +40,37 @@ def window_of(box, size, aspect):
     return np.concatenate([(corner + opposite - sides) / 2, sides], axis=-1)
 
 
+def cropped(pixels, window, size):
+    """The pixels of a window, interpolated bilinearly, and black outside of the image.
+
+    Args:
+        pixels: (height, width, channels).
+        window: (4,), as of `window_of`.
+        size: (height, width) of the result.
+
+    Returns:
+        float32 (height, width, channels), in the unit of the pixels.
+
+    Example:
+        >>> cropped(np.arange(16).reshape(4, 4, 1), (1, 1, 1, 1), (2, 2))[..., 0].tolist()
+        [[5.0, 6.0], [9.0, 10.0]]
+        >>> cropped(np.ones((2, 2, 1)), (-0.5, 0, 2, 1), (2, 3))[0, :, 0].tolist()
+        [0.5, 1.0, 0.5]
+    """
+    result = np.asarray(pixels, "float32")
+    for axis, count in enumerate(size):
+        first, extent, last = window[1 - axis], window[3 - axis], result.shape[axis] - 1
+        places = first + extent / 2 + (np.arange(count) - (count - 1) / 2) * extent / max(count - 1, 1)
+        before = np.floor(places)
+        parts = []
+        for index, share in ((before, before + 1 - places), (before + 1, places - before)):
+            share = np.where((index >= 0) & (index <= last), share, 0).astype("float32")
+            values = result.take(np.clip(index, 0, last).astype(int), axis)
+            parts.append(values * np.expand_dims(share, tuple({0, 1, 2} - {axis})))
+        result = sum(parts)
+    return result
+
+
 def to_image(places, windows, size):
     """The points of a picture of a window in the image.
 

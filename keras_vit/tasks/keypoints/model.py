@@ -15,6 +15,7 @@ from keras_vit.models.features import grids_of_blocks
 from keras_vit.models.headed_model import HeadedModel
 from keras_vit.models.vit.geometry import patch_pixels
 from keras_vit.rules import integer, items, number, one_of, optional
+from keras_vit.tasks.keypoints.estimating import estimate_keypoints
 
 if TYPE_CHECKING:
     from keras_vit.models.vit.vision_transformer import VisionTransformer
@@ -80,7 +81,7 @@ class KeypointEstimator(HeadedModel):
     class_layers = ("head",)
     head_options = ("head",)
     class_options = ("flip_index",)
-    without_head = "this model estimates keypoints; use its heat maps"
+    without_head = "this model estimates keypoints; use its `estimate_keypoints` method"
     rules = {
         "num_classes": _POSITIVE,
         "head": one_of(HEADS),
@@ -157,6 +158,8 @@ class KeypointEstimator(HeadedModel):
             return 9 * hidden * points
         width = config.get("decoder_width", 256)
         return width * (16 * (hidden + width) + points)
+
+    estimate_keypoints = estimate_keypoints
 
     @property
     def stride(self) -> float:

@@ -11,7 +11,7 @@ from keras_vit.tasks.headed_task import HeadedTask
 from keras_vit.tasks.keypoints import scores as scoring
 from keras_vit.tasks.keypoints.crops import to_image
 from keras_vit.tasks.keypoints.labels import AREA, BOX_ROWS, CORNER, MIRRORED, UNLABELED
-from keras_vit.tasks.task import concatenate
+from keras_vit.tasks.task import concatenate, names_or_indices
 
 VALIDATION_BATCH = 64
 SURE = 0.2  # the score from which a point counts for that of its object, as in the evaluation of ViTPose
@@ -67,7 +67,7 @@ class KeypointEstimation(HeadedTask):
         return {name: scores[name] or 0.0 for name in ("ap", "ap50", "pck10")}
 
     def predict(self, model, samples, batch_size):
-        batches = samples_module.crop_batches(samples, _of_a_size(model.preprocessing), batch_size)
+        batches = samples_module.crop_batches(samples, estimating.of_a_size(model.preprocessing), batch_size)
         predictions = []
         with damage.damage_named([samples]):
             for images, *labels in Progress(batches, "evaluating", unit="batch"):
@@ -118,8 +118,7 @@ class KeypointEstimation(HeadedTask):
         """As in `LabelTask`, with the columns of `samples.crop_batches` after the images as labels."""
         indices = np.linspace(0, len(samples) - 1, min(count, len(samples))).astype(int)
         chosen = samples.take(indices.tolist())
-        batches = samples_module.crop_batches(chosen, preprocessing, VALIDATION_BATCH).as_numpy_iterator()
-        images, *labels = map(np.concatenate, zip(*batches))
+        images, *labels = _cropped(chosen, preprocessing)
         return images, labels
 
     def check_samples(self, labels, description):
@@ -128,6 +127,65 @@ class KeypointEstimation(HeadedTask):
     def max_samples(self, description):
         height, width = description.image_size
         return max(16 * MAX_VALUES // (height * width * description.num_classes), 1)
+
+    def rows(self, model, paths, inputs, top, threshold=None, iou=None, write=None):
+        """As in `LabelTask`, with `keypoints` in place of `classes`: their scores and places in pixels.
+
+        The `width` and `height` of the image, and the `score` of its object, are there, too.
+
+        Args:
+            model, paths, inputs: As for `LabelTask`.
+            top: Not used.
+            threshold: The least score of a point; None for any.
+            iou: None.
+            write: A function of a path, the image and the points (objects, points, 3) in it, or None.
+
+        Raises:
+            ValueError: for an `iou`.
+        """
+        if iou is not None:
+            raise ValueError("--iou is of boxes that overlap; this model estimates keypoints")
+        names = names_or_indices(model.class_names, model.num_classes)
+        for path, image, found in zip(paths, inputs, model.estimate_keypoints(inputs)):
+            if write:
+                write(path, image, found)
+            [points] = found.tolist()
+            yield {
+                "width": image.shape[1],
+                "height": image.shape[0],
+                "score": float(object_scores(found[..., 2])[0]),
+                "keypoints": [
+                    {"name": name, "score": score, "x": x, "y": y}
+                    for name, (x, y, score) in zip(names, points)
+                    if threshold is None or score >= threshold
+                ],
+            }
+
+    def draw_predictions(self, report, model, inputs, names):
+        from keras_vit.tasks.keypoints.figures import keypoint_figure  # needs matplotlib
+
+        colors = [model.preprocessing.colors(image) for image in inputs]
+        found = [self._points_of(model, image[np.newaxis])[0] for image in inputs]
+        figure = keypoint_figure(colors, found, None, names, "Keypoints", model.skeleton)
+        report.draw("Predictions", "keypoints", figure, "Keypoints")
+
+    def shown(self, model, samples):
+        """The model input of samples, and the predicted and the true points (points, 3) in its pixels."""
+        images, labels, windows, sizes, _ = _cropped(samples, model.preprocessing)
+        truth = labels[:, BOX_ROWS:, :MIRRORED].copy()
+        places = truth[..., :2] * sizes[:, np.newaxis, ::-1] - 0.5 - windows[:, np.newaxis, :2]
+        steps = (np.array(images.shape[2:0:-1]) - 1) / windows[:, np.newaxis, 2:]
+        truth[..., :2] = places * steps + 0.5
+        return images, self._points_of(model, images), truth
+
+    @staticmethod
+    def _points_of(model, images):
+        """The points (batch, points, 3) in model input, in its pixels, and their scores."""
+        outputs = np.asarray(model.predict_on_batch(images))
+        places, scores = estimating.decoded(outputs)
+        height, width = images.shape[1:3]
+        places = to_image(places, np.array([[0, 0, width - 1, height - 1]] * len(images)), outputs.shape[1:3])
+        return np.concatenate([places, scores[..., np.newaxis]], axis=2)
 
     def compared(self, reference, outputs, labels, description):
         return None, None if labels is None else self._predictions(outputs, labels, description)
@@ -150,19 +208,16 @@ def object_scores(point_scores):
     return (point_scores * is_sure).sum(axis=1) / np.maximum(is_sure.sum(axis=1), 1)
 
 
+def _cropped(samples, preprocessing):
+    """The columns of `samples.crop_batches` as arrays."""
+    batches = samples_module.crop_batches(samples, preprocessing, VALIDATION_BATCH).as_numpy_iterator()
+    return [*map(np.concatenate, zip(*batches))]
+
+
 def _known(samples):
     """What samples, perhaps of several sources, say of their points: a dict."""
     parts = getattr(samples, "parts", None)
     return getattr(parts[0].samples if parts else samples, "label_values", None) or {}
-
-
-def _of_a_size(preprocessing):
-    """The `Preprocessing`, unless it is for images of any size."""
-    if preprocessing.image_size is None:
-        raise ValueError(
-            "expected a model with an image_size, to which objects are cropped; got one for any size"
-        )
-    return preprocessing
 
 
 TASK = KeypointEstimation()
