@@ -86,7 +86,7 @@ LAYERS = [
     (layers.MultiHeadSelfAttention, {"num_heads": 2, "causal": True}, [TOKENS]),
     (layers.PaletteEmbedding, {"hidden_size": 8, "colors": 7}, [GRID]),
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (8, 4), "use_bias": False}, [IMAGE]),
-    (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (5, 6), "crop": True}, [IMAGE]),
+    (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (5, 6), "crop": True, "padding": 2}, [IMAGE]),
     (layers.PatchDropout, {"rate": 0.5, "num_prefix_tokens": 1, "seed": 1}, [TOKENS]),
     (layers.StartToken, {}, [TOKENS]),
     (convolution.Conv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "use_bias": False}, [IMAGE]),
