@@ -123,9 +123,10 @@ def layouts():
 
 def huggingface_types():
     """The `ModelType`s of transformers that tasks have."""
-    from keras_vit.tasks.depth.huggingface import MODEL_TYPES
+    from keras_vit.tasks.depth import huggingface as depth
+    from keras_vit.tasks.keypoints import huggingface as keypoints
 
-    return MODEL_TYPES
+    return (*depth.MODEL_TYPES, *keypoints.MODEL_TYPES)
 
 
 def huggingface_additions():
@@ -133,10 +134,12 @@ def huggingface_additions():
     from keras_vit.tasks.depth import huggingface as depth
     from keras_vit.tasks.detection import huggingface as detection
     from keras_vit.tasks.image_text import huggingface as image_text
+    from keras_vit.tasks.keypoints import huggingface as keypoints
     from keras_vit.tasks.pretraining import huggingface as pretraining
     from keras_vit.tasks.segmentation import huggingface as segmentation
 
-    return tuple(module.ADDITIONS for module in (segmentation, detection, image_text, pretraining, depth))
+    modules = (segmentation, detection, image_text, pretraining, depth, keypoints)
+    return tuple(module.ADDITIONS for module in modules)
 
 
 def timm_additions():
