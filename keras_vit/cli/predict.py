@@ -47,7 +47,7 @@ def add_arguments(add):
     add("--instances", action="store_true", help=instances)
     things = "--instances: classes that have objects, separated by commas (default: all)"
     add("--things", type=options.words, metavar="NAMES", help=things)
-    boxes = "detection, --instances: folder to write, with the objects drawn into PNG files"
+    boxes = "detection, keypoints, --instances: folder to write, with the objects drawn into PNG files"
     add("--boxes", metavar="DIR", help=boxes)
     threshold = "least score of an object, from 0 to 1 (default: 0.3, with --instances 0.5)"
     add("--threshold", type=options.fraction, help=threshold)
@@ -202,7 +202,8 @@ def _write_file(args, task, model, journal):
     suffix, names = suffix_of(args.output), task.value_names(model)
     if suffix == COCO:
         names = names_or_indices(model.class_names, model.num_classes)
-    write_rows(args.output, suffix, _readable(journal.rows(), [], args.on_bad_image == "skip"), names)
+    rows = _readable(journal.rows(), [], args.on_bad_image == "skip")
+    write_rows(args.output, suffix, rows, names, task.name)
     journal.path.unlink()
 
 

@@ -15,6 +15,7 @@ from keras_vit.writing import atomic_open, atomic_path
 TABLE_IMAGES = 1000  # whose rows are aligned with each other
 PARQUET_IMAGES = 10_000  # in a row group
 OF_OBJECTS = ("score", "left", "top", "right", "bottom")
+OF_KEYPOINTS = ("score", "x", "y")
 
 
 def _table(results, names):
@@ -62,16 +63,18 @@ def _json(results, names):
 
 
 def best_of(found):
-    """The dicts of the classes or objects in an image."""
-    return found["objects"] if "objects" in found else found["classes"]
+    """The dicts of the classes, objects or keypoints in an image."""
+    return next(found[kind] for kind in ("objects", "keypoints", "classes") if kind in found)
 
 
 def _keys(found):
-    """What is known of each class or object beside its name.
+    """What is known of each class, object or keypoint beside its name.
 
     Of a class its "probability", or in a class map its "fraction" of the pixels; of an object, of which there
-    may be none, its score and its box.
+    may be none, its score and its box; of a keypoint its score and its place.
     """
+    if "keypoints" in found:
+        return OF_KEYPOINTS
     return OF_OBJECTS if "objects" in found else [*found["classes"][0]][1:]
 
 
@@ -98,20 +101,21 @@ def suffix_of(path):
     return COCO if name.endswith(f".{COCO}") else pathlib.Path(name).suffix[1:]
 
 
-def write_rows(path, suffix, results, names):
+def write_rows(path, suffix, results, names, task="detection"):
     """Write a file of predictions atomically.
 
     Args:
         path: Of the file.
         suffix: One of `FILES`.
-        results, names: As for the functions of `FORMATS`; for `COCO` the names of the classes.
+        results, names: As for the functions of `FORMATS`; for `COCO` the names of the classes or keypoints.
+        task: The name of the task, for `COCO`.
 
     Raises:
         OSError: if it cannot be written.
     """
     if suffix == COCO:
         with atomic_open(path) as file:
-            return file.writelines(coco_parts()(results, names, pathlib.Path(path).parent))
+            return file.writelines(coco_parts(task)(results, names, pathlib.Path(path).parent))
     if suffix == "parquet":
         return _write_parquet(path, results, names)
     with atomic_open(path) as file:

@@ -100,10 +100,12 @@ def _is_hidden(name):
 def refuse_links_to_one_image(paths):
     """Raise ValueError for images of which two are the same file, by symbolic links.
 
+    An image with several labels has one path, which may come again.
+
     >>> refuse_links_to_one_image(["images/a.png", "images/b.png"])
     """
     real_folder, seen = functools.cache(os.path.realpath), {}
-    for path in paths:
+    for path in dict.fromkeys(paths):
         folder, name = os.path.split(path)
         real = os.path.realpath(path) if os.path.islink(path) else os.path.join(real_folder(folder), name)
         if real in seen:

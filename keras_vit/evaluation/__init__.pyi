@@ -30,6 +30,10 @@ from keras_vit.tasks.detection.scores import detection_scores as detection_score
 from keras_vit.tasks.detection.scores import precision_recall as precision_recall
 from keras_vit.tasks.image_text.retrieval import recall as recall
 from keras_vit.tasks.image_text.retrieval import retrieval as retrieval
+from keras_vit.tasks.keypoints.scores import KeypointPredictions as KeypointPredictions
+from keras_vit.tasks.keypoints.scores import keypoint_scores as keypoint_scores
+from keras_vit.tasks.keypoints.scores import keypoint_table as keypoint_table
+from keras_vit.tasks.keypoints.scores import object_keypoint_similarity as object_keypoint_similarity
 from keras_vit.tasks.segmentation.instance_scores import MaskPredictions as MaskPredictions
 from keras_vit.tasks.segmentation.instance_scores import TrueObjects as TrueObjects
 from keras_vit.tasks.segmentation.instance_scores import mask_average_precision as mask_average_precision

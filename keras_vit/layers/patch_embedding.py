@@ -60,6 +60,8 @@ class PatchEmbedding(Configurable):
         use_bias: Whether the projection has a bias. The models of the paper have one; CLIP's do not.
         crop: Whether rows and columns that fill no patch are cut off at the bottom and right, as by a
             convolution; by default the patch must divide the image.
+        padding: Rows and columns of zeros above and left of the image, as of a convolution with this padding:
+            the patches begin so many pixels earlier, and their number stays the same.
 
     Input shape: (batch, height, width, channels).
     Output shape: (batch, height // patch height, width // patch width, hidden_size).
@@ -78,7 +80,13 @@ class PatchEmbedding(Configurable):
     sharding = COLUMNS
 
     def __init__(
-        self, hidden_size: int, patch_size: Size, use_bias: bool = True, crop: bool = False, **kwargs: Any
+        self,
+        hidden_size: int,
+        patch_size: Size,
+        use_bias: bool = True,
+        crop: bool = False,
+        padding: int = 0,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         patch_size = pair(patch_size, "patch_size")
@@ -106,6 +114,8 @@ class PatchEmbedding(Configurable):
         covered = [side and side - side % patch for side, patch in zip(size, self.patch_size)]
         if covered != list(size):
             images = images[:, : covered[0], : covered[1]]
+        if p := self.padding:
+            images = ops.pad(images[:, :-p, :-p], ((0, 0), (p, 0), (p, 0), (0, 0)))
         patches = extract_patches(images, self.patch_size)  # (batch, rows, columns, pixels)
         x = ops.matmul(patches, ops.reshape(self.kernel, (-1, self.hidden_size)))
         return x + self.bias if self.use_bias else x

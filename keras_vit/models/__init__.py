@@ -14,6 +14,7 @@ from keras_vit.tasks.detection.model import ObjectDetector as ObjectDetector
 from keras_vit.tasks.distillation.model import DistillationModel as DistillationModel
 from keras_vit.tasks.image_text.model import ImageTextModel as ImageTextModel
 from keras_vit.tasks.image_text.text_transformer import TextTransformer as TextTransformer
+from keras_vit.tasks.keypoints.model import KeypointEstimator as KeypointEstimator
 from keras_vit.tasks.pretraining.dino import DINO as DINO
 from keras_vit.tasks.pretraining.masked_autoencoder import MaskedAutoencoder as MaskedAutoencoder
 from keras_vit.tasks.pretraining.masked_patch_predictor import MaskedPatchPredictor as MaskedPatchPredictor

@@ -7,8 +7,8 @@ imports nothing itself, so that each package may ask it, and no package imports 
 import functools
 
 # The tasks with labels, the default first, and the objectives without labels.
-NAMES = ("single_label", "multi_label", "regression", "segmentation", "detection", "depth")
-SCENES = ("segmentation", "detection", "depth")  # of `digits_scenes`, a data set of several tasks
+NAMES = ("single_label", "multi_label", "regression", "segmentation", "detection", "depth", "keypoints")
+SCENES = ("segmentation", "detection", "depth", "keypoints")  # of the data set `digits_scenes`
 OBJECTIVES = ("masked_patch", "mae", "igpt", "dino", "distill")
 
 
@@ -18,9 +18,10 @@ def label_kinds():
     from keras_vit.tasks.classes.labels import KINDS
     from keras_vit.tasks.depth import labels as depth
     from keras_vit.tasks.detection import labels as detection
+    from keras_vit.tasks.keypoints import labels as keypoints
     from keras_vit.tasks.segmentation import labels as segmentation
 
-    kinds = (*KINDS, segmentation.KIND, detection.KIND, depth.KIND)
+    kinds = (*KINDS, segmentation.KIND, detection.KIND, depth.KIND, keypoints.KIND)
     return {kind.name: kind for kind in kinds}
 
 
@@ -30,9 +31,10 @@ def label_tasks():
     from keras_vit.tasks.classes import multi_label, regression, single_label
     from keras_vit.tasks.depth import task as depth
     from keras_vit.tasks.detection import task as detection
+    from keras_vit.tasks.keypoints import task as keypoints
     from keras_vit.tasks.segmentation import task as segmentation
 
-    modules = (single_label, multi_label, regression, segmentation, detection, depth)
+    modules = (single_label, multi_label, regression, segmentation, detection, depth, keypoints)
     return {module.TASK.name: module.TASK for module in modules}
 
 
@@ -71,12 +73,14 @@ def folder_loaders():
     from keras_vit.tasks.depth.folder import load_depth_folder
     from keras_vit.tasks.detection.folder import load_box_folder
     from keras_vit.tasks.image_text.folder import load_caption_folder
+    from keras_vit.tasks.keypoints.folder import load_keypoint_folder
     from keras_vit.tasks.segmentation.folder import load_mask_folder
 
     return {
         "segmentation": load_mask_folder,
         "detection": load_box_folder,
         "depth": load_depth_folder,
+        "keypoints": load_keypoint_folder,
         "image_text": load_caption_folder,
     }
 
@@ -84,9 +88,10 @@ def folder_loaders():
 @functools.cache
 def folder_hints():
     """By task, a function from a folder and its files to advice; None for a folder of other labels."""
-    from keras_vit.tasks.detection.folder import hint
+    from keras_vit.tasks.detection import folder as detection
+    from keras_vit.tasks.keypoints import folder as keypoints
 
-    return {"detection": hint}
+    return {"keypoints": keypoints.hint, "detection": detection.hint}
 
 
 @functools.cache
@@ -95,9 +100,10 @@ def label_storages():
     from keras_vit.tasks.classes import storage as classes
     from keras_vit.tasks.depth import storage as depth
     from keras_vit.tasks.detection import storage as detection
+    from keras_vit.tasks.keypoints import storage as keypoints
     from keras_vit.tasks.segmentation import storage as segmentation
 
-    modules = (classes, segmentation, detection, depth)
+    modules = (classes, segmentation, detection, depth, keypoints)
     return {storage.kind.name: storage for module in modules for storage in module.STORAGES}
 
 
@@ -117,9 +123,10 @@ def layouts():
 
 def huggingface_types():
     """The `ModelType`s of transformers that tasks have."""
-    from keras_vit.tasks.depth.huggingface import MODEL_TYPES
+    from keras_vit.tasks.depth import huggingface as depth
+    from keras_vit.tasks.keypoints import huggingface as keypoints
 
-    return MODEL_TYPES
+    return (*depth.MODEL_TYPES, *keypoints.MODEL_TYPES)
 
 
 def huggingface_additions():
@@ -127,10 +134,12 @@ def huggingface_additions():
     from keras_vit.tasks.depth import huggingface as depth
     from keras_vit.tasks.detection import huggingface as detection
     from keras_vit.tasks.image_text import huggingface as image_text
+    from keras_vit.tasks.keypoints import huggingface as keypoints
     from keras_vit.tasks.pretraining import huggingface as pretraining
     from keras_vit.tasks.segmentation import huggingface as segmentation
 
-    return tuple(module.ADDITIONS for module in (segmentation, detection, image_text, pretraining, depth))
+    modules = (segmentation, detection, image_text, pretraining, depth, keypoints)
+    return tuple(module.ADDITIONS for module in modules)
 
 
 def timm_additions():
@@ -159,9 +168,11 @@ def headed_models():
     """The classes of models with a head on an encoder's tokens, by their kinds."""
     from keras_vit.tasks.depth.model import DepthEstimator
     from keras_vit.tasks.detection.model import ObjectDetector
+    from keras_vit.tasks.keypoints.model import KeypointEstimator
     from keras_vit.tasks.segmentation.model import ImageSegmenter
 
-    return {cls.kind: cls for cls in (ImageSegmenter, ObjectDetector, DepthEstimator)}
+    classes = (ImageSegmenter, ObjectDetector, DepthEstimator, KeypointEstimator)
+    return {cls.kind: cls for cls in classes}
 
 
 @functools.cache
@@ -173,6 +184,8 @@ def stored_parts():
     from keras_vit.tasks.detection.model import ObjectDetector
     from keras_vit.tasks.image_text.checkpoints import TwoTowerParts
     from keras_vit.tasks.image_text.model import ImageTextModel
+    from keras_vit.tasks.keypoints.checkpoints import KeypointEstimatorParts
+    from keras_vit.tasks.keypoints.model import KeypointEstimator
     from keras_vit.tasks.pretraining.checkpoints import DecoderParts
     from keras_vit.tasks.pretraining.masked_autoencoder import MaskedAutoencoder
     from keras_vit.tasks.segmentation.checkpoints import SegmenterParts
@@ -184,6 +197,7 @@ def stored_parts():
         ImageSegmenter: SegmenterParts,
         ObjectDetector: DetectorParts,
         DepthEstimator: DepthEstimatorParts,
+        KeypointEstimator: KeypointEstimatorParts,
     }
 
 
@@ -192,9 +206,11 @@ def export_outputs():
     """By task, the class of its exports' outputs, where they are not rows of numbers."""
     from keras_vit.tasks.depth.outputs import DepthOutputs
     from keras_vit.tasks.detection.outputs import DetectionOutputs
+    from keras_vit.tasks.keypoints.outputs import KeypointOutputs
     from keras_vit.tasks.segmentation.outputs import ClassMapOutputs
 
-    return {outputs.task: outputs for outputs in (ClassMapOutputs, DetectionOutputs, DepthOutputs)}
+    classes = (ClassMapOutputs, DetectionOutputs, DepthOutputs, KeypointOutputs)
+    return {outputs.task: outputs for outputs in classes}
 
 
 @functools.cache
@@ -203,9 +219,10 @@ def report_pictures():
     from keras_vit.tasks.classes.report import ClassPictures
     from keras_vit.tasks.depth.report import DepthPictures
     from keras_vit.tasks.detection.report import DetectionPictures
+    from keras_vit.tasks.keypoints.report import KeypointPictures
     from keras_vit.tasks.segmentation.report import ClassMapPictures
 
-    classes = (ClassPictures, ClassMapPictures, DetectionPictures, DepthPictures)
+    classes = (ClassPictures, ClassMapPictures, DetectionPictures, DepthPictures, KeypointPictures)
     return {pictures.task_name: pictures for pictures in classes}
 
 
@@ -214,12 +231,14 @@ def label_pictures():
     """By task, a function from an image and its label to a picture of both."""
     from keras_vit.tasks.depth import pictures as depth
     from keras_vit.tasks.detection import pictures as detection
+    from keras_vit.tasks.keypoints import pictures as keypoints
     from keras_vit.tasks.segmentation import pictures as segmentation
 
     return {
         "segmentation": segmentation.class_overlay,
         "detection": detection.labeled,
         "depth": depth.labeled,
+        "keypoints": keypoints.labeled,
     }
 
 
@@ -237,9 +256,10 @@ def prediction_folders():
     """The folders of pictures or maps that `predict` writes; importing them needs neither Keras nor NumPy."""
     from keras_vit.tasks.depth.files import DepthMaps
     from keras_vit.tasks.detection.files import Boxes
+    from keras_vit.tasks.keypoints.files import Skeletons
     from keras_vit.tasks.segmentation.files import ClassMaps
 
-    return Boxes(), ClassMaps(), DepthMaps()
+    return Boxes(), ClassMaps(), DepthMaps(), Skeletons()
 
 
 def instances():
@@ -249,11 +269,12 @@ def instances():
     return INSTANCES
 
 
-def coco_parts():
-    """The function from objects in images to the parts of a COCO JSON file."""
-    from keras_vit.tasks.detection.coco_output import coco_parts
+def coco_parts(task):
+    """The function from what models of a task find in images to the parts of a COCO JSON file."""
+    from keras_vit.tasks.detection import coco_output as detection
+    from keras_vit.tasks.keypoints import coco_output as keypoints
 
-    return coco_parts
+    return keypoints.coco_parts if task == "keypoints" else detection.coco_parts
 
 
 def stored_teachers():

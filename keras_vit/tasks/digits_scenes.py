@@ -8,6 +8,7 @@ from keras_vit.data.samples import Samples
 from keras_vit.data.sources.digits import load_digits, png
 from keras_vit.labels.box_rows import encode_boxes
 from keras_vit.tasks.depth.samples import DepthReader, DepthSamples
+from keras_vit.tasks.keypoints.digit_points import READER, samples_of_scenes
 from keras_vit.tasks.segmentation.samples import MaskSamples
 
 SIDE = 32  # pixels of a scene
@@ -28,8 +29,9 @@ def load_digits_scenes(argument=None, *, seed, task="segmentation", **options):
     """Load the class names and splits of the scenes; of the arguments only `seed` and `task` are used.
 
     Each scene is a function of (seed, split, index) and of the scans of the same split of "digits". For
-    "detection" its labels are boxes around what is visible of each digit, for "depth" the distances of
-    `depth_scene`, which are other scenes.
+    "detection" its labels are boxes around what is visible of each digit, for "keypoints" its samples are
+    these digits with five points each, and for "depth" the labels are the distances of `depth_scene`, which
+    are other scenes.
 
     Returns:
         dict of `class_names` and `splits`, as of `Dataset`.
@@ -38,7 +40,7 @@ def load_digits_scenes(argument=None, *, seed, task="segmentation", **options):
 
     seed = seed or 0
     digits, splits = load_digits(seed=seed), {}
-    names = {"detection": digits["class_names"], "depth": DISTANCES.names}
+    names = {"detection": digits["class_names"], "depth": DISTANCES.names, "keypoints": READER.names}
     make = depth_scene if task == "depth" else scene
     for number, (split, samples) in enumerate(digits["splits"].items()):
         opened = [Image.open(io.BytesIO(content)) for content in samples.images]
@@ -50,6 +52,9 @@ def load_digits_scenes(argument=None, *, seed, task="segmentation", **options):
         if task == "detection":
             boxes = tuple(encode_boxes(boxes_of(*of_scene)) for of_scene in zip(maps, *owners))
             splits[split] = Samples(pictures, boxes, exif=False)
+            continue
+        if task == "keypoints":
+            splits[split] = samples_of_scenes(pictures, *owners)
             continue
         maps = tuple(png(values, compress_level=0) for values in maps)
         if task == "depth":

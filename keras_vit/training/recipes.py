@@ -55,8 +55,8 @@ class Recipe(Augmentation):
         total_steps, warmup_steps, decay: See `WarmupDecay`.
         batch_size: Images per step, on all devices together.
         task: "single_label", "multi_label" (several classes or none), "regression" (numbers),
-            "segmentation" (a class for each pixel), "depth" (a number for each pixel) or "detection"
-            (objects with boxes).
+            "segmentation" (a class for each pixel), "depth" (a number for each pixel), "detection"
+            (objects with boxes) or "keypoints" (points of an object).
         loss: Of single labels: "softmax", or "sigmoid" (binary cross-entropy, summed over the classes).
             Multi-label tasks use "sigmoid", regression the squared error, segmentation "softmax".
         momentum: Of "sgd".
@@ -96,7 +96,7 @@ class Recipe(Augmentation):
             `device_dtype`, which a run chooses when it begins and keeps when it is resumed.
         remat: Whether to recompute the blocks in the backward pass instead of storing their activations.
         crop_area, scale_jitter, shift, flip, photometric, randaugment, layers: See `Augmentation`.
-        random_erasing, mixup, cutmix, mosaic: See `Augmentation`.
+        random_erasing, mixup, cutmix, mosaic, rotate: See `Augmentation`.
         train_samples: Number of training samples, with as equal numbers from each class as possible; None:
             all.
         eval_every: Steps between evaluations on the validation split.

@@ -74,6 +74,9 @@ TENSORFLOW_ALLOWED = {
     "keras_vit/preprocessing/tensors.py",
     "keras_vit/engine/tensorflow_step.py",
     "keras_vit/tasks/computing.py",
+    "keras_vit/tasks/keypoints/cropping.py",
+    "keras_vit/tasks/keypoints/points.py",
+    "keras_vit/tasks/keypoints/reader.py",
     "keras_vit/tasks/pretraining/image_gpt_task.py",
     "keras_vit/tasks/segmentation/matching.py",
     "keras_vit/weights/array_files.py",  # torch, for torch's files

@@ -86,7 +86,7 @@ LAYERS = [
     (layers.MultiHeadSelfAttention, {"num_heads": 2, "causal": True}, [TOKENS]),
     (layers.PaletteEmbedding, {"hidden_size": 8, "colors": 7}, [GRID]),
     (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (8, 4), "use_bias": False}, [IMAGE]),
-    (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (5, 6), "crop": True}, [IMAGE]),
+    (layers.PatchEmbedding, {"hidden_size": 8, "patch_size": (5, 6), "crop": True, "padding": 2}, [IMAGE]),
     (layers.PatchDropout, {"rate": 0.5, "num_prefix_tokens": 1, "seed": 1}, [TOKENS]),
     (layers.StartToken, {}, [TOKENS]),
     (convolution.Conv2D, {"filters": 4, "kernel_size": 3, "strides": 2, "use_bias": False}, [IMAGE]),
@@ -209,6 +209,11 @@ MODELS += [
     (keras_vit.DepthEstimator, {**DEPTH, "readout": "project", "quantity": "disparity"}, [IMAGE]),
     (keras_vit.DepthEstimator, {"encoder": ENCODER, "head": "linear", "bins": 8}, [IMAGE]),
 ]
+POINTS = {"encoder": ENCODER, "num_classes": 3, "class_names": [*"abc"], "flip_index": (1, 0, 2)}
+MODELS += [
+    (keras_vit.KeypointEstimator, {**POINTS, "decoder_width": 8, "skeleton": ((0, 1),)}, [IMAGE]),
+    (keras_vit.KeypointEstimator, {**POINTS, "head": "simple", "sigmas": (0.1, 0.2, 0.1)}, [IMAGE]),
+]
 TOWERS = {"image": ENCODER, "text": TEXT, "text_projection": 12, "projection_bias": True}
 MODELS += [
     (keras_vit.TextTransformer, {**TEXT, "pooling": "argmax", "norm_epsilon": 1e-5}, [Ids((5,))]),
@@ -226,6 +231,7 @@ IDS = [f"{cls.__name__}-{i}" for i, (cls, _, _) in enumerate(CASES)]
 # optimizer removes the reshape that would correct it. Runs give a device no empty batch.
 EMPTY_IN_A_GRAPH = {
     *(layers.StdConv2D, convolution.Conv2D, depth_head.Reassemble, keras_vit.DepthEstimator),
+    keras_vit.KeypointEstimator,
 }
 ON_JAX = keras.backend.backend() == "jax"  # which compiles every case
 # tests/tasks/segmentation/test_model.py has fast tests of the queries.

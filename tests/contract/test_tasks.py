@@ -4,7 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from made.folders import write_boxes, write_classes, write_depths, write_masks, write_table
+from made.folders import (
+    write_boxes,
+    write_classes,
+    write_depths,
+    write_keypoints,
+    write_masks,
+    write_table,
+)
 from made.sampling import some
 from reference.small import SMALL
 
@@ -36,6 +43,7 @@ FOLDERS = {
     "segmentation": write_masks,
     "detection": write_boxes,
     "depth": write_depths,
+    "keypoints": write_keypoints,
 }
 FORMATS = ("webdataset", "parquet")
 

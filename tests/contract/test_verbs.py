@@ -19,7 +19,7 @@ from unittest import mock
 import keras
 import numpy as np
 import pytest
-from made.folders import write_classes, write_depths, write_masks
+from made.folders import write_classes, write_depths, write_keypoints, write_masks
 from made.sampling import some
 from made.scenes import few_scenes
 from made.servers import asked_hub
@@ -62,7 +62,7 @@ WORDS = {
     "class_ids": [[number] * TEXT["length"] for number in range(1, 11)],
 }
 VIT, SEGMENTER, PAIR = keras_vit.VisionTransformer, keras_vit.ImageSegmenter, keras_vit.ImageTextModel
-DETECTOR, ESTIMATOR = keras_vit.ObjectDetector, keras_vit.DepthEstimator
+DETECTOR, ESTIMATOR, POINTS = keras_vit.ObjectDetector, keras_vit.DepthEstimator, keras_vit.KeypointEstimator
 DPT = {"decoder_size": 8, "head_size": 4}
 KINDS = {
     "classifier": (VIT, ONE),
@@ -95,6 +95,11 @@ KINDS = {
         ESTIMATOR,
         {"encoder": BARE, "head": "linear", "quantity": "values", "num_classes": 3},
     ),
+    "keypoint estimator": (POINTS, {"encoder": BARE, "num_classes": 3, "decoder_width": 4}),
+    "any-size keypoint estimator": (
+        POINTS,
+        {"encoder": {**BARE, **ANY_SIZE}, "num_classes": 3, "head": "simple"},
+    ),
     "two towers": (PAIR, {"image": MAP, **TOWERS}),
     "packed towers": (PAIR, {"image": {**BARE, **PACKED, "activation": "gelu_tanh"}, **TOWERS}),
     "text": (keras_vit.TextTransformer, TEXT),
@@ -104,10 +109,18 @@ SEGMENTERS = {"segmenter", "any-size segmenter", "EoMT"}
 DETECTORS = {"detector", "any-size detector", "word detector"}
 DEPTHS = {"depth estimator", "any-size depth estimator", "Depth Anything", "depth bins"}
 ESTIMATORS = DEPTHS | {"surface normals"}
-OF_TASKS = {"segmentation": SEGMENTERS, "detection": DETECTORS, "depth": DEPTHS}  # of data with a channel
-HEADED = SEGMENTERS | DETECTORS | ESTIMATORS
+KEYPOINTS = {"keypoint estimator", "any-size keypoint estimator"}
+# Of data with a channel, and with objects that are cropped to a size.
+OF_TASKS = {
+    **{"segmentation": SEGMENTERS, "detection": DETECTORS, "depth": DEPTHS},
+    "keypoints": {"keypoint estimator"},
+}
+HEADED = SEGMENTERS | DETECTORS | ESTIMATORS | KEYPOINTS
 PAIRS = {"two towers", "packed towers"}
-OPEN_SIZE = {"any size", "any-size segmenter", "any-size detector", "any-size depth estimator"}
+OPEN_SIZE = {
+    *("any size", "any-size segmenter", "any-size detector", "any-size depth estimator"),
+    "any-size keypoint estimator",
+}
 PRETRAINERS = {"iGPT", "masked patches", "MAE", "DINO"}
 PLAIN = {"classifier", "features", "tokens", "any size", "adapted", "quantized"}  # of every project's files
 VITS = PLAIN | {"distilled", "registers", "hybrid", "patches", "packed", "palette"}
@@ -154,6 +167,8 @@ def evaluated(task):
             samples = load_dataset(folder, task=task).split("train").take([0, 1])
         elif task == "detection":
             samples = few_scenes().split("test").take([0, 1])
+        elif task == "keypoints":
+            samples = load_dataset(file.with_name("points"), task=task).split("train").take([0, 1])
         else:
             samples = scans(task)
         return evaluation.evaluate(model, samples, task=task)
@@ -304,7 +319,7 @@ def trained_from(objective="classify", teachers=(), **fields):
     def build(model, folder, file):
         recipe = find_recipe("finetune").with_changes(total_steps=2, warmup_steps=1, **fields)
         config = RunConfig("digits", recipe, weights=file, objective=objective, teachers=teachers)
-        classes = types.SimpleNamespace(class_names=("cat", "dog"))
+        classes = types.SimpleNamespace(class_names=("cat", "dog"), splits={})
         data = load_dataset("digits_words") if "image_text" in fields else classes
         return compile_model(build_model(config, data), recipe, task=config.task)
 
@@ -380,6 +395,7 @@ VERBS = {
     "load segmenter": (loaded(kind="segmenter"), SEGMENTERS),
     "load detector": (loaded(kind="detector"), DETECTORS),
     "load depth_estimator": (loaded(kind="depth_estimator"), ESTIMATORS),
+    "load keypoint_estimator": (loaded(kind="keypoint_estimator"), KEYPOINTS),
     "load image_text": (loaded(kind="image_text"), PAIRS),
     "load pretrainer": (loaded(kind="pretrainer"), PRETRAINERS),
     "load with another head": (loaded(num_classes=3), WITH_IMAGES - DEPTHS),
@@ -410,6 +426,7 @@ VERBS = {
     "train segmentation": (trained_from(task="segmentation"), TRAINED - {"patches"}),
     "train detection": (trained_from(task="detection"), TRAINED - {"patches"}),
     "train depth": (trained_from(task="depth", head_options={"quantity": "values"}), TRAINED - {"patches"}),
+    "train keypoints": (trained_from(task="keypoints", crop_area=None), TRAINED - {"patches"}),
     "train pairs": (trained_from(image_text={"text": TEXT}), UNPACKED - {"tokens"}),
     "train masked_patch": (trained_from("masked_patch"), TRAINED - {"patches", "palette", "iGPT"}),
     "train distill": (taught, UNPACKED - {"tokens", "distilled"} - OPEN_SIZE),
@@ -473,6 +490,7 @@ def files(tmp_path_factory):
     Image.fromarray(IMAGES[0]).save(folder / "image.png")
     write_masks(folder / "masks")
     write_depths(folder / "depths")
+    write_keypoints(folder / "points")
     for kind in KINDS:
         model_of(kind).save(folder / f"{kind}.keras")
     return folder

@@ -33,6 +33,20 @@ def test_a_size_known_only_in_the_graph_never_mixes_images(rng):
         extract(np.zeros((16, 12, 12, 3), "float32"))
 
 
+@pytest.mark.parametrize("crop, size", [(True, (13, 18)), (False, (12, 16))])
+def test_patches_begin_earlier_by_the_padding(crop, size, rng):
+    """Those of a convolution with zeros around the image, of which as many patches are kept as without."""
+    layer = PatchEmbedding(5, 4, crop=crop, padding=1)
+    images = rng.standard_normal((2, *size, 3)).astype("float32")
+    found = numpy(layer(images))
+    assert found.shape == layer.compute_output_shape(images.shape) == (2, size[0] // 4, size[1] // 4, 5)
+    padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))[:, : found.shape[1] * 4, : found.shape[2] * 4]
+    whole = PatchEmbedding(5, 4)
+    whole.build(padded.shape)
+    whole.set_weights(layer.get_weights())
+    assert_close(found, numpy(whole(padded)))
+
+
 @pytest.mark.parametrize(
     "use", [lambda x: PatchEmbedding(8, (4, 8))(x), lambda x: extract_patches(x, (4, 8))]
 )

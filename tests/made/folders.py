@@ -77,6 +77,30 @@ def write_depths(root, count=10, size=(16, 24)):
     return root
 
 
+def write_keypoints(root, count=10, size=(24, 32)):
+    """Images of a bright rectangle with a red and a green corner above, and COCO's file of the corners."""
+    rng, images, annotations = np.random.default_rng(count), [], []
+    (root / "images").mkdir(parents=True)
+    for number in range(count):
+        height, width = rng.integers(8, 14, 2).tolist()
+        top, left = (int(rng.integers(0, side - extent)) for side, extent in zip(size, (height, width)))
+        pixels = rng.integers(0, 40, (*size, 3), "uint8")
+        pixels[top : top + height, left : left + width] = 200
+        pixels[top, left], pixels[top, left + width - 1] = (255, 0, 0), (0, 255, 0)
+        file = f"{number:02}.png"
+        Image.fromarray(pixels).save(root / "images" / file)
+        images.append({"id": number, "file_name": file, "width": size[1], "height": size[0]})
+        points = [left, top, 2, left + width - 1, top, 2, left + width // 2, top + height - 1, 1]
+        points[6:] = [0, 0, 0] if number % 3 == 2 else points[6:]
+        own = {"id": number, "image_id": number, "category_id": 1, "keypoints": points, "iscrowd": 0}
+        box = {"bbox": [left, top, width, height], "area": height * width - 5}
+        annotations.append({**own, **box, "num_keypoints": sum(mark > 0 for mark in points[2::3])})
+    category = {"id": 1, "name": "box", "keypoints": ["left_top", "right_top", "foot"], "skeleton": [[1, 2]]}
+    content = {"images": images, "annotations": annotations, "categories": [category]}
+    (root / "labels.json").write_text(json.dumps(content))
+    return root
+
+
 def write_broken(path):
     """Write a file that says it is a PNG and is none."""
     path.parent.mkdir(parents=True, exist_ok=True)

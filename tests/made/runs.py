@@ -4,11 +4,25 @@ import dataclasses
 import pathlib
 
 import pytest
-from made.folders import write_boxes, write_captions, write_classes, write_depths, write_masks
+from made.folders import (
+    write_boxes,
+    write_captions,
+    write_classes,
+    write_depths,
+    write_keypoints,
+    write_masks,
+)
 from reference.comparing import randomize
 from reference.small import INTERRUPTED, SMALL
 
-from keras_vit import DepthEstimator, ImageSegmenter, ImageTextModel, ObjectDetector, VisionTransformer
+from keras_vit import (
+    DepthEstimator,
+    ImageSegmenter,
+    ImageTextModel,
+    KeypointEstimator,
+    ObjectDetector,
+    VisionTransformer,
+)
 from keras_vit.data.sources.digits_words import word_tokenizer
 from keras_vit.training import Recipe, RunConfig
 from keras_vit.training.workdir import Workdir
@@ -32,6 +46,8 @@ SEGMENTATION = Recipe("sgd", 0.1, 24, batch_size=4, task="segmentation", **SCALE
 BOXES = Recipe("sgd", 0.1, 24, batch_size=4, task="detection", **SCALED, **INTERRUPTED)
 DPT = {"decoder_size": 8, "head_size": 4}
 DEPTHS = Recipe("sgd", 0.1, 24, batch_size=4, task="depth", head_options=DPT, **SCALED, **INTERRUPTED)
+SIMPLE = {"head": "simple"}  # without a batch norm
+POINTS = Recipe("sgd", 0.1, 24, batch_size=4, task="keypoints", head_options=SIMPLE, **SCALED, **INTERRUPTED)
 WHOLE = {**INTERRUPTED, "accumulation_steps": 1}
 PATCHES = {"crop_area": (0.5, 1.0), "patch_sizes": (4, 8, 16)}
 FLEXIBLE = Recipe("sgd", 0.1, 24, batch_size=4, **PATCHES, **INTERRUPTED)
@@ -74,6 +90,11 @@ def depth_estimator(labels):
     return DepthEstimator(VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1}), **DPT)
 
 
+def keypoint_estimator(labels):
+    encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
+    return KeypointEstimator(encoder, 3, flip_index=(1, 0, 2), **SIMPLE)
+
+
 def pupil(labels):
     return VisionTransformer(**ENCODER | {"num_classes": None} | TAUGHT[labels][1])
 
@@ -102,6 +123,7 @@ def labeled(tmp_path_factory):
     write_captions(folder / "captions", count=24)
     write_boxes(folder / "boxes", count=12)
     write_depths(folder / "depths", count=12)
+    write_keypoints(folder / "points", count=12)
 
     def configure(labels, **changes):
         if labels in OBJECTIVES:
@@ -119,6 +141,8 @@ def labeled(tmp_path_factory):
             data, recipe, make = "boxes", BOXES, detector
         elif labels == "depths":
             data, recipe, make = "depths", DEPTHS, depth_estimator
+        elif labels == "points":
+            data, recipe, make = "points", POINTS.with_changes(rotate=30.0), keypoint_estimator
         elif labels in TAUGHT:
             data, recipe, make = "classes", TEACHING.with_changes(**TAUGHT[labels][0]), pupil
         elif labels == "flexible":

@@ -99,6 +99,7 @@ def test_images_are_classified_and_compared_with_texts(model, images, tmp_path):
         ({"pooling": "gap"}, "needs a Transformer with pooling='map' and without prefix tokens"),
         ({"num_registers": 1}, "got pooling='map', class_token=False and num_registers=1"),
         ({"rotary": "axial"}, "excludes rotary and relative positions"),
+        ({"patch_padding": 1}, "packed patches have no padding; got patch_padding=1"),
         ({"max_num_patches": 0}, "max_num_patches must be a positive int or None; got 0"),
         ({"max_num_patches": None}, "max_num_patches must be a positive int; got None"),
         ({"preprocessing": keras_vit.Preprocessing(None)}, r"expected a preprocessing with \{'patch_size'"),

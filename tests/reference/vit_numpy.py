@@ -28,7 +28,8 @@ def forward(arrays, images, c):
     x = np.asarray(images, "float64")
     if c["resnet"] is not None:
         x = resnet(w, x, c["resnet"], RESNET_EPSILONS[c["resnet_form"]])
-    x = patch_embedding(x, w["patch_embedding/kernel"], w.get("patch_embedding/bias", 0))
+    padding = ((0, 0), *[(c["patch_padding"],) * 2] * 2, (0, 0))
+    x = patch_embedding(np.pad(x, padding), w["patch_embedding/kernel"], w.get("patch_embedding/bias", 0))
     batch, rows, columns, width = x.shape
     x = x.reshape(batch, rows * columns, width)
     x = norm(w, "patch_norm", x, c) if c["patch_norm"] else x

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.runs import changed, depth_estimator, detector, segmenter
+from made.runs import changed, depth_estimator, detector, keypoint_estimator, segmenter
 from reference.small import HEAD, small
 
 from keras_vit.engine.distributed_model import DistributedModel
@@ -14,7 +14,10 @@ from keras_vit.models.vit.flexible_patches import FlexiblePatches
 from keras_vit.training import run
 
 pytestmark = pytest.mark.tensorflow_only("JAX compiles every step")
-KINDS = ("up", "mask", "boxes", "depths", "taught", "features", "sigmoid", "softmax", "mae", "igpt")
+KINDS = (
+    *("up", "mask", "boxes", "depths", "points", "taught", "features"),
+    *("sigmoid", "softmax", "mae", "igpt"),
+)
 # XLA draws other random numbers.
 PLAIN = {
     "dropout_rate": 0.0,
@@ -91,6 +94,7 @@ MODELS = {  # on one GPU: whether XLA compiles predictions, and steps
     "matched masks": (lambda: segmenter("mask"), True, False),
     "matched boxes": (lambda: detector(None), True, False),
     "depths": (lambda: depth_estimator(None), True, True),
+    "points": (lambda: keypoint_estimator(None), True, True),
 }
 
 

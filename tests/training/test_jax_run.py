@@ -103,6 +103,7 @@ def test_a_run_writes_its_files_and_resumes_bit_for_bit(is_small, random, tmp_pa
         *(("jax", "boxes"), ("tensorflow", "depths"), ("jax", "taught"), ("tensorflow", "features")),
         *(("jax", "sigmoid"), ("tensorflow", "softmax")),
         *(("tensorflow", "mae"), ("jax", "igpt"), ("tensorflow", "dino"), ("jax", "flexible")),
+        ("jax", "points"),
     ],
 )
 def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
@@ -131,7 +132,7 @@ def test_both_backends_compute_the_same_run_from_each_others_checkpoints(
     [
         *(("jax", "classes"), ("tensorflow", "classes"), ("tensorflow", "up"), ("tensorflow", "mask")),
         *((backend, of) for backend in ("tensorflow", "jax") for of in ("boxes", "depths")),
-        *(("tensorflow", "taught"), ("jax", "features")),
+        *(("tensorflow", "taught"), ("jax", "features"), ("tensorflow", "points")),
         *(("tensorflow", "sigmoid"), ("jax", "softmax")),
         *(("tensorflow", "mae"), ("tensorflow", "igpt"), ("jax", "dino")),
         *(("tensorflow", "flexible"), ("jax", "flexible")),

@@ -84,6 +84,12 @@ PUBLISHED = {
         **{"optimizer": "adamw", "base_lr": 1e-3, "weight_decay": 1e-4, "warmup_steps": 1500},
         **{"total_steps": 40_000, "batch_size": 16, "freeze": "encoder_norm", "scale_jitter": (0.5, 2.0)},
     },
+    # Xu et al. 2022 (ViTPose): `ViTPose_base_coco_256x192.py`
+    "keypoints": {
+        **{"optimizer": "adamw", "base_lr": 5e-4, "weight_decay": 0.1, "warmup_steps": 500, "clip_norm": 1.0},
+        **{"total_steps": 210 * 149_813 // 512, "batch_size": 512, "layer_decay": 0.75, "flip": True},
+        **{"stochastic_depth_rate": 0.3, "image_size": (256, 192), "crop_area": None, "rotate": 40.0},
+    },
     "depth_linear": {
         **{"optimizer": "adamw", "total_steps": 38_400, "warmup_steps": 12_800, "batch_size": 16},
         **{"clip_norm": 35.0, "image_size": (416, 544), "freeze": "encoder_norm"},

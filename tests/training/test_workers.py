@@ -49,7 +49,7 @@ def plain(finished, tmp_path_factory):
 
 @pytest.fixture(
     params=[
-        *("classes", "up", "mask", "boxes", "depths", "taught", "features"),
+        *("classes", "up", "mask", "boxes", "depths", "points", "taught", "features"),
         *("sigmoid", "softmax", "mae", "igpt", "dino", "flexible"),
     ]
 )

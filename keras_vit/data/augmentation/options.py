@@ -48,6 +48,8 @@ class Augmentation:
             model's size, which it just covers at 1; what it does not cover has the mean color. None: no such
             crop.
         shift: Largest random shift, as a fraction of each side, in [0, 1].
+        rotate: Of keypoints: half of the images are turned by a random angle of at most so many degrees, in
+            [0, 180].
         flip: Whether to mirror half of the images.
         photometric: The probability of each of four random changes of brightness, contrast, saturation and
             hue, the last two of colors only, by at most 32 of 255, ×0.5 to ×1.5, the same, and 18°.
@@ -91,6 +93,7 @@ class Augmentation:
     mixup: float = field(_PROBABILITY, default=0.0)
     cutmix: float = field(_PROBABILITY, default=0.0)
     mosaic: tuple[float, ...] | None = field(MOSAIC, default=None)
+    rotate: float = field(number(0, 180), default=0.0, kw_only=True)
 
     def __post_init__(self):
         check_fields(self)

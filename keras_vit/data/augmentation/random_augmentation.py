@@ -33,8 +33,8 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         first is a dict of them, changed in the same way; the label moves with the first one.
 
     Raises:
-        ValueError: if the preprocessing has no size and a change needs one, or for RandAugment of images that
-            are not in color.
+        ValueError: if the preprocessing has no size and a change needs one, for RandAugment of images that
+            are not in color, or for `rotate`.
 
     Example:
         >>> augment = image_augmentation(Augmentation(crop_area=(0.05, 1.0)), Preprocessing(32))
@@ -56,6 +56,8 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         raise ValueError(f"{', '.join(names)} need a preprocessing with an image_size; got None")
     if augmentation.randaugment and preprocessing.channels != 3:
         raise ValueError(f"randaugment needs 3 channels; the model reads {preprocessing.channels}")
+    if augmentation.rotate:
+        raise ValueError(f"rotate is for keypoints, which turn with their image; got {augmentation.rotate}")
     changes = _changes(augmentation)
 
     def augment(encoded, seed, label=None):

@@ -89,6 +89,7 @@ def _check(encoder, patch_sizes):
         "max_num_patches": None,
         "palette": None,
         "causal": False,
+        "patch_padding": 0,
     }
     if encoder.position_embedding == "learned":
         expected["position_interpolation"] = INTERPOLATION

@@ -31,6 +31,7 @@ def patch_embedding(config, dtype):
         config.patch_size,
         use_bias=not config.pre_norm,
         crop=not is_dynamic(config.image_size),
+        padding=config.patch_padding,
         dtype=dtype,
         name="patch_embedding",
     )

@@ -13,7 +13,7 @@ def contradictions(config):
     Yields:
         One message for each rule that is broken.
     """
-    for rules in (_blocks, _pooling, _positions, _patch_dropout):
+    for rules in (_blocks, _pooling, _positions, _patch_dropout, _patch_padding):
         yield from rules(config)
 
 
@@ -90,3 +90,13 @@ def _patch_dropout(c):
             "patch dropout excludes relative positions and packed patches; got patch_dropout_rate="
             f"{c.patch_dropout_rate}"
         )
+
+
+def _patch_padding(c):
+    if c.patch_padding >= min(c.patch_size):
+        yield (
+            f"patch_padding must be less than the sides of a patch, {c.patch_size[0]}×{c.patch_size[1]}; got "
+            f"{c.patch_padding}"
+        )
+    if c.patch_padding and getattr(c, "max_num_patches", None):
+        yield f"packed patches have no padding; got patch_padding={c.patch_padding}"

@@ -45,6 +45,7 @@ class _Options(TypedDict, total=False):
     distillation: bool
     layer_scale: float | None
     scale_mlp: bool
+    patch_padding: int
     patch_norm: bool
     pre_norm: bool
     post_norm: bool
@@ -142,6 +143,7 @@ class ViTAttributes:
     distillation: bool
     layer_scale: float | None
     scale_mlp: bool
+    patch_padding: int
     patch_norm: bool
     pre_norm: bool
     post_norm: bool

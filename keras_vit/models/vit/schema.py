@@ -255,6 +255,11 @@ class ViTConfig:
         optional(_float32), "Initial value of a learned factor per channel on each residual branch, or None."
     )
     scale_mlp: bool = switch("Whether layer_scale also applies to the MLPs' branches.", default=True)
+    patch_padding: int = architecture(
+        integer(at_least=0),
+        "Rows and columns of zeros above and left of the image, by which patches begin earlier (ViTPose).",
+        default=0,
+    )
     patch_norm: bool = switch("Whether the patches are normalized after their embedding.")
     pre_norm: bool = switch(
         "Whether there is a layer norm `pre_norm` before the first block (CLIP); the patch embedding then "

@@ -25,19 +25,28 @@ def read_coco(folder):
     Raises:
         ValueError: for a value that is missing, of another type, or an id that is there twice.
     """
-    contents = {path: content for path in folder.paths[".json"] if (content := _content(path))}
+    contents = contents_of(folder)
     if not contents:
         return None
     labeled, names = [], {}
     for path, content in contents.items():
-        categories = _by_id(content, "categories", f"{path}, category")
+        categories = by_id(content, "categories", f"{path}, category")
         categories = {
             number: str(class_of(_value(category, "name", where), where, "a name"))
             for number, (where, category) in categories.items()
         }
         names |= dict.fromkeys(categories.values())
-        labeled += _images(folder, path, content, categories)
+        labeled += images_of(folder, path, content, categories)
     return {*contents}, labeled, _class_names(contents.values(), names, labeled)
+
+
+def contents_of(folder):
+    """The contents of COCO's files with boxes, by their paths.
+
+    Args:
+        folder: The `BoxFiles`.
+    """
+    return {path: content for path in folder.paths[".json"] if (content := _content(path))}
 
 
 def _content(path):
@@ -60,27 +69,35 @@ def _content(path):
     return None if is_panoptic else content
 
 
-def _images(folder, path, content, categories):
-    """The `LabeledImage`s of a file."""
+def images_of(folder, path, content, categories, make=lambda stored, annotation: stored):
+    """The `LabeledImage`s of a file.
+
+    Args:
+        folder: The `BoxFiles`.
+        path, content: Of the file.
+        categories: dict from the ids of categories to their names.
+        make: A function from a `StoredObject` and its annotation to an object of the image.
+    """
     split = split_of_labels(folder.root, path)
     stated_by = (folder.relative(path),) if split else ()
-    by_id = {}
-    for number, (where, image) in _by_id(content, "images", f"{path}, image").items():
+    images = {}
+    for number, (where, image) in by_id(content, "images", f"{path}, image").items():
         file = folder.find(str(_value(image, "file_name", where)), path, split, where)
         size = size_of_labels(image.get("width"), image.get("height"), where)
-        by_id[number] = LabeledImage(path, file, [], split, stated_by, size)
+        images[number] = LabeledImage(path, file, [], split, stated_by, size)
     for number, annotation in enumerate(_list(content["annotations"], f"{path}, annotations")):
         number_or_id = annotation.get("id", number)
         where = f"{path}, annotation {number_or_id if isinstance(number_or_id, int | str) else number}"
         image_id = class_of(_value(annotation, "image_id", where), where, "the id of an image")
-        if image_id not in by_id:
+        if image_id not in images:
             raise ValueError(f"{where}: expected the id of an image; got {image_id!r}")
         sides = with_extent(_value(annotation, "bbox", where), where)
         category = class_of(_value(annotation, "category_id", where), where)
         crowd = is_crowd(annotation.get("iscrowd"), where)
         name = categories.get(category, category)
-        by_id[image_id].objects.append(StoredObject(where, sides, name, crowd, annotation.get("area")))
-    return by_id.values()
+        stored = StoredObject(where, sides, name, crowd, annotation.get("area"))
+        images[image_id].objects.append(make(stored, annotation))
+    return images.values()
 
 
 def _class_names(contents, names, labeled):
@@ -92,8 +109,14 @@ def _class_names(contents, names, labeled):
     return tuple(name for name in names if name in used or name not in tops)
 
 
-def _by_id(content, key, place):
-    """By id, the place and the row of a list of objects."""
+def by_id(content, key, place):
+    """By id, the place and the row of a list of objects.
+
+    Args:
+        content: Of a file.
+        key: Of the list.
+        place: The beginning of a row's place, for messages.
+    """
     rows = {}
     for number, row in enumerate(_list(content[key], f"{place.rpartition(', ')[0]}, {key}")):
         where = f"{place} {number}"

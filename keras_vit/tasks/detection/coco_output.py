@@ -50,7 +50,7 @@ def coco_parts(results, names, folder):
             yield f"{before}\n{json.dumps(annotation, allow_nan=False)}"
             before = ","
     yield '\n],\n"images": ['
-    files = _names_from(folder, [*images])
+    files = names_from(folder, [*images])
     for image_id, (file, (width, height)) in enumerate(zip(files, images.values()), 1):
         image = {"id": image_id, "file_name": file, "width": width, "height": height}
         yield f"{',' if image_id > 1 else ''}\n{json.dumps(image)}"
@@ -58,7 +58,7 @@ def coco_parts(results, names, folder):
     yield f'\n],\n"categories": {json.dumps(categories)}}}\n'
 
 
-def _names_from(folder, paths):
+def names_from(folder, paths):
     """The paths from a folder if all are below it, otherwise their shortest ends that are unique."""
     inside = [os.path.relpath(path, folder) for path in paths]
     if any(name.startswith(os.pardir) or "://" in path for name, path in zip(inside, paths)):

@@ -84,14 +84,14 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
         raise ValueError(f"no boxes in {os.fspath(root)!r}; expected {LAYOUT}")
     paths = [*dict.fromkeys(image.path for image in labeled)]
     turns = file_orientations(paths)
-    sizes = _sizes(paths, turns)
+    sizes = sizes_of(paths, turns)
     bad = [path for path in paths if path not in sizes]
     refuse_unreadable(bad, on_bad_image)
-    _refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
+    refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
     names = names or _names_of(root, labeled)
     numbers = {name: number for number, name in enumerate(names)}
     splits, stated_by, wrong = collections.defaultdict(lambda: ([], [])), collections.defaultdict(list), []
-    for image in _joined(root, labeled):
+    for image in joined(root, labeled):
         stated_by[image.split] += image.stated_by
         if image.path not in sizes:
             continue
@@ -116,8 +116,13 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     return used | {*paths}, fields
 
 
-def _sizes(paths, turns):
-    """The size of each image that can be read, as its orientation shows it."""
+def sizes_of(paths, turns):
+    """The (width, height) of each image that can be read, as its orientation shows it, by its path.
+
+    Args:
+        paths: Of images.
+        turns: Their EXIF orientations; None where one cannot be read.
+    """
     stored = zip(paths, turns, mapped(_size, paths, "reading sizes"))
     return {path: size[::-1] if turn >= TRANSPOSED else size for path, turn, size in stored if turn and size}
 
@@ -147,8 +152,12 @@ def _read(root, files):
     return next((read for reader in READERS if (read := reader(folder))), (set(), [], None))
 
 
-def _joined(root, labeled):
+def joined(root, labeled):
     """One `LabeledImage` for each image, with its split and with the objects of all its entries.
+
+    Args:
+        root: The folder, a pathlib.Path.
+        labeled: `LabeledImage`s, whose objects have `sides` and a `name`.
 
     Raises:
         ValueError: for an image in two splits, or with other boxes of a class in another file.
@@ -195,8 +204,13 @@ def _size(path):
         return None
 
 
-def _refuse_other_sizes(labeled, sizes):
-    """Raise ValueError for images of another size than their labels say."""
+def refuse_other_sizes(labeled, sizes):
+    """Raise ValueError for images of another size than their labels say.
+
+    Args:
+        labeled: `LabeledImage`s.
+        sizes: What `sizes_of` returns.
+    """
     wrong = [
         f"{image.path} ({_pixels(sizes[image.path])}, but {_pixels(image.size)} by its labels)"
         for image in labeled

@@ -47,7 +47,7 @@ class DetectionPredictions:
 
     @functools.cached_property
     def _matches(self):
-        """For each class that occurs, its `_ClassMatches`."""
+        """For each class that occurs, its `ClassMatches`."""
         return _match_all(self)
 
     def _images(self):
@@ -63,7 +63,7 @@ class DetectionPredictions:
 
 
 @dataclasses.dataclass(frozen=True)
-class _ClassMatches:
+class ClassMatches:
     """The detections of one class in all images, by decreasing score.
 
     Args:
@@ -225,13 +225,13 @@ def detection_scores(predictions: DetectionPredictions) -> dict[str, Any]:
         ("ap75", 0, 5),
         *((f"ap{name}", number, slice(None)) for number, name in enumerate(names) if name),
     ):
-        scores[title] = _mean([curve[area, threshold] for curve in curves if curve is not None])
+        scores[title] = mean([curve[area, threshold] for curve in curves if curve is not None])
     for title, area, limit in (
         *((f"ar_{limit}", 0, limit) for limit in LIMITS),
         *((f"ar{name}", number, LIMITS[-1]) for number, name in enumerate(names) if name),
     ):
-        recalls = [_recalls(matches, limit)[area] for matches in predictions._matches.values()]
-        scores[title] = _mean(recalls)
+        each = [recalls(matches, limit)[area] for matches in predictions._matches.values()]
+        scores[title] = mean(each)
     scores["threshold"], scores["f1"] = _best_threshold([*predictions._matches.values()])
     return scores
 
@@ -267,9 +267,9 @@ def detection_classes(
             {
                 "name": name,
                 "objects": int(matches.objects[0]) if matches else 0,
-                "ap": None if curve is None else _mean([curve[0]]),
-                "ap50": None if curve is None else _mean([curve[0, 0]]),
-                "ar_100": _mean([_recalls(matches, LIMITS[-1])[0]]) if matches else None,
+                "ap": None if curve is None else mean([curve[0]]),
+                "ap50": None if curve is None else mean([curve[0, 0]]),
+                "ar_100": mean([recalls(matches, LIMITS[-1])[0]]) if matches else None,
                 "threshold": threshold,
                 "f1": f1,
             }
@@ -374,29 +374,29 @@ def best_threshold(predictions):
 
 
 def _match_all(predictions):
-    """The `_ClassMatches` of each class that has objects or detections, in the order of the classes."""
+    """The `ClassMatches` of each class that has objects or detections, in the order of the classes."""
     by_class = {}
     for number, (detections, areas, truth, iou) in enumerate(predictions._images()):
         best = np.argsort(-detections[:, 5], kind="stable")
         for class_id in np.unique(np.concatenate([detections[:, 4], truth[:, 4]])):
             rows = best[detections[best, 4] == class_id][:MAX_DETECTIONS]
             true = np.flatnonzero(truth[:, 4] == class_id)
-            matched, ignored, objects = _match(iou[np.ix_(rows, true)], areas[rows], truth[true])
+            matched, ignored, objects = match(iou[np.ix_(rows, true)], areas[rows], truth[true])
             columns = detections[rows, 5], np.full(len(rows), number), np.arange(len(rows)), matched, ignored
             by_class.setdefault(int(class_id), []).append((columns, objects))
-    return {class_id: _joined(parts) for class_id, parts in sorted(by_class.items())}
+    return {class_id: joined(parts) for class_id, parts in sorted(by_class.items())}
 
 
-def _joined(parts):
-    """The `_ClassMatches` of the parts of all images."""
+def joined(parts):
+    """The `ClassMatches` of the parts of all images."""
     columns, objects = zip(*parts)
     scores, *columns_in_order = (np.concatenate(column, axis=-1) for column in zip(*columns))
     order = np.argsort(-scores, kind="stable")
     columns_in_order = (column[..., order] for column in columns_in_order)
-    return _ClassMatches(scores[order], *columns_in_order, np.sum(objects, axis=0))
+    return ClassMatches(scores[order], *columns_in_order, np.sum(objects, axis=0))
 
 
-def _match(iou, sizes, truth):
+def match(iou, sizes, truth, is_void=False):
     """Match the detections of one class in an image, best first, with its objects.
 
     Each takes the free object of the highest IoU, and one that does not count only if there is no other. A
@@ -406,6 +406,7 @@ def _match(iou, sizes, truth):
         iou: (n, m), of crowds as `box_iou` has it.
         sizes: (n,), the areas of the detections.
         truth: (m, 7).
+        is_void: bool (m,), the objects that do not count although they are no crowds; False: none.
 
     Returns:
         (matched, ignored, objects): bool (areas, thresholds, n) twice, and the number of objects that count,
@@ -413,7 +414,7 @@ def _match(iou, sizes, truth):
     """
     low, high = np.array([*AREAS.values()]).T[..., np.newaxis]
     is_crowd, areas = truth[:, 5] > 0, truth[:, 6]
-    uncounted = is_crowd | (areas < low) | (areas > high)  # (areas, m)
+    uncounted = is_crowd | is_void | (areas < low) | (areas > high)  # (areas, m)
     shape = (len(AREAS), len(THRESHOLDS), len(iou))
     matched, ignored = np.zeros(shape, bool), np.zeros(shape, bool)
     taken = np.zeros((*shape[:2], len(truth)), bool)
@@ -434,7 +435,7 @@ def _match(iou, sizes, truth):
     return matched, ignored, (~uncounted).sum(axis=1)
 
 
-def _recalls(matches, limit):
+def recalls(matches, limit):
     """The recall (areas, thresholds) of the best detections of a class in each image; NaN without objects."""
     right = matches.matched & ~matches.ignored & (matches.ranks < limit)
     objects = np.where(matches.objects > 0, matches.objects, np.nan)
@@ -463,7 +464,7 @@ def _best_threshold(classes):
     return float(scores[order[best]]), float(f1[best])
 
 
-def _mean(parts):
+def mean(parts):
     values = np.concatenate([np.ravel(part) for part in parts]) if parts else np.zeros(0)
     values = values[~np.isnan(values)]
     return float(values.mean()) if len(values) else None

@@ -10,22 +10,28 @@ from keras_vit.tasks.detection.labeled import LabeledImage
 from keras_vit.tasks.detection.stored_boxes import StoredObject, numbers_of
 
 IMAGES, LABELS = "images", "labels"
+YAML = (".yaml", ".yml")
 NOTHING = ("", "~", "null")  # of a key without a value
 
 
-def read_yolo(folder):
+def read_yolo(folder, parse=None):
     """The images and the classes of YOLO's files.
 
     Without `train`, `val` or `test` in `data.yaml`, the images are those in folders `images`, and the names
     of folders state the splits; with some of these, they state the others.
 
-    Args, Returns, Raises: See `coco.read_coco`.
+    Args:
+        folder: The `BoxFiles`.
+        parse: A function from the words of a line, its place, the names of the classes and the `kpt_shape`
+            of two ints, or None, to an object; None: to its `StoredObject`.
+
+    Returns, Raises: See `coco.read_coco`.
     """
-    files = [path for suffix in (".yaml", ".yml") for path in folder.paths[suffix]]
-    if not files:
+    configs, parse = configs_of(folder), parse or _object
+    if configs is None:
         return None
-    configs = {path: content for path in files if "names" in (content := _yaml(path))}
     if not configs:
+        files = [path for suffix in YAML for path in folder.paths[suffix]]
         raise ValueError(f"{listed(files)}: expected names, a list of the classes or one by number")
     read = [_config(folder, path, content) for path, content in configs.items()]
     if any(values != read[0] for values in read):
@@ -44,16 +50,28 @@ def read_yolo(folder):
             used.add(label)
             for line, text in enumerate(read_text(pathlib.Path(label)).splitlines(), 1):
                 if text.strip():
-                    objects.append(_object(text.split(), f"{label}, line {line}", names, points))
+                    objects.append(parse(text.split(), f"{label}, line {line}", names, points))
         labeled.append(LabeledImage(label, path, objects, split, stated_by, are_fractions=True))
     lists = {file for _, files in sets.values() for file in files}
     used |= {path for path in folder.paths[".txt"] if folder.relative(path) in lists}
     return used, labeled, names
 
 
+def configs_of(folder):
+    """The contents of the YAML files with names, by their paths; None without a YAML file.
+
+    Args:
+        folder: The `BoxFiles`.
+    """
+    files = [path for suffix in YAML for path in folder.paths[suffix]]
+    if not files:
+        return None
+    return {path: content for path in files if "names" in (content := _yaml(path))}
+
+
 def _config(folder, path, content):
-    """The names of the classes, how many numbers of key points follow a box, and the images of splits."""
-    return _names(content["names"], path), _numbers_of_points(content, path), _sets(folder, path, content)
+    """The names of the classes, the numbers of key points after a box, and the images of splits."""
+    return _names(content["names"], path), shape_of_points(content, path), _sets(folder, path, content)
 
 
 def _other_splits(folder, sets, images):
@@ -99,14 +117,26 @@ def _names(names, where):
     return tuple(names)
 
 
-def _numbers_of_points(content, where):
-    """How many numbers of key points follow a box, by `kpt_shape`; None without."""
+def shape_of_points(content, where):
+    """The `kpt_shape`: the number of key points after a box, and of numbers for each; None without.
+
+    Args:
+        content: Of `data.yaml`, with texts in place of numbers.
+        where: Its path, for messages.
+
+    Raises:
+        ValueError: for another value.
+
+    Example:
+        >>> shape_of_points({"kpt_shape": ["17", "3"]}, "data.yaml")
+        (17, 3)
+    """
     shape = content.get("kpt_shape")
     if shape is None:
         return None
     if not isinstance(shape, list) or [_is_text(n) and n.isdecimal() for n in shape] != [True, True]:
         raise ValueError(f"{where}: expected kpt_shape of two numbers; got another value")
-    return int(shape[0]) * int(shape[1])
+    return int(shape[0]), int(shape[1])
 
 
 def _is_text(value):
@@ -188,17 +218,30 @@ def _class_name(word, names):
     return names[int(number)] if number.is_integer() and 0 <= number < len(names) else word
 
 
+def _refuse_points(numbers, where):
+    """Raise ValueError for key points, each with a visibility, in place of the corners of a polygon."""
+    marks = numbers[6::3]
+    # A polygon has a corner or two at an edge, of which a coordinate is 0 or 1.
+    if len(numbers) % 3 == 1 and {*marks} <= {0, 1, 2} and (2 in marks or len(marks) > 2):
+        raise ValueError(
+            f"{where}: expected a box, or the corners of a polygon; got a box and {len(marks)} key points, "
+            "for which data.yaml needs a kpt_shape"
+        )
+
+
 def _object(words, where, names, points):
     """The `StoredObject` of a line: class x y width height, perhaps key points; or class and a polygon."""
     numbers = numbers_of(words[1:], max(len(words) - 1, 4), where)
     name = _class_name(words[0], names)
     if points is not None:
-        if len(numbers) != 4 + points:
+        count = points[0] * points[1]
+        if len(numbers) != 4 + count:
             raise ValueError(
-                f"{where}: expected a box of 4 numbers and {points} of key points; got {len(numbers)}"
+                f"{where}: expected a box of 4 numbers and {count} of key points; got {len(numbers)}"
             )
         numbers = numbers[:4]
     if len(numbers) > 4:
+        _refuse_points(numbers, where)
         xs, ys = numbers[0::2], numbers[1::2]
         if len(numbers) % 2 or len(xs) < 3:
             raise ValueError(

@@ -43,8 +43,8 @@ _SWITCHES = ("do_resize", "do_center_crop", "do_rescale", "do_normalize")
 _PADDED = "owlv2"  # whose processor pads images to squares
 _OF_SIZE = ("size", "do_center_crop", "crop_size")
 _COLORS = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", "resample")
-# Images are RGB, labels are not read, and models with a palette apply it.
-_WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels", "do_color_quantize")
+# Images are RGB, labels are not read, models with a palette apply it, and keypoints have parts of images.
+_WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels", "do_color_quantize", "do_affine_transform")
 
 
 def read(folder):

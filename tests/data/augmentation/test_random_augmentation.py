@@ -234,3 +234,8 @@ def test_maps_of_vectors_are_mirrored_as_their_kind_says():
     found = {str(augment(image, [seed, 0], label)[1].numpy().tolist()) for seed in range(8)}
     right, left = [[1.0, 3.0], [2.0, 3.0]], [[-2.0, 3.0], [-1.0, 3.0]]
     assert found == {str([row, [[x, 4.0] for x, _ in row]]) for row in (right, left)}
+
+
+def test_only_keypoints_are_turned():
+    with pytest.raises(ValueError, match="^rotate is for keypoints, which turn with their image; got 30$"):
+        image_augmentation(Augmentation(rotate=30), Preprocessing(8))

@@ -109,6 +109,7 @@ REFUSED = {
     "rotary": ({**DINOV3, "hidden_size": 24}, "needs rotary=None; got {'kind': 'dinov3'"),
     "relative": ({"relative_positions": True}, "needs relative_positions=False; got True"),
     "stem": (HALVES, r"needs resnet=None; got \(1,\)"),
+    "padding": ({"patch_padding": 1}, "needs patch_padding=0; got 1"),
     "palette": ({**PIXELS, "causal": False}, "needs palette=None; got 7"),
     "sincos2d": (
         {"position_embedding": "sincos2d"},

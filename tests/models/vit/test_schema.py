@@ -62,6 +62,7 @@ WRONG = [
     ({"relative_positions": True, "image_size": (None, None)}, "of one grid; got image_size=.None, None."),
     ({"relative_positions": True, "num_registers": 2}, "no rows for .* register tokens; got num_registers=2"),
     ({"final_norm": False, "norm_after_pooling": True, "pooling": "gap"}, "moves the last norm; got final"),
+    ({"patch_padding": 8}, "patch_padding must be less than the sides of a patch, 8×8; got 8"),
     ({"num_kv_heads": (3,)}, r"num_kv_heads must have num_layers=2 items; got \(3,\)"),
 ]
 

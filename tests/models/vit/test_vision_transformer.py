@@ -74,6 +74,7 @@ FAMILIES = {
     "relative positions without a class token": {"relative_positions": True, "pooling": "gap"},
     "EVA-02-E": {"post_norm": True, "qk_norm": True, "norm_epsilon": 1e-2, "layer_scale": 0.1},
     "RADIO": {"final_norm": False, "image_size": (19, 30)},
+    "ViTPose": {"patch_padding": 1, "pooling": "gap"},
     "Sapiens2": {
         **{"num_heads": 6, "num_kv_heads": (2, 6), "layer_scale": 0.1, "scale_mlp": False},
         **{"rotary": "dinov3", "norm": "rms", "qk_norm": True},

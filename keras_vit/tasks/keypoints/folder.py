@@ -1,0 +1,148 @@
+"""Folders of images and keypoints: COCO, YOLO and `metadata.jsonl`."""
+
+import collections
+import os
+
+from keras_vit.data.files import file_orientations, images_among, paths_of, refuse_unreadable
+from keras_vit.data.folder_splits import split_fields
+from keras_vit.data.samples import Samples
+from keras_vit.messages import listed
+from keras_vit.tasks.detection.folder import joined, refuse_other_sizes, sizes_of
+from keras_vit.tasks.detection.labeled import BoxFiles
+from keras_vit.tasks.keypoints.coco import read_coco
+from keras_vit.tasks.keypoints.labels import encode
+from keras_vit.tasks.keypoints.metadata import METADATA, read_metadata
+from keras_vit.tasks.keypoints.reader import SETTINGS, read_settings, settings_of
+from keras_vit.tasks.keypoints.samples import KeypointSamples
+from keras_vit.tasks.keypoints.stored_objects import checked_label
+from keras_vit.tasks.keypoints.yolo import read_yolo_pose
+
+READERS = (read_metadata, read_coco, read_yolo_pose)
+LAYOUT = (
+    "COCO's JSON files whose annotations have keypoints; YOLO's data.yaml with kpt_shape, images/ and "
+    f"labels/; or {METADATA} with objects that have keypoints"
+)
+
+
+def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
+    """Load a folder of images with the keypoints of objects in them, each of which is a sample.
+
+    Args:
+        root: The folder, a pathlib.Path, with images anywhere below it and one of
+
+            * COCO: JSON files with `images`, `annotations` and `categories`, as for
+              `keras_vit.tasks.detection.folder`, whose annotations have `bbox`, perhaps `area`, and
+              `keypoints`: x, y and visibility of each, by pixels of which the first one is at 0. The names of
+              the points and the skeleton are those of the category; several ones need the same.
+            * YOLO: `data.yaml` with `names` and `kpt_shape`, the number of points and 2 or 3, perhaps
+              `flip_idx` and `kpt_names`; for `images/…/NAME.jpg` a text file `labels/…/NAME.txt` with lines
+              "class x y width height", then "x y visibility" or "x y" of each point, all in fractions. An
+              object's area is 0.53 of its box, as in Ultralytics.
+            * `metadata.jsonl` of Hugging Face's ImageFolder, in a folder above the images: on each line
+              `file_name` and `objects` with `keypoints` and, as COCO has them, `bbox`, `area` and `iscrowd`.
+              A single object of an image needs no `bbox`: it is the whole image.
+
+            `keypoints.json` has any arguments of `reader.KeypointReader`, as {"names": [...], "skeleton":
+            [[0, 1]]}, which come before those of the other files. Points that exchange their places in a
+            mirrored image are those with left and right in their names, unless a file says so.
+        files: As for `visible_files`.
+        on_bad_image: As for `load_dataset`; it is for images that cannot be read and for wrong objects.
+        seed: Of the split.
+
+    Returns:
+        (the paths of the files that are used, fields of a `Dataset`). Crowds, and objects of which no point
+        has a label, are left out.
+
+    Raises:
+        ValueError: for another layout; a label file that cannot be read; an image that is missing, cannot be
+            read or has another size than its file of labels says; an image in two splits; a point outside of
+            its image, or a wrong box.
+
+    Example:
+        >>> (tmp / "labels").mkdir(), (tmp / "images").mkdir()
+        (None, None)
+        >>> _ = (tmp / "data.yaml").write_text("names: [cat]\\nkpt_shape: [1, 3]\\nkpt_names: [nose]")
+        >>> for number in range(10):
+        ...     keras.utils.save_img(tmp / "images" / f"{number}.png", np.zeros((8, 8, 3)))
+        ...     _ = (tmp / "labels" / f"{number}.txt").write_text("0 0.5 0.5 0.25 0.5 0.5 0.25 2")
+        >>> _, found = load_keypoint_folder(tmp, keras_vit.data.files.visible_files(tmp))
+        >>> found["class_names"], found["splits"]["test"][0][1][2:].tolist()
+        (('nose',), [[0.5, 0.25, 2.0, 0.0]])
+    """
+    if on_bad_image == "keep":
+        raise ValueError("on_bad_image='keep' is for images without keypoints, which are all read")
+    used, labeled, known = _read(root, files)
+    if not any(one.is_labeled for image in labeled for one in image.objects):
+        raise ValueError(f"no keypoints in {os.fspath(root)!r}; expected {LAYOUT}")
+    reader = read_settings(root, **known)
+    paths = [*dict.fromkeys(image.path for image in labeled)]
+    turns = file_orientations(paths)
+    sizes = sizes_of(paths, turns)
+    bad = [path for path in paths if path not in sizes]
+    refuse_unreadable(bad, on_bad_image)
+    refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
+    splits, stated_by, wrong = collections.defaultdict(dict), collections.defaultdict(list), []
+    for image in joined(root, labeled):
+        stated_by[image.split] += image.stated_by
+        if image.path not in sizes:
+            continue
+        checked = [
+            checked_label(one, sizes[image.path], reader.flip_index, image.are_fractions)
+            for one in image.objects
+            if one.is_labeled
+        ]
+        if reasons := [reason for _, reason in checked if reason]:
+            wrong += reasons
+            bad.append(image.path)
+            continue
+        if checked:
+            splits[image.split][image.path] = [encode(label) for label, _ in checked]
+    if wrong and on_bad_image != "skip":
+        raise ValueError(
+            f"{len(wrong)} object(s) are wrong: {listed(wrong)}; mend them or give --on_bad_image skip, "
+            "which leaves out their images"
+        )
+    if "train" not in splits:
+        has = listed(sorted(splits)) if splits else "none"
+        raise ValueError(f"{os.fspath(root)!r} has no objects to train on; it has {has}")
+    is_turned = any(turn and turn > 1 for turn in turns)
+    # Images are held out, not objects, so that those of an image are in one split.
+    images = {split: Samples(tuple(of), (0,) * len(of)) for split, of in splits.items()}
+    fields = split_fields(images, stated_by, seed)
+    labels = {path: of_image for of in splits.values() for path, of_image in of.items()}
+    fields["splits"] = {
+        split: _samples({path: labels[path] for path in of.images}, reader, is_turned)
+        for split, of in fields["splits"].items()
+    }
+    fields |= {"class_names": reader.names, "bad_images": tuple(bad)}
+    return used | {*paths, os.fspath(root / SETTINGS)}, fields
+
+
+def _samples(labels, reader, exif):
+    """The `KeypointSamples` of dict from the paths of images to the labels of their objects."""
+    pairs = [(path, label) for path, of_image in labels.items() for label in of_image]
+    return KeypointSamples(*zip(*pairs) if pairs else ((), ()), reader, exif=exif)
+
+
+def _read(root, files):
+    """The paths of the label files, the `LabeledImage`s, and what is known of the points."""
+    by_suffix = collections.defaultdict(list)
+    for path in paths_of(root, files):
+        by_suffix[os.path.splitext(path)[1].lower()].append(path)
+    folder = BoxFiles(root, by_suffix, [*paths_of(root, images_among(files))])
+    settings = settings_of(root)
+    return next((read for reader in READERS if (read := reader(folder, settings))), (set(), [], {}))
+
+
+def hint(root, files):
+    """Advice for a folder that has keypoints; None for another one.
+
+    Args:
+        root, files: As for `load_keypoint_folder`.
+    """
+    try:
+        labeled = _read(root, files)[1]
+    except ValueError:
+        return None
+    are_found = any(one.is_labeled for image in labeled for one in image.objects)
+    return "keypoints found: --recipe keypoints, or task='keypoints'" if are_found else None

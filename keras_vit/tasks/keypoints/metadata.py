@@ -1,0 +1,74 @@
+"""`metadata.jsonl` of Hugging Face's ImageFolder, with objects that have keypoints."""
+
+import os
+import pathlib
+
+from keras_vit.data.files import file_of_row, parse_json, read_text
+from keras_vit.tasks.detection.labeled import LabeledImage, size_of_labels
+from keras_vit.tasks.detection.metadata import METADATA, OBJECTS
+from keras_vit.tasks.detection.stored_boxes import StoredObject, is_crowd, with_extent
+from keras_vit.tasks.keypoints.stored_objects import CENTER, PosedObject, points_of
+
+POINTS = "keypoints"
+
+
+def read_metadata(folder, settings):
+    """The images, and what the points are, by all `metadata.jsonl`, whose splits are those of the folders.
+
+    Args, Returns, Raises: See `coco.read_coco`; None without a row with keypoints.
+    """
+    tables = [path for path in folder.paths[".jsonl"] if os.path.basename(path) == METADATA]
+    rows = [row for path in tables for row in _rows(path)]
+    if not any(POINTS in one for _, _, objects in rows for one in objects):
+        return None
+    count = len(settings.get("names") or ()) or _count(rows)
+    labeled = [_image(folder.root, where, row, objects, count) for where, row, objects in rows]
+    return {*tables}, labeled, {"names": tuple(map(str, range(count)))}
+
+
+def _rows(path):
+    """Yield the place, the row and its objects, a list of dicts, of each line."""
+    for line, text in enumerate(read_text(pathlib.Path(path)).splitlines(), 1):
+        if text.strip():
+            where = f"{path}, line {line}"
+            row = parse_json(text, where)
+            if not isinstance(row, dict) or not isinstance(row.get("file_name"), str):
+                raise ValueError(f"{where}: expected file_name and {OBJECTS}; got {row!r:.40}")
+            yield where, row, _objects(row.get(OBJECTS), where)
+
+
+def _objects(value, where):
+    """The objects of a row: a list of structs, or a struct of lists."""
+    if value is None or isinstance(value, list) and all(isinstance(one, dict) for one in value):
+        return value or []
+    lists = [*value.values()] if isinstance(value, dict) else [None]
+    if not all(isinstance(of, list) and len(of) == len(lists[0]) for of in lists):
+        raise ValueError(f"{where}: expected {OBJECTS}, a list of objects with keypoints; got {value!r:.40}")
+    return [dict(zip(value, one)) for one in zip(*lists)]
+
+
+def _count(rows):
+    """The number of points of the first object that has some."""
+    first = next(one[POINTS] for _, _, objects in rows for one in objects if POINTS in one)
+    is_nested = isinstance(first, list) and first and isinstance(first[0], list)
+    return (len(first) if is_nested else len(first) // 3) if isinstance(first, list) and first else 1
+
+
+def _image(root, where, row, objects, count):
+    """The `LabeledImage` of a row."""
+    path = where.rpartition(", line ")[0]
+    folder = os.path.relpath(path, root).rpartition(os.sep)[0]
+    file = file_of_row(root, os.path.join(folder, row["file_name"].strip()), where)
+    size = size_of_labels(row.get("width"), row.get("height"), where)
+    posed = []
+    for one in objects:
+        if POINTS not in one:
+            raise ValueError(f"{where}: expected {POINTS} of each object; got {', '.join(one) or 'none'}")
+        box, crowd = None, one.get("iscrowd", one.get("is_crowd"))
+        if one.get("bbox") is not None:
+            sides = with_extent(one["bbox"], where)
+            box = StoredObject(where, sides, "object", is_crowd(crowd, where), one.get("area"))
+        posed.append(PosedObject(where, points_of(one[POINTS], count, where, CENTER), box))
+    if sum(one.box is None for one in posed) > 1 or len(posed) > 1 and any(one.box is None for one in posed):
+        raise ValueError(f"{where}: expected a bbox of each of {len(posed)} objects of an image; got fewer")
+    return LabeledImage(path, file, posed, size=size)

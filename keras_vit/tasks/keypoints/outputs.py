@@ -1,0 +1,151 @@
+"""The outputs of an export of keypoints: heat maps, of which points are made outside of it."""
+
+import numpy as np
+
+from keras_vit.export.exported_model import ExportedModel, on_model_input
+from keras_vit.export.outputs.rows import RowOutputs, checked_values
+from keras_vit.export.tolerance import problem_of_rows
+from keras_vit.lazy import LazyModule
+from keras_vit.models.vit.geometry import DYNAMIC_SIZE
+from keras_vit.tasks.keypoints.estimating import decoded, estimate_keypoints
+from keras_vit.tasks.keypoints.labels import label_of
+
+signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
+cropping = LazyModule("keras_vit.tasks.keypoints.cropping")  # It needs TensorFlow.
+
+MAPS = "heat_maps"
+SURE = 0.2  # the score from which a point is compared
+MAX_DISTANCE = 0.1  # of 99 % of the points in floats, in pixels of the model's input
+MAX_FRACTION = 0.02  # of integers, the mean distance as a fraction of the input's longer side
+
+
+class ExportedKeypointEstimator(ExportedModel):
+    """An export of `KeypointEstimator`, which has its method `estimate_keypoints`."""
+
+    estimate_keypoints = on_model_input(estimate_keypoints)
+
+
+class KeypointOutputs(RowOutputs):
+    """A heat map for each point of an object.
+
+    `of_images` returns a dict of `heat_maps` (batch, rows, columns, points). `of_uint8` returns the same of
+    whole images, each widened with black to the proportions of the model's input.
+    """
+
+    task, kind, model_class = "keypoints", "keypoint_estimator", "KeypointEstimator"
+    method, does = "estimate_keypoints", "estimates keypoints"
+    attributes = ("flip_index", "skeleton", "sigmas")
+    exported = ExportedKeypointEstimator
+    can_roll_out = False
+    # The place between pixels follows from small differences of the largest values.
+    in_float = (MAPS,)
+
+    @property
+    def on_pages(self):
+        return False
+
+    @property
+    def takes_bytes(self):
+        return self.description.channels in (1, 3) and self.description.image_size != DYNAMIC_SIZE
+
+    def of_images(self, images, stages):
+        return {MAPS: stages(images)["logits"]}
+
+    def of_uint8(self, images, stages):
+        if self.description.image_size == DYNAMIC_SIZE:
+            return super().of_uint8(images, stages)
+        return self.of_images(self._cropped(images, self._window(images)), stages)
+
+    def of_bytes(self, image_bytes, stages):
+        """The outputs of `serving_bytes`: the heat maps of each encoded image as a whole.
+
+        Returns:
+            dict of `heat_maps` (batch, rows, columns, points); and `windows` (batch, 4): left, top, width and
+            height of the part of the image that they show, as of `crops.window_of`.
+        """
+        d = self.description
+        spec = tf.TensorSpec((None, *d.image_size, d.channels), tf.float32)
+        compute = tf.function(
+            lambda images: self.of_images(images, stages), input_signature=[spec], autograph=False
+        )
+        [shape] = [maps.shape[1:] for maps in compute.get_concrete_function().structured_outputs.values()]
+
+        def maps(image):
+            window = self._window(image)
+            [found] = compute(self._cropped(image, window)).values()
+            return {MAPS: found[0], "windows": tf.cast(window, tf.float32)}
+
+        specs = {MAPS: tf.TensorSpec(shape, tf.float32), "windows": tf.TensorSpec((4,), tf.float32)}
+        return signatures.map_encoded(maps, image_bytes, d.channels, specs)
+
+    def _window(self, images):
+        """The window of whole images (batch, height, width, channels)."""
+        size = tf.unstack(tf.shape(images)[1:3])
+        return cropping.window_of(label_of([[0, 0, 0]]), size, self.description.image_size)
+
+    def _cropped(self, images, window):
+        """The part of images in 0…255 that a window shows, in [0, 1]."""
+        spec = tf.TensorSpec((*self.description.image_size, self.description.channels), tf.float32)
+        return tf.map_fn(
+            lambda image: cropping.cropped(image, window, self.preprocessing) / 255.0,
+            images,
+            fn_output_signature=spec,
+        )
+
+    def compared(self, outputs):
+        return outputs[MAPS]
+
+    def differences(self, live, outputs):
+        """The distances of the points with a live score above 0.2, in pixels of the model's input.
+
+        They are `mean_point_distance` and `point_distance_99`, the 99th percentile; None without such points.
+        """
+        (places, scores), (others, _) = decoded(live), decoded(outputs)
+        size = np.array([live.shape[2], live.shape[1]])
+        steps = (np.array(self._input_size[::-1]) - 1) / np.maximum(size - 1, 1)
+        distances = np.linalg.norm((others - places) * steps, axis=2)[scores > SURE]
+        if not distances.size:
+            return {"mean_point_distance": None, "point_distance_99": None}
+        return {
+            "mean_point_distance": float(distances.mean()),
+            "point_distance_99": float(np.percentile(distances, 99)),
+        }
+
+    @property
+    def _input_size(self):
+        return self.description.native_image_size
+
+    def problem(self, bounds, row, images, live):
+        if bounds.metric == "max_logit_difference":
+            problem, unknown = problem_of_rows(bounds, row, images)
+            distance = row["point_distance_99"]
+            if problem or distance is None or distance <= MAX_DISTANCE:
+                return problem, unknown
+            return (
+                f"1% of its points are {distance:.2g} pixels or more off; the bound is {MAX_DISTANCE}",
+                None,
+            )
+        mean, most = row["mean_point_distance"], MAX_FRACTION * max(self._input_size)
+        if row["score"] is None or mean is None:
+            return None, "its points are compared with the live model's on images of a data set"
+        if mean <= most:
+            return None, None
+        return f"its points are {mean:.2g} pixels off on average; the bound is {most:.2g}", None
+
+    def page_check(self, outputs):
+        return {MAPS: checked_values(outputs[MAPS][0])}
+
+    @property
+    def head_words(self):
+        return f"head {self.description.around['head']}"
+
+    @property
+    def words(self):
+        d = self.description
+        return (
+            f"`{MAPS}`: a heat map for each of {d.num_classes} keypoints (batch, rows, columns, "
+            f"{d.num_classes}), whose largest value is near 1 where the point is. The signature "
+            "`serving_bytes` makes of encoded images the heat maps of the whole images, and `windows`, the "
+            "part of the image that they show: left, top, width and height in pixels by their centers. "
+            "`open_exported(…).estimate_keypoints` returns points."
+        )

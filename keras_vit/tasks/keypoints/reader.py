@@ -1,0 +1,191 @@
+"""What the points of a data set are: their names, and which of them belong together."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+
+import numpy as np
+
+from keras_vit.data.files import parse_json, read_text
+from keras_vit.lazy import LazyModule
+from keras_vit.messages import did_you_mean
+from keras_vit.tasks.keypoints.labels import BOX_ROWS, COLUMNS
+from keras_vit.tasks.keypoints.stored_objects import label_of_json
+
+tf = LazyModule("tensorflow")
+SETTINGS = "keypoints.json"
+MAX_KEYPOINTS = 1000
+SIDES = ("left", "right")  # in names of points that exchange their places in a mirrored image
+
+
+@dataclasses.dataclass(frozen=True)
+class KeypointReader:
+    """What the points of a data set are.
+
+    Args:
+        names: A name for each point.
+        flip_index: For each point the number of the one that takes its place in a mirrored image; None: by
+            the names, of which `left_eye` and `right_eye`, or `l_eye` and `r_eye`, exchange their places.
+        skeleton: Pairs of numbers of points between which a line is drawn.
+        sigmas: A number for each point by which distances are judged in `scores.keypoint_scores`; None for
+            the default.
+
+    Raises:
+        ValueError: for names that are empty or equal, or numbers that do not fit them.
+
+    Example:
+        >>> KeypointReader(("nose", "left_eye", "right_eye")).flip_index
+        (0, 2, 1)
+        >>> KeypointReader(("a", "b"), flip_index=(1, 1))
+        Traceback (most recent call last):
+        ValueError: expected a flip_index of 2 numbers, each point the mirror image of its own; got [1, 1]
+    """
+
+    task = "keypoints"
+    dtype = "float64"
+    channels = COLUMNS
+    names: tuple[str, ...]
+    flip_index: tuple[int, ...] | None = None
+    skeleton: tuple[tuple[int, int], ...] = ()
+    sigmas: tuple[float, ...] | None = None
+
+    def __post_init__(self):
+        names = self.names
+        are_texts = isinstance(names, list | tuple) and all(isinstance(n, str) and n.strip() for n in names)
+        if not are_texts or not 0 < len({*names}) == len(names) <= MAX_KEYPOINTS:
+            raise ValueError(f"expected 1 to {MAX_KEYPOINTS} different names of keypoints; got {names!r:.80}")
+        count = len(names)
+        flip = mirrored_by_name(names) if self.flip_index is None else self.flip_index
+        if (
+            not isinstance(flip, list | tuple)
+            or len(flip) != count
+            or not all(_is_index(own, count) and flip[own] == place for place, own in enumerate(flip))
+        ):
+            got = [*flip] if isinstance(flip, list | tuple) else flip
+            raise ValueError(
+                f"expected a flip_index of {count} numbers, each point the mirror image of its own; "
+                f"got {got!r:.80}"
+            )
+        lines = self.skeleton
+        if not isinstance(lines, list | tuple) or not all(
+            isinstance(line, list | tuple) and len(line) == 2 and all(_is_index(end, count) for end in line)
+            for line in lines
+        ):
+            raise ValueError(f"expected a skeleton of pairs of numbers below {count}; got {lines!r:.80}")
+        sigmas = self.sigmas
+        if sigmas is not None and (
+            not isinstance(sigmas, list | tuple) or len(sigmas) != count or not all(map(_is_positive, sigmas))
+        ):
+            raise ValueError(f"expected {count} positive sigmas; got {sigmas!r:.80}")
+        object.__setattr__(self, "names", tuple(names))
+        object.__setattr__(self, "flip_index", tuple(flip))
+        object.__setattr__(self, "skeleton", tuple(map(tuple, lines)))
+        object.__setattr__(self, "sigmas", sigmas and tuple(map(float, sigmas)))
+
+    @property
+    def label_values(self):
+        """The arguments that are known, as a JSON value."""
+        values = {"names": [*self.names], "flip_index": [*self.flip_index]}
+        values |= {"skeleton": [*map(list, self.skeleton)]} if self.skeleton else {}
+        return values | ({"sigmas": [*self.sigmas]} if self.sigmas else {})
+
+    def read(self, source):
+        """The label of an object, float64 (2 + points, 4), from the JSON of `stored_objects.json_of`."""
+        value = parse_json(source.decode(errors="replace"), "keypoints")
+        return label_of_json(value, len(self.names), self.flip_index)
+
+    label = read
+
+    def decode(self, encoded):
+        """As `read`, in a TensorFlow graph, of a string tensor ()."""
+
+        def label(content):
+            return self.read(bytes(np.asarray(content, object).item()))
+
+        return shaped(tf.numpy_function(label, [encoded], tf.float64, stateful=False), len(self.names))
+
+
+def shaped(label, count):
+    """A label tensor with the static shape of so many points."""
+    return tf.ensure_shape(label, (BOX_ROWS + count, COLUMNS))
+
+
+def mirrored_by_name(names):
+    """For each name the number of the one that has right in place of left, or left in place of right.
+
+    >>> mirrored_by_name(["nose", "left_eye", "right_eye", "l_ear", "r_ear", "left_foot"])
+    (0, 2, 1, 4, 3, 5)
+    """
+    places = {name.lower(): number for number, name in enumerate(names)}
+    pairs = (SIDES, tuple(side[0] for side in SIDES))
+    others = {side: other for pair in pairs for side, other in (pair, pair[::-1])}
+
+    def partner(name):
+        parts = _words(name.lower())
+        swapped = "".join(others.get(part, part) for part in parts)
+        return swapped if sum(part in others for part in parts) == 1 else name.lower()
+
+    return tuple(places.get(partner(name), number) for number, name in enumerate(names))
+
+
+def read_settings(root, **known):
+    """The `KeypointReader` of a folder, whose `keypoints.json` comes before what is known of its labels.
+
+    Args:
+        root: The folder, pathlib.Path. The file has an object with any arguments of `KeypointReader`.
+        known: Arguments that the file may replace, those that are not None.
+
+    Raises:
+        ValueError: for a damaged file, or an unknown or a wrong value, with the path.
+
+    Example:
+        >>> _ = (tmp / "keypoints.json").write_text('{"skeleton": [[0, 1]]}')
+        >>> read_settings(tmp, names=("a", "b")).skeleton
+        ((0, 1),)
+    """
+    given = {name: value for name, value in (known | settings_of(root)).items() if value is not None}
+    path = root / SETTINGS
+    if "names" not in given:
+        raise ValueError(f"expected {os.fspath(path)!r} with names, a list of the keypoints")
+    try:
+        return KeypointReader(**given)
+    except ValueError as error:
+        place = f"{os.fspath(path)}: " if path.is_file() else ""
+        raise ValueError(f"{place}{error}") from None
+
+
+def settings_of(root):
+    """The object in a folder's `keypoints.json`, a dict; {} without the file.
+
+    Raises:
+        ValueError: for a damaged file or an unknown key, with the path.
+
+    Example:
+        >>> settings_of(tmp)
+        {}
+    """
+    path, fields = root / SETTINGS, [field.name for field in dataclasses.fields(KeypointReader)]
+    if not path.is_file():
+        return {}
+    settings = parse_json(read_text(path), repr(os.fspath(path)))
+    if not isinstance(settings, dict):
+        raise ValueError(f"{os.fspath(path)}: expected an object; got {type(settings).__name__}")
+    if unknown := [name for name in settings if name not in fields]:
+        hint = did_you_mean(unknown[0], fields)
+        raise ValueError(f"{os.fspath(path)}: expected keys of {', '.join(fields)}; got {unknown[0]!r}{hint}")
+    return settings
+
+
+def _is_index(value, count):
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < count
+
+
+def _is_positive(value):
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def _words(name):
+    """The letters, and what is between them, of a name."""
+    return re.split(r"([^a-z]+)", name)

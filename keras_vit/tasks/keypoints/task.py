@@ -1,0 +1,223 @@
+"""Keypoint estimation: where the named points of an object are."""
+
+import numpy as np
+
+from keras_vit.labels import label_kind
+from keras_vit.labels.box_rows import DECIMALS
+from keras_vit.lazy import LazyModule
+from keras_vit.models.classifying import check_finite
+from keras_vit.progress import Progress
+from keras_vit.tasks.headed_task import HeadedTask
+from keras_vit.tasks.keypoints import scores as scoring
+from keras_vit.tasks.keypoints.crops import to_image
+from keras_vit.tasks.keypoints.labels import AREA, BOX_ROWS, CORNER, MIRRORED, UNLABELED
+from keras_vit.tasks.task import concatenate, names_or_indices
+
+VALIDATION_BATCH = 64
+SURE = 0.2  # the score from which a point counts for that of its object, as in the evaluation of ViTPose
+MAX_VALUES = 2**27  # of the heat maps that an export is compared on: 512 MiB
+loss_module = LazyModule("keras_vit.tasks.keypoints.loss")
+estimators = LazyModule("keras_vit.tasks.keypoints.model")
+estimating = LazyModule("keras_vit.tasks.keypoints.estimating")
+# They need TensorFlow.
+damage, samples_module = LazyModule("keras_vit.data.damage"), LazyModule("keras_vit.tasks.keypoints.samples")
+
+
+class KeypointEstimation(HeadedTask):
+    """Keypoint estimation: the named points of the object in a box, or in the whole image."""
+
+    label = label_kind("keypoints")
+    validation_metric = "ap"
+    primary_metric = "ap"
+    primary_metric_title = "AP"
+    title = "keypoint estimation"
+    slug = "keypoint-estimation"
+    outputs_in_words = "heat maps of keypoints"
+    head_class = property(lambda self: estimators.KeypointEstimator)
+    reads_images = True
+
+    def check_recipe(self, recipe):
+        super().check_recipe(recipe)
+        if recipe.crop_area:
+            raise ValueError(
+                "expected crop_area=None for keypoints, whose images are cropped around the objects, perhaps "
+                f"with scale_jitter and shift; got {recipe.crop_area}"
+            )
+
+    def _head(self, recipe, dataset):
+        """As in `HeadedTask`, with what the data set says of its points."""
+        known = _known(next(iter(dataset.splits.values()), None))
+        return {name: known[name] for name in ("flip_index", "skeleton", "sigmas") if name in known} | (
+            super()._head(recipe, dataset)
+        )
+
+    def loss(self, recipe, model):
+        return loss_module.KeypointLoss(stride=model.stride)
+
+    def label_shape(self, model, recipe):
+        return (model.num_classes, 3), "float32"
+
+    def augment(self, recipe, model, preprocessing, exif):
+        """As in `Task`: a function that also takes the label, around whose object it crops the image."""
+        return samples_module.crop_augmentation(recipe, preprocessing, exif)
+
+    def validate(self, model, dataset, recipe):
+        """The scores of the validation split."""
+        scores = self.scores(self.predict(model, dataset.split("validation"), VALIDATION_BATCH))
+        return {name: scores[name] or 0.0 for name in ("ap", "ap50", "pck10")}
+
+    def predict(self, model, samples, batch_size):
+        batches = samples_module.crop_batches(samples, estimating.of_a_size(model.preprocessing), batch_size)
+        predictions = []
+        with damage.damage_named([samples]):
+            for images, *labels in Progress(batches, "evaluating", unit="batch"):
+                outputs = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
+                predictions.append(self._predictions(outputs, [part.numpy() for part in labels], model))
+        return concatenate(predictions)
+
+    def _predictions(self, outputs, labels, model):
+        """The `KeypointPredictions` of heat maps.
+
+        Args:
+            outputs: (objects, height, width, points).
+            labels: The columns of `samples.crop_batches` after the images.
+            model: With the names and the sigmas of the points.
+        """
+        rows, windows, sizes, images = labels
+        self.check_rows(rows, outputs.shape[-1])
+        places, point_scores = estimating.decoded(outputs)
+        places = to_image(places, windows, outputs.shape[1:3])
+        sides = sizes[:, np.newaxis, ::-1].astype("float64")
+        truth = rows[:, BOX_ROWS:, :MIRRORED].copy()
+        truth[..., :2] = np.where(truth[..., 2:] > UNLABELED, truth[..., :2] * sides, 0)
+        boxes = (rows[:, :BOX_ROWS, :2] * sides).reshape(-1, 4).round(DECIMALS)
+        areas = (rows[:, CORNER, AREA] * sides.prod(axis=(1, 2))).round(DECIMALS)
+        sigmas = getattr(model, "sigmas", None)
+        return scoring.KeypointPredictions(
+            np.concatenate([places, point_scores[..., np.newaxis]], axis=2, dtype="float64"),
+            object_scores(point_scores),
+            images,
+            *(truth, boxes, areas, np.zeros(len(rows), bool), images),
+            tuple(sigmas or scoring.default_sigmas(model.class_names, outputs.shape[-1])),
+        )
+
+    def check_rows(self, rows, count):
+        """Raise ValueError unless labels in records have so many points."""
+        self.label.check(rows[:, BOX_ROWS:, :MIRRORED], count)
+
+    scores = staticmethod(scoring.keypoint_scores)
+    per_class = staticmethod(scoring.keypoint_table)
+
+    def errors(self, predictions):
+        return 1 - predictions.similarities
+
+    def correct(self, predictions):
+        return predictions.similarities >= scoring.SAME
+
+    def sampled(self, samples, preprocessing, count):
+        """As in `LabelTask`, with the columns of `samples.crop_batches` after the images as labels."""
+        indices = np.linspace(0, len(samples) - 1, min(count, len(samples))).astype(int)
+        chosen = samples.take(indices.tolist())
+        images, *labels = _cropped(chosen, preprocessing)
+        return images, labels
+
+    def check_samples(self, labels, description):
+        self.check_rows(labels[0], description.num_classes)
+
+    def max_samples(self, description):
+        height, width = description.image_size
+        return max(16 * MAX_VALUES // (height * width * description.num_classes), 1)
+
+    def rows(self, model, paths, inputs, top, threshold=None, iou=None, write=None):
+        """As in `LabelTask`, with `keypoints` in place of `classes`: their scores and places in pixels.
+
+        The `width` and `height` of the image, and the `score` of its object, are there, too.
+
+        Args:
+            model, paths, inputs: As for `LabelTask`.
+            top: Not used.
+            threshold: The least score of a point; None for any.
+            iou: None.
+            write: A function of a path, the image and the points (objects, points, 3) in it, or None.
+
+        Raises:
+            ValueError: for an `iou`.
+        """
+        if iou is not None:
+            raise ValueError("--iou is of boxes that overlap; this model estimates keypoints")
+        names = names_or_indices(model.class_names, model.num_classes)
+        for path, image, found in zip(paths, inputs, model.estimate_keypoints(inputs)):
+            if write:
+                write(path, image, found)
+            [points] = found.tolist()
+            yield {
+                "width": image.shape[1],
+                "height": image.shape[0],
+                "score": float(object_scores(found[..., 2])[0]),
+                "keypoints": [
+                    {"name": name, "score": score, "x": x, "y": y}
+                    for name, (x, y, score) in zip(names, points)
+                    if threshold is None or score >= threshold
+                ],
+            }
+
+    def draw_predictions(self, report, model, inputs, names):
+        from keras_vit.tasks.keypoints.figures import keypoint_figure  # needs matplotlib
+
+        colors = [model.preprocessing.colors(image) for image in inputs]
+        found = [self._points_of(model, image[np.newaxis])[0] for image in inputs]
+        figure = keypoint_figure(colors, found, None, names, "Keypoints", model.skeleton)
+        report.draw("Predictions", "keypoints", figure, "Keypoints")
+
+    def shown(self, model, samples):
+        """The model input of samples, and the predicted and the true points (points, 3) in its pixels."""
+        images, labels, windows, sizes, _ = _cropped(samples, model.preprocessing)
+        truth = labels[:, BOX_ROWS:, :MIRRORED].copy()
+        places = truth[..., :2] * sizes[:, np.newaxis, ::-1] - 0.5 - windows[:, np.newaxis, :2]
+        steps = (np.array(images.shape[2:0:-1]) - 1) / windows[:, np.newaxis, 2:]
+        truth[..., :2] = places * steps + 0.5
+        return images, self._points_of(model, images), truth
+
+    @staticmethod
+    def _points_of(model, images):
+        """The points (batch, points, 3) in model input, in its pixels, and their scores."""
+        outputs = np.asarray(model.predict_on_batch(images))
+        places, scores = estimating.decoded(outputs)
+        height, width = images.shape[1:3]
+        places = to_image(places, np.array([[0, 0, width - 1, height - 1]] * len(images)), outputs.shape[1:3])
+        return np.concatenate([places, scores[..., np.newaxis]], axis=2)
+
+    def compared(self, reference, outputs, labels, description):
+        return None, None if labels is None else self._predictions(outputs, labels, description)
+
+
+def object_scores(point_scores):
+    """The score of each object: the mean of those of its points that are above 0.2; 0 without any.
+
+    Args:
+        point_scores: (objects, points).
+
+    Example:
+        >>> object_scores(np.array([[0.9, 0.7, 0.1], [0.1, 0.1, 0.1]])).tolist()
+        [0.8, 0.0]
+
+    Source: `_get_subset` and `evaluate` of `topdown_coco_dataset.py` of `ViTAE-Transformer/ViTPose`.
+    """
+    point_scores = np.asarray(point_scores, "float64")
+    is_sure = point_scores > SURE
+    return (point_scores * is_sure).sum(axis=1) / np.maximum(is_sure.sum(axis=1), 1)
+
+
+def _cropped(samples, preprocessing):
+    """The columns of `samples.crop_batches` as arrays."""
+    batches = samples_module.crop_batches(samples, preprocessing, VALIDATION_BATCH).as_numpy_iterator()
+    return [*map(np.concatenate, zip(*batches))]
+
+
+def _known(samples):
+    """What samples, perhaps of several sources, say of their points: a dict."""
+    parts = getattr(samples, "parts", None)
+    return getattr(parts[0].samples if parts else samples, "label_values", None) or {}
+
+
+TASK = KeypointEstimation()

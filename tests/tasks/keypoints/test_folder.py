@@ -1,0 +1,315 @@
+"""Folders of keypoints in the files of COCO, of YOLO, and in `metadata.jsonl`."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from made.folders import write_keypoints
+from made.tables import by_table
+from PIL import Image
+
+from keras_vit.data import load_dataset
+from keras_vit.tasks.keypoints.labels import AREA, BOX_ROWS, WHOLE
+
+WIDTH, HEIGHT = 32, 16
+NAMES = ["nose", "left_eye", "right_eye"]
+# Two objects: (left, top, width, height), area, and by pixels from edge to edge x, y and visibility.
+OBJECTS = [
+    ((2, 4, 8, 6), 40, [(4.5, 5.5, 2), (3.5, 4.5, 1), (6.5, 4.5, 2)]),
+    ((16, 2, 8, 12), 50, [(20.5, 7.5, 2), (0, 0, 0), (22.5, 4.5, 2)]),
+]
+CATEGORY = {"id": 3, "name": "face", "keypoints": NAMES, "skeleton": [[1, 2], [1, 3]]}
+
+
+def write_images(root, count=12):
+    (root / "images").mkdir(parents=True)
+    for number in range(count):
+        pixels = np.full((HEIGHT, WIDTH, 3), 10 * number, "uint8")
+        Image.fromarray(pixels).save(root / "images" / f"{number:02}.png")
+    return [f"{number:02}.png" for number in range(count)]
+
+
+def of_coco(points):
+    """Points by pixels of which the first one is at 0, as flat lists."""
+    return [number for x, y, mark in points for number in ((x - 0.5, y - 0.5, mark) if mark else (0, 0, 0))]
+
+
+def coco(**changes):
+    files = [f"{number:02}.png" for number in range(12)]
+    images = [{"id": n, "file_name": file, "width": WIDTH, "height": HEIGHT} for n, file in enumerate(files)]
+    annotations = [
+        {
+            **{"id": 2 * n + k, "image_id": n, "category_id": 3, "bbox": [*box], "area": area},
+            **{"keypoints": of_coco(points), "num_keypoints": sum(mark > 0 for *_, mark in points)},
+        }
+        for n in range(12)
+        for k, (box, area, points) in enumerate(OBJECTS)
+    ]
+    return {"images": images, "annotations": annotations, "categories": [CATEGORY]} | changes
+
+
+def write_coco(root, **changes):
+    write_images(root)
+    (root / "labels.json").write_text(json.dumps(coco(**changes)))
+
+
+def yolo_line(box, points, size=3):
+    left, top, width, height = box
+    numbers = [(left + width / 2) / WIDTH, (top + height / 2) / HEIGHT, width / WIDTH, height / HEIGHT]
+    numbers += [n for x, y, mark in points for n in (x / WIDTH, y / HEIGHT, mark)[:size]]
+    return " ".join(map(str, (0, *numbers)))
+
+
+def write_yolo(root, size=3, config="flip_idx: [0, 2, 1]\nkpt_names:\n  0: [nose, left_eye, right_eye]\n"):
+    (root / "labels").mkdir(parents=True)
+    for file in write_images(root):
+        lines = [yolo_line(box, points, size) for box, _, points in OBJECTS]
+        (root / "labels" / f"{file[:2]}.txt").write_text("\n".join(lines))
+    (root / "data.yaml").write_text(f"names: [face]\nkpt_shape: [3, {size}]\n{config}")
+
+
+def write_metadata(root, with_boxes=True):
+    lines = []
+    for file in write_images(root):
+        objects = [
+            {"bbox": [*box], "area": area, "keypoints": np.reshape(of_coco(points), (-1, 3)).tolist()}
+            for box, area, points in OBJECTS
+        ]
+        objects = objects if with_boxes else [{"keypoints": objects[0]["keypoints"]}]
+        lines.append(json.dumps({"file_name": f"images/{file}", "objects": objects}))
+    (root / "metadata.jsonl").write_text("\n".join(lines))
+    (root / "keypoints.json").write_text(json.dumps({"names": NAMES, "skeleton": [[0, 1], [0, 2]]}))
+
+
+def load(root, **options):
+    return load_dataset(f"folder:{root}", task="keypoints", **options)
+
+
+def in_pixels(label):
+    """The box (left, top, width, height), the area and the points of a label, in pixels."""
+    corners = label[:BOX_ROWS, :2] * (WIDTH, HEIGHT)
+    points = label[BOX_ROWS:, :3] * (WIDTH, HEIGHT, 1)
+    area = label[0, AREA] * WIDTH * HEIGHT
+    return (*corners[0], *(corners[1] - corners[0])), area, points
+
+
+WRITERS = {"COCO": write_coco, "YOLO": write_yolo, "metadata": write_metadata}
+
+
+@by_table("layout", WRITERS)
+def test_every_layout_has_the_same_points(layout, tmp_path):
+    WRITERS[layout](tmp_path)
+    data = load(tmp_path)
+    assert data.class_names == tuple(NAMES) and sum(map(len, data.splits.values())) == 24
+    samples = data.split("train")
+    assert samples.label_values["flip_index"] == [0, 2, 1]
+    assert samples.label_values.get("skeleton") == (None if layout == "YOLO" else [[0, 1], [0, 2]])
+    for (box, area, points), (_, label) in zip(OBJECTS, samples):
+        found_box, found_area, found = in_pixels(label)
+        np.testing.assert_allclose(found_box, box)
+        # YOLO has no areas: 0.53 of the box, as in Ultralytics.
+        assert found_area == pytest.approx(0.53 * box[2] * box[3] if layout == "YOLO" else area)
+        np.testing.assert_allclose(found, points)
+
+
+def test_the_objects_of_an_image_are_in_one_split(tmp_path):
+    write_coco(tmp_path)
+    splits = load(tmp_path).splits
+    images = {split: {*samples.images} for split, samples in splits.items()}
+    assert all(len(samples) == 2 * len(images[split]) for split, samples in splits.items())
+    assert sum(map(len, images.values())) == 12
+
+
+def test_an_object_without_a_box_is_the_whole_image(tmp_path):
+    write_metadata(tmp_path, with_boxes=False)
+    _, label = load(tmp_path).split("train")[0]
+    assert label[0, WHOLE] == 1 and label[:2, :2].tolist() == [[0, 0], [1, 1]]
+
+
+def test_points_of_two_numbers_are_visible_unless_they_are_at_0(tmp_path):
+    write_yolo(tmp_path, size=2)
+    samples = load(tmp_path).split("train")
+    assert samples[0][1][BOX_ROWS:, 2].tolist() == [2, 2, 2]
+    assert samples[1][1][BOX_ROWS:, 2].tolist() == [2, 0, 2]
+
+
+def test_crowds_and_objects_without_labels_are_left_out(tmp_path):
+    rows = coco()["annotations"]
+    rows[0]["iscrowd"], rows[3]["keypoints"] = 1, [0] * 9
+    write_coco(tmp_path, annotations=rows)
+    assert sum(map(len, load(tmp_path).splits.values())) == 22
+
+
+def test_names_and_pairs_of_the_settings_come_first(tmp_path):
+    write_yolo(tmp_path, config="flip_idx: [0, 2, 1]")
+    assert load(tmp_path).class_names == ("0", "1", "2")
+    (tmp_path / "keypoints.json").write_text('{"names": ["a", "b", "c"], "flip_index": [1, 0, 2]}')
+    data = load(tmp_path)
+    assert data.class_names == ("a", "b", "c") and data.split("train").reader.flip_index == (1, 0, 2)
+    assert data.split("train")[0][1][BOX_ROWS:, 3].tolist() == [1, 0, 2]
+
+
+def changed(**values):
+    """A writer of COCO's file in which an annotation has other values."""
+    rows = coco()["annotations"]
+    rows[5] |= values
+    return lambda root: write_coco(root, annotations=[{k: v for k, v in r.items() if v != ""} for r in rows])
+
+
+def with_category(**values):
+    return lambda root: write_coco(root, categories=[CATEGORY | values])
+
+
+def with_line(line):
+    def write(root):
+        write_yolo(root)
+        (root / "labels/03.txt").write_text(line)
+
+    return write
+
+
+def with_file(name, text, write=write_yolo):
+    def write_file(root):
+        write(root)
+        (root / name).write_text(text)
+
+    return write_file
+
+
+LINE = yolo_line(OBJECTS[0][0], OBJECTS[0][2])
+WRONG = {
+    "other count": (
+        changed(keypoints=[1, 1, 2] * 4),
+        "annotation 5: expected x, y and visibility of 3 keypo",
+    ),
+    "no list": (changed(keypoints="1 1 2"), "annotation 5: expected x, y and visibility of 3 .* got '1 1 2'"),
+    "a text": (
+        changed(keypoints=["a"] * 9),
+        "annotation 5: expected x, y and visibility of 3 keypoints, 9 n",
+    ),
+    "visibility": (changed(keypoints=[1, 1, 3] * 3), "expected a visibility of 0, 1 or 2 .*; got 3"),
+    "outside": (
+        changed(keypoints=[99, 1, 2] * 3),
+        "1 object(s) are wrong: .*keypoint outside of its image of ",
+    ),
+    "no box": (changed(bbox=""), "annotation 5: expected the key 'bbox'; got "),
+    "flat box": (
+        changed(bbox=[1, 1, 0, 5]),
+        "1 object(s) are wrong: .*annotation 5 (a box without an extent)",
+    ),
+    "box outside": (changed(bbox=[30, 1, 30, 5]), "1 object(s) are wrong: .*outside of its image of 32×16"),
+    "names": (
+        with_category(keypoints=["a", 1, "c"]),
+        "category 0: expected keypoints, a list of names; got ",
+    ),
+    "equal names": (with_category(keypoints=["a", "a", "c"]), "expected 1 to 1000 different names of keypoi"),
+    "skeleton": (with_category(skeleton=[[1, 2, 3]]), "category 0: expected a skeleton of pairs of numbers"),
+    "far skeleton": (
+        with_category(skeleton=[[1, 4]]),
+        "expected a skeleton of pairs of numbers below 3; got",
+    ),
+    "categories": (
+        lambda root: write_coco(root, categories=[CATEGORY, {**CATEGORY, "id": 4, "keypoints": ["a"]}]),
+        "category 1: expected the keypoints and the skeleton of all categories; got others",
+    ),
+    "short line": (
+        with_line("0 0.5 0.5 0.2 0.2"),
+        "03.txt, line 1: expected a class, a box of 4 numbers and",
+    ),
+    "no number": (
+        with_line(LINE.replace("0.25", "x", 1)),
+        "03.txt, line 1: expected 13 numbers of a box; got",
+    ),
+    "no mark": (with_line(f"{LINE[:-1]}5"), "03.txt, line 1: expected a visibility of 0, 1 or 2 .*; got 5"),
+    "kpt_shape": (
+        with_file("data.yaml", "names: [a]\nkpt_shape: [3, 4]"),
+        "data.yaml: expected kpt_shape of a number of points, and 2 or 3; got",
+    ),
+    "flip_idx": (
+        with_file("data.yaml", "names: [a]\nkpt_shape: [3, 3]\nflip_idx: [0, 1]"),
+        "data.yaml, flip_idx: expected 3 numbers, one for each keypoint; got",
+    ),
+    "no pairs": (
+        with_file("data.yaml", "names: [a]\nkpt_shape: [3, 3]\nflip_idx: [1, 2, 0]"),
+        "expected a flip_index of 3 numbers, each point the mirror image of its own; got [1, 2, 0]",
+    ),
+    "kpt_names": (
+        with_file("data.yaml", "names: [a]\nkpt_shape: [3, 3]\nkpt_names: {0: [a, b]}"),
+        "data.yaml, kpt_names: expected 3 names of keypoints, the same of all classes",
+    ),
+    "settings": (with_file("keypoints.json", "[1]"), "keypoints.json: expected an object; got list"),
+    "damaged settings": (with_file("keypoints.json", "{"), "keypoints.json': expected JSON; got "),
+    "unknown setting": (
+        with_file("keypoints.json", '{"skeletons": []}'),
+        "keypoints.json: expected keys of names, flip_index, skeleton, sigmas; got 'skeletons' (did you mean",
+    ),
+    "sigmas": (with_file("keypoints.json", '{"sigmas": [1, 2]}'), "expected 3 positive sigmas; got [1, 2]"),
+    "other names": (with_file("keypoints.json", '{"names": ["a"]}'), "expected kpt_shape of 1 points; got 3"),
+    "row": (with_file("metadata.jsonl", "[]"), "metadata.jsonl, line 1: expected file_name and objects; got"),
+    "objects": (
+        with_file(
+            "metadata.jsonl", '{"file_name": "images/00.png", "objects": {"keypoints": [], "bbox": [1]}}'
+        ),
+        "line 1: expected objects, a list of objects with keypoints; got",
+    ),
+    "two without boxes": (
+        with_file(
+            "metadata.jsonl",
+            '{"file_name": "images/00.png", "objects": {"keypoints": [[1, 1, 2], [2, 2, 2]]}}',
+        ),
+        "line 1: expected a bbox of each of 2 objects of an image; got fewer",
+    ),
+}
+
+
+@by_table("case", WRONG)
+def test_wrong_labels_are_refused_in_a_line(case, tmp_path):
+    write, message = WRONG[case]
+    write(tmp_path)
+    pattern = ".*".join(re.escape(part) for part in message.split(".*"))
+    with pytest.raises(ValueError, match=pattern) as refused:
+        load(tmp_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_images_with_wrong_objects_can_be_left_out(tmp_path):
+    WRONG["outside"][0](tmp_path)
+    data = load(tmp_path, on_bad_image="skip")
+    assert sum(map(len, data.splits.values())) == 22 and len(data.bad_images) == 1
+
+
+def test_a_folder_without_keypoints_is_refused(tmp_path):
+    write_images(tmp_path)
+    with pytest.raises(ValueError, match="no keypoints in .*; expected COCO's JSON files"):
+        load(tmp_path)
+
+
+def test_keypoints_are_found_where_classes_are_asked_for(tmp_path):
+    write_keypoints(tmp_path)
+    with pytest.raises(ValueError, match="; keypoints found: --recipe keypoints"):
+        load_dataset(f"folder:{tmp_path}")
+
+
+def test_an_image_turned_by_its_exif_data_has_the_points_as_it_is_shown(tmp_path):
+    write_coco(tmp_path)
+    rows = [row for row in coco()["annotations"] if row["image_id"] < 3]
+    for number in range(3):
+        pixels, exif = np.zeros((WIDTH, HEIGHT, 3), "uint8"), Image.Exif()
+        exif[0x0112] = 6
+        Image.fromarray(pixels).save(tmp_path / "images" / f"{number:02}.png", exif=exif)
+    (tmp_path / "labels.json").write_text(json.dumps(coco(annotations=rows)))
+    samples = load(tmp_path, seed=None).split("train")
+    assert samples.exif and len(samples) == 6
+    np.testing.assert_allclose(in_pixels(samples[0][1])[2], OBJECTS[0][2])
+
+
+def test_yolos_boxes_are_read_from_pose_rows_only_with_their_shape(tmp_path):
+    write_yolo(tmp_path)
+    boxes = load_dataset(f"folder:{tmp_path}", task="detection").split("train")[0][1]
+    np.testing.assert_allclose(boxes[0, :4], [2 / WIDTH, 4 / HEIGHT, 10 / WIDTH, 10 / HEIGHT])
+    (tmp_path / "data.yaml").write_text("names: [face]\n")
+    for path in (tmp_path / "labels").iterdir():
+        path.write_text(yolo_line(OBJECTS[0][0], [*OBJECTS[0][2], (1, 1, 2)]))
+    with pytest.raises(ValueError, match="got a box and 4 key points, for which data.yaml needs a kpt_shape"):
+        load_dataset(f"folder:{tmp_path}", task="detection")
