@@ -63,8 +63,8 @@ class Shown:
         Folder.write(self.folder / self.files[path], png_bytes(picture))
 
 
-def enlarged(image, found=None):
-    """A small image and what is found in it, objects or a map, with a side of at least `SMALLEST` pixels.
+def enlarged(image, prediction=None):
+    """A small image and what is predicted of it, objects or a map, with a side of at least `SMALLEST` pixels.
 
     >>> import numpy as np
     >>> image, classes = enlarged(np.zeros((8, 100, 3), "uint8"), np.zeros((8, 100), int))
@@ -73,17 +73,21 @@ def enlarged(image, found=None):
     """
     factor = math.ceil(SMALLEST / max(image.shape[:2]))
     if factor == 1:
-        return image, found
+        return image, prediction
 
     def repeated(pixels, axis=0):
         return pixels.repeat(factor, axis=axis).repeat(factor, axis=axis + 1)
 
-    if hasattr(found, "boxes"):
-        found = found._replace(boxes=found.boxes * factor)
-        found = found._replace(masks=repeated(found.masks, 1)) if hasattr(found, "masks") else found
-    elif found is not None:
-        found = repeated(found)
-    return repeated(image), found
+    if hasattr(prediction, "boxes"):
+        prediction = prediction._replace(boxes=prediction.boxes * factor)
+        prediction = (
+            prediction._replace(masks=repeated(prediction.masks, 1))
+            if hasattr(prediction, "masks")
+            else prediction
+        )
+    elif prediction is not None:
+        prediction = repeated(prediction)
+    return repeated(image), prediction
 
 
 def lines_of(row):

@@ -37,8 +37,8 @@ def add_next_steps(report, config, name):
     commands = LABELED if config.task.needs_labels else OF_IMAGES
     if config.recipe.image_text is not None:
         commands = OF_PAIRS
-    given = {"run": shlex.quote(name), "data": shlex.quote(_named(config.dataset))}
-    rows = [(what, f"keras-vit {command.format(**given)}") for what, command in commands]
+    values = {"run": shlex.quote(name), "data": shlex.quote(_named(config.dataset))}
+    rows = [(what, f"keras-vit {command.format(**values)}") for what, command in commands]
     text = "Commands for the folders that have the run and the data; photos and photo.jpg are yours."
     report.add(HEADING, text, table("Next steps", ("for", "command"), rows))
 
@@ -49,6 +49,6 @@ def _named(dataset):
     >>> _named("folder:/home/me/flowers"), _named("digits"), _named("digits*2 + folder:/a/b")
     ('folder:flowers', 'digits', 'digits*2 + b')
     """
-    kind, title = dataset.partition(":")[0], title_of(dataset)
+    source, title = dataset.partition(":")[0], title_of(dataset)
     is_one = ":" in dataset and " + " not in dataset
-    return f"{kind}:{title}" if is_one and not title.startswith(f"{kind}:") else title
+    return f"{source}:{title}" if is_one and not title.startswith(f"{source}:") else title
