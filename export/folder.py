@@ -255,9 +255,9 @@ def _verdict(row):
     >>> _verdict({"max_logit_difference": 2e-7, "warning": None})
     'verified, the largest difference is 2.0e-07'
     """
-    difference = row["max_logit_difference"]
+    difference = row.get("max_logit_difference")
     found = "" if difference is None else f", the largest difference is {difference:.1e}"
-    return f"{row['warning'] or 'verified'}{found}"
+    return f"{row.get('warning') or 'verified'}{found}"
 
 
 def calibration_images(dataset, description):

@@ -30,6 +30,7 @@ from keras_vit.layers import (
 from keras_vit.layers.attention import Projection
 from keras_vit.layers.dense import Dense, EinsumDense
 from keras_vit.layers.hints import Sharding
+from keras_vit.models import preprocessed
 
 TOKENS, GRID, IMAGE = (5, 8), (2, 3, 8), (16, 16, 3)
 
@@ -153,7 +154,7 @@ FLOAT32 = (
 # Their outputs have no axis of the batch; they have tests of their own.
 WITHOUT_BATCH = {
     *(layers.RotaryPositions, layers.RelativePositionIndex, layers.RelativePositionBias),
-    keras_vit.models.DistributedModel,  # of any layers
+    *(keras_vit.models.DistributedModel, preprocessed.PreprocessedModel),  # of any layers
 }
 VIT = keras_vit.VisionTransformer
 MODELS = [

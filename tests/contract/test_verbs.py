@@ -350,6 +350,10 @@ VERBS = {
     "reconstruct": (lambda model, *_: model.reconstruct(inputs_of(model)), {"MAE"}),
     "to_vision_transformer": (lambda model, *_: model.to_vision_transformer(num_classes=2), PRETRAINERS),
     "finished": (lambda model, *_: model.finished(), WITH_IMAGES),
+    "with_preprocessing": (
+        lambda model, *_: model.with_preprocessing().predict(IMAGES, verbose=0),
+        UNPACKED - PRETRAINERS - {"two towers", "EoMT"},
+    ),
     "feature_extractor": (
         lambda model, *_: model.feature_extractor("tokens", grid=True),
         VITS - {"packed"} | HEADED,
