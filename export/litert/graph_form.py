@@ -43,6 +43,8 @@ def litert_form(model):
 
 def _patches(layer, images):
     """A convolution: cutting patches takes six axes."""
+    if p := layer.padding:
+        images = tf.pad(images[:, :-p, :-p], ((0, 0), (p, 0), (p, 0), (0, 0)))
     x = tf.nn.conv2d(images, layer.kernel, layer.patch_size, "VALID")  # crops, too
     return x + layer.bias if layer.use_bias else x
 

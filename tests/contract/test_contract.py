@@ -25,6 +25,7 @@ from keras_vit.layers import (
     class_queries,
     convolution,
     depth_head,
+    enlargement,
     segmentation_head,
 )
 from keras_vit.layers.attention import Projection
@@ -112,6 +113,7 @@ LAYERS = [
     (segmentation_head.QueryAttentionBias, {"num_prefix_tokens": 1}, [(4, 6, 3), GRID]),
     (segmentation_head.SemanticScores, {}, [(4, 6, 3), (3, 5), IMAGE]),
     (aligned_resize.AlignedResize, {}, [GRID, IMAGE]),
+    (enlargement.Enlargement, {"factor": 4}, [GRID]),
     (layers.WholePatches, {"patch_size": (5, 8)}, [IMAGE]),
     (depth_head.Readout, {}, [(7, 8), GRID]),
     (depth_head.Readout, {"kind": "add"}, [(7, 8), GRID]),

@@ -126,7 +126,7 @@ TRANSFORMERS = {
     **dict.fromkeys(("siglip_vision_model", "siglip2_vision_model"), 1e-6),
     **dict.fromkeys(("dinov3_vit", "imagegpt", "clip_vision_model"), 1e-5),
     **dict.fromkeys(("owlvit_vision_model", "owlv2_vision_model"), 1e-5),
-    **{"depth_anything": 1e-6, "dpt": 1e-12, "dpt with a dinov2 backbone": 1e-6},
+    **{"depth_anything": 1e-6, "dpt": 1e-12, "dpt with a dinov2 backbone": 1e-6, "vitpose": 1e-12},
 }
 TRANSFORMERS_TEXT = {"siglip": 1e-6, "siglip2": 1e-6, "clip": 1e-5}
 

@@ -338,6 +338,7 @@ VERBS = {
     "segment": (lambda model, *_: model.segment([*IMAGES]), SEGMENTERS),
     "detect": (lambda model, *_: model.detect([*IMAGES], threshold=0.0), DETECTORS),
     "estimate": (lambda model, *_: model.estimate([*IMAGES]), ESTIMATORS),
+    "estimate_keypoints": (lambda model, *_: model.estimate_keypoints([*IMAGES]), OF_TASKS["keypoints"]),
     "with_queries": (lambda model, *_: model.with_queries("ab", np.ones((2, 12))), {"word detector"}),
     "image_queries": (lambda model, *_: model.image_queries(IMAGES), {"word detector"}),
     "panoptic": (lambda model, *_: model.panoptic([*IMAGES]), {"EoMT"}),
@@ -365,7 +366,7 @@ VERBS = {
         )
         for task in NAMES
     },
-    "predict": (predicted, WITH_HEAD | HEADED),
+    "predict": (predicted, (WITH_HEAD | HEADED) - {"any-size keypoint estimator"}),
     "retrieval": (retrieved, {"two towers"}),
     "representations": (lambda model, *_: evaluation.representations(model, scans()), UNPACKED),
     "knn": (lambda model, *_: evaluation.knn(model, scans(), scans()), UNPACKED),
@@ -423,7 +424,7 @@ VERBS = {
         f"export {option}": (checked_export(option), EXPORTED | {"two towers"})
         for option in ("saved_model", "tflite", "onnx", "openvino", "hub")
     },
-    "export web": (checked_export("web"), EXPORTED - {"features", "tokens", "surface normals"}),
+    "export web": (checked_export("web"), EXPORTED - KEYPOINTS - {"features", "tokens", "surface normals"}),
     "train single_label": (trained_from(task="single_label"), UNPACKED - {"tokens"}),
     "train multi_label": (trained_from(task="multi_label"), UNPACKED - {"tokens"}),
     "train regression": (trained_from(task="regression"), UNPACKED - {"tokens"}),

@@ -70,6 +70,7 @@ MODELS = {
     "rotary without prefix": {"rotary": "dinov3", "pooling": "gap"},
     "relative": {"relative_positions": True, "key_bias": False, "image_size": (19, 24)},
     "grouped queries": {"num_heads": 6, "num_kv_heads": 2, "qk_norm": True, "norm": "rms"},
+    "padded patches": {"patch_padding": 2, "image_size": (19, 24), "pooling": "gap"},
     "post-norm": {"post_norm": True, "attention_sub_norm": True, "patch_norm": True},
     "no last norm": {
         **{"rotary": {"kind": "axial", "offset": 1, "reference_grid": 3}, "final_norm": False},

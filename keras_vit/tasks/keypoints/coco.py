@@ -33,12 +33,12 @@ def read_coco(folder, settings):
         for where, category in rows.values():
             if not category.get("keypoints"):
                 continue
-            own = {"names": _names(category["keypoints"], where), "skeleton": _skeleton(category, where)}
-            if known and own != known:
+            points = {"names": _names(category["keypoints"], where), "skeleton": _skeleton(category, where)}
+            if known and points != known:
                 raise ValueError(
                     f"{where}: expected the keypoints and the skeleton of all categories; got others"
                 )
-            known = own
+            known = points
         names = settings.get("names") or known.get("names") or _numbers(content)
         known.setdefault("names", names)
         make = functools.partial(_posed, len(names))
@@ -49,8 +49,8 @@ def read_coco(folder, settings):
 def _posed(count, stored, annotation):
     """The `PosedObject` of an annotation, without points if its category has none."""
     points = annotation.get("keypoints")
-    found = [] if points is None else points_of(points, count, stored.where, CENTER)
-    return PosedObject(stored.where, found, stored)
+    triples = [] if points is None else points_of(points, count, stored.where, CENTER)
+    return PosedObject(stored.where, triples, stored)
 
 
 def _has_keypoints(content):
@@ -81,4 +81,4 @@ def _skeleton(category, where):
     ):
         raise ValueError(f"{where}: expected a skeleton of pairs of numbers; got {listed([lines])}")
     first = 0 if any(0 in line for line in lines) else 1
-    return tuple((one - first, other - first) for one, other in lines)
+    return tuple((start - first, end - first) for start, end in lines)

@@ -42,7 +42,7 @@ def turned(label, angle, window, size):
     Args:
         label: (2 + points, 4). Its box stays.
         angle: In radians; positive: clockwise.
-        window: As of `window_of`.
+        window: float64 (4,): left, top, width and height, which `window_of` returns.
         size: (height, width) of the image.
 
     Example:
@@ -66,7 +66,7 @@ def cropped(image, window, preprocessing, angle=None):
 
     Args:
         image: uint8 (height, width, 3).
-        window: As of `window_of`.
+        window: float64 (4,): left, top, width and height, which `window_of` returns.
         preprocessing: `Preprocessing`, of which the size and the channels are used.
         angle: By which the window's content is turned, in radians; positive: clockwise. None: 0.
 
@@ -85,11 +85,12 @@ def cropped(image, window, preprocessing, angle=None):
     sine, cosine, zero = tf.sin(angle), tf.cos(angle), tf.zeros((), tf.float64)
     rows = [cosine * steps[0], sine * steps[1]], [-sine * steps[0], cosine * steps[1]]
     first = [
-        place - x * (width - 1) / 2 - y * (height - 1) / 2 for place, (x, y) in zip(tf.unstack(center), rows)
+        middle - x * (width - 1) / 2 - y * (height - 1) / 2
+        for middle, (x, y) in zip(tf.unstack(center), rows)
     ]
     matrix = tf.stack([*rows[0], first[0], *rows[1], first[1], zero, zero])
     pixels = tf.cast(with_channels(image, preprocessing.channels), tf.float32)
-    found = tf.raw_ops.ImageProjectiveTransformV3(
+    warped = tf.raw_ops.ImageProjectiveTransformV3(
         images=pixels[tf.newaxis],
         transforms=tf.cast(matrix, tf.float32)[tf.newaxis],
         output_shape=(height, width),
@@ -97,7 +98,7 @@ def cropped(image, window, preprocessing, angle=None):
         interpolation="BILINEAR",
         fill_mode="CONSTANT",
     )
-    return tf.ensure_shape(found[0], (height, width, preprocessing.channels))
+    return tf.ensure_shape(warped[0], (height, width, preprocessing.channels))
 
 
 def place_of(window, size, image_size):

@@ -65,14 +65,14 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
         >>> for number in range(10):
         ...     keras.utils.save_img(tmp / "images" / f"{number}.png", np.zeros((8, 8, 3)))
         ...     _ = (tmp / "labels" / f"{number}.txt").write_text("0 0.5 0.5 0.25 0.5 0.5 0.25 2")
-        >>> _, found = load_keypoint_folder(tmp, keras_vit.data.files.visible_files(tmp))
-        >>> found["class_names"], found["splits"]["test"][0][1][2:].tolist()
+        >>> _, fields = load_keypoint_folder(tmp, keras_vit.data.files.visible_files(tmp))
+        >>> fields["class_names"], fields["splits"]["test"][0][1][2:].tolist()
         (('nose',), [[0.5, 0.25, 2.0, 0.0]])
     """
     if on_bad_image == "keep":
         raise ValueError("on_bad_image='keep' is for images without keypoints, which are all read")
     used, labeled, known = _read(root, files)
-    if not any(one.is_labeled for image in labeled for one in image.objects):
+    if not any(item.is_labeled for image in labeled for item in image.objects):
         raise ValueError(f"no keypoints in {os.fspath(root)!r}; expected {LAYOUT}")
     reader = read_settings(root, **known)
     paths = [*dict.fromkeys(image.path for image in labeled)]
@@ -87,9 +87,9 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
         if image.path not in sizes:
             continue
         checked = [
-            checked_label(one, sizes[image.path], reader.flip_index, image.are_fractions)
-            for one in image.objects
-            if one.is_labeled
+            checked_label(item, sizes[image.path], reader.flip_index, image.are_fractions)
+            for item in image.objects
+            if item.is_labeled
         ]
         if reasons := [reason for _, reason in checked if reason]:
             wrong += reasons
@@ -107,12 +107,12 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
         raise ValueError(f"{os.fspath(root)!r} has no objects to train on; it has {has}")
     is_turned = any(turn and turn > 1 for turn in turns)
     # Images are held out, not objects, so that those of an image are in one split.
-    images = {split: Samples(tuple(of), (0,) * len(of)) for split, of in splits.items()}
+    images = {split: Samples(tuple(paths), (0,) * len(paths)) for split, paths in splits.items()}
     fields = split_fields(images, stated_by, seed)
-    labels = {path: of_image for of in splits.values() for path, of_image in of.items()}
+    labels = {path: objects for images in splits.values() for path, objects in images.items()}
     fields["splits"] = {
-        split: _samples({path: labels[path] for path in of.images}, reader, is_turned)
-        for split, of in fields["splits"].items()
+        split: _samples({path: labels[path] for path in samples.images}, reader, is_turned)
+        for split, samples in fields["splits"].items()
     }
     fields |= {"class_names": reader.names, "bad_images": tuple(bad)}
     return used | {*paths, os.fspath(root / SETTINGS)}, fields
@@ -120,7 +120,7 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
 
 def _samples(labels, reader, exif):
     """The `KeypointSamples` of dict from the paths of images to the labels of their objects."""
-    pairs = [(path, label) for path, of_image in labels.items() for label in of_image]
+    pairs = [(path, label) for path, objects in labels.items() for label in objects]
     return KeypointSamples(*zip(*pairs) if pairs else ((), ()), reader, exif=exif)
 
 
@@ -144,5 +144,5 @@ def hint(root, files):
         labeled = _read(root, files)[1]
     except ValueError:
         return None
-    are_found = any(one.is_labeled for image in labeled for one in image.objects)
-    return "keypoints found: --recipe keypoints, or task='keypoints'" if are_found else None
+    has_keypoints = any(item.is_labeled for image in labeled for item in image.objects)
+    return "keypoints found: --recipe keypoints, or task='keypoints'" if has_keypoints else None

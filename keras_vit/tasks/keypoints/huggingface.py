@@ -51,7 +51,7 @@ def _rows():
     return tuple(rows)
 
 
-def _of_expert(arrays, index):
+def _with_expert(arrays, index):
     """The arrays of ViTPose+, in which the last layers of the MLPs are whole, with those of an expert.
 
     The experts compute the last channels of these layers, each for the images of another data set.
@@ -66,7 +66,7 @@ def _of_expert(arrays, index):
 
 
 def _renamed(arrays, keys):
-    whole = _of_expert(arrays, 0)
+    whole = _with_expert(arrays, 0)
     return whole, {key: name for key, name in keys.items() if key in whole}
 
 
@@ -153,8 +153,8 @@ class VitPoseForm(ModelForm):
     def head_options(self, checkpoint, layout, folder):
         arrays, keys = checkpoint.arrays, checkpoint.keys
         for name in [name for name in arrays if name.startswith(_HEAD)]:
-            own = name.removeprefix("keypoint_")
-            arrays[own], keys[own] = arrays.pop(name), keys.pop(name)
+            path = name.removeprefix("keypoint_")
+            arrays[path], keys[path] = arrays.pop(name), keys.pop(name)
         kernel = arrays["head/kernel"]
         options = {"num_classes": kernel.shape[-1], "head": self.head}
         if self.head == "classic":
@@ -179,12 +179,12 @@ class VitPoseForm(ModelForm):
         return {**arrays, **dict.fromkeys(counts, np.zeros((), "float32"))}
 
     def written_config(self, model, values):
-        own = values.pop(_OURS, {})
+        further = values.pop(_OURS, {})
         by_names = _flip_index(model.class_names)
         if model.flip_index not in (None, by_names):
-            own["flip_index"] = [*model.flip_index]
+            further["flip_index"] = [*model.flip_index]
         if model.sigmas is not None:
-            own["sigmas"] = [*model.sigmas]
+            further["sigmas"] = [*model.sigmas]
         labels = {name: values.pop(name) for name in ("id2label", "label2id")}
         for name in ("architectures", "model_type"):
             values.pop(name)
@@ -201,7 +201,7 @@ class VitPoseForm(ModelForm):
         return {
             "architectures": [_MODEL],
             "model_type": "vitpose",
-            **({_OURS: own} if own else {}),
+            **({_OURS: further} if further else {}),
             "backbone_config": backbone,
             "use_simple_decoder": model.head == "simple",
             "scale_factor": SCALE,
@@ -222,7 +222,7 @@ def _check_config(config, num_layers):
 
 def _points(config, count):
     """The arguments of a `KeypointEstimator` that tell what its points are."""
-    labels, own = config.get("id2label") or {}, config.get(_OURS, {})
+    labels, further = config.get("id2label") or {}, config.get(_OURS, {})
     names = [labels.get(str(number)) for number in range(count)]
     if labels and (len(labels) != count or None in names):
         raise ValueError(f"{CONFIG}: id2label must name the {count} points of the head; got {len(labels)}")
@@ -230,9 +230,9 @@ def _points(config, count):
     names = tuple(names) if is_named else None
     return {
         "class_names": names,
-        "flip_index": own.get("flip_index") or _flip_index(names),
+        "flip_index": further.get("flip_index") or _flip_index(names),
         "skeleton": config.get("edges") or None,
-        "sigmas": own.get("sigmas"),
+        "sigmas": further.get("sigmas"),
     }
 
 
@@ -240,8 +240,8 @@ def _flip_index(names):
     """The points that exchange their places in a mirrored image by their names; None without any."""
     from keras_vit.tasks.keypoints.reader import mirrored_by_name  # needs TensorFlow
 
-    found = mirrored_by_name(names) if names else ()
-    return None if found == tuple(range(len(found))) else found
+    flip_index = mirrored_by_name(names) if names else ()
+    return None if flip_index == tuple(range(len(flip_index))) else flip_index
 
 
 def one_expert(folder: Path, path: Path, dataset_index: int = 0) -> pathlib.Path:
@@ -261,8 +261,13 @@ def one_expert(folder: Path, path: Path, dataset_index: int = 0) -> pathlib.Path
     Raises:
         ValueError: for a model without experts, a number of none of them, or an existing path.
 
-    Source: Xu et al. 2022 (ViTPose++, arXiv 2212.04246), section 3.3; `modeling_vitpose_backbone.py` of
-    transformers, whose `dataset_index` it is.
+    Example:
+        >>> plus = "vitpose-plus-base"  # which `hf download usyd-community/vitpose-plus-base` has written
+        >>> one_expert(plus, "animals", dataset_index=3)  # doctest: +SKIP
+        PosixPath('animals')
+
+    Source: Xu et al. 2022 (ViTPose++, arXiv 2212.04246); `tools/model_split.py` of ViTAE-Transformer/ViTPose;
+    `modeling_vitpose_backbone.py` of transformers, whose `dataset_index` it is.
     """
     folder, path = pathlib.Path(folder), pathlib.Path(path)
     config = read_json(folder / CONFIG)
@@ -273,7 +278,7 @@ def one_expert(folder: Path, path: Path, dataset_index: int = 0) -> pathlib.Path
     one_of(range(experts)).check("dataset_index", dataset_index)
     if path.exists():
         raise ValueError(f"{str(path)!r} exists; give another name")
-    arrays = _of_expert(read_arrays(folder / "model.safetensors"), dataset_index)
+    arrays = _with_expert(read_arrays(folder / "model.safetensors"), dataset_index)
     arrays = {key: array for key, array in arrays.items() if ".mlp.experts." not in key}
     path.mkdir()
     texts = {CONFIG: {**config, "backbone_config": {**backbone, "num_experts": 1}}}

@@ -19,7 +19,7 @@ def read_metadata(folder, settings):
     """
     tables = [path for path in folder.paths[".jsonl"] if os.path.basename(path) == METADATA]
     rows = [row for path in tables for row in _rows(path)]
-    if not any(POINTS in one for _, _, objects in rows for one in objects):
+    if not any(POINTS in item for _, _, objects in rows for item in objects):
         return None
     count = len(settings.get("names") or ()) or _count(rows)
     labeled = [_image(folder.root, where, row, objects, count) for where, row, objects in rows]
@@ -39,17 +39,17 @@ def _rows(path):
 
 def _objects(value, where):
     """The objects of a row: a list of structs, or a struct of lists."""
-    if value is None or isinstance(value, list) and all(isinstance(one, dict) for one in value):
+    if value is None or isinstance(value, list) and all(isinstance(item, dict) for item in value):
         return value or []
     lists = [*value.values()] if isinstance(value, dict) else [None]
-    if not all(isinstance(of, list) and len(of) == len(lists[0]) for of in lists):
+    if not all(isinstance(column, list) and len(column) == len(lists[0]) for column in lists):
         raise ValueError(f"{where}: expected {OBJECTS}, a list of objects with keypoints; got {value!r:.40}")
-    return [dict(zip(value, one)) for one in zip(*lists)]
+    return [dict(zip(value, item)) for item in zip(*lists)]
 
 
 def _count(rows):
     """The number of points of the first object that has some."""
-    first = next(one[POINTS] for _, _, objects in rows for one in objects if POINTS in one)
+    first = next(item[POINTS] for _, _, objects in rows for item in objects if POINTS in item)
     is_nested = isinstance(first, list) and first and isinstance(first[0], list)
     return (len(first) if is_nested else len(first) // 3) if isinstance(first, list) and first else 1
 
@@ -61,14 +61,14 @@ def _image(root, where, row, objects, count):
     file = file_of_row(root, os.path.join(folder, row["file_name"].strip()), where)
     size = size_of_labels(row.get("width"), row.get("height"), where)
     posed = []
-    for one in objects:
-        if POINTS not in one:
-            raise ValueError(f"{where}: expected {POINTS} of each object; got {', '.join(one) or 'none'}")
-        box, crowd = None, one.get("iscrowd", one.get("is_crowd"))
-        if one.get("bbox") is not None:
-            sides = with_extent(one["bbox"], where)
-            box = StoredObject(where, sides, "object", is_crowd(crowd, where), one.get("area"))
-        posed.append(PosedObject(where, points_of(one[POINTS], count, where, CENTER), box))
-    if sum(one.box is None for one in posed) > 1 or len(posed) > 1 and any(one.box is None for one in posed):
+    for item in objects:
+        if POINTS not in item:
+            raise ValueError(f"{where}: expected {POINTS} of each object; got {', '.join(item) or 'none'}")
+        box, crowd = None, item.get("iscrowd", item.get("is_crowd"))
+        if item.get("bbox") is not None:
+            sides = with_extent(item["bbox"], where)
+            box = StoredObject(where, sides, "object", is_crowd(crowd, where), item.get("area"))
+        posed.append(PosedObject(where, points_of(item[POINTS], count, where, CENTER), box))
+    if len(posed) > 1 and any(item.box is None for item in posed):
         raise ValueError(f"{where}: expected a bbox of each of {len(posed)} objects of an image; got fewer")
     return LabeledImage(path, file, posed, size=size)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from keras_vit.layers.convolution import Conv2D
+from keras_vit.layers.enlargement import Enlargement
 from keras_vit.layers.hints import CLASSES, FREE, sharded
 from keras_vit.layers.segmentation_head import batch_norm
 from keras_vit.models.encoder_model import as_encoder
@@ -119,8 +120,7 @@ class KeypointEstimator(HeadedModel):
                 x = _doubled(x, decoder_width, policy, number_of_layer)
         else:
             x = keras.layers.ReLU(dtype=policy)(x)
-            options = {"interpolation": "bilinear", "data_format": "channels_last", "dtype": policy}
-            x = keras.layers.UpSampling2D(SCALE, name="resize", **options)(x)
+            x = Enlargement(SCALE, dtype=policy, name="resize")(x)
         maps = sharded(
             Conv2D(
                 num_classes,

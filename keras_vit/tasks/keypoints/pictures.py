@@ -58,7 +58,7 @@ def skeleton_overlay(
 def labeled(image, points):
     """An image in [0, 1] with the points of a batch's label.
 
-    >>> labeled(np.zeros((8, 8, 3)), np.array([[0.5, 0.5, 2]]))[4, 4].round(2).tolist()
+    >>> labeled(np.zeros((8, 8, 3)), np.array([[0.5, 0.5, 2]]))[3, 3].round(2).tolist()
     [0.5, 0.0, 0.0]
     """
     height, width = image.shape[:2]

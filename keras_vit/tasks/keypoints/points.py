@@ -20,10 +20,10 @@ def moved(label, scale, offset):
         ([[0.5, 0.25, 2.0, 0.0]], [[-0.5, 0.0], [1.5, 1.0]])
     """
     label = tf.cast(label, tf.float32)
-    scale, offset = (tf.reverse(tf.cast(tf.stack(each), tf.float32), [0]) for each in (scale, offset))
+    scale, offset = (tf.reverse(tf.cast(tf.stack(pair), tf.float32), [0]) for pair in (scale, offset))
     areas = label[:BOX_ROWS, 2:3] * tf.reduce_prod(scale)
-    others = tf.concat([areas, label[BOX_ROWS:, VISIBILITY:MIRRORED]], axis=0)
-    return tf.concat([label[:, :2] * scale + offset, others, label[:, MIRRORED:]], axis=1)
+    rest = tf.concat([areas, label[BOX_ROWS:, VISIBILITY:MIRRORED]], axis=0)
+    return tf.concat([label[:, :2] * scale + offset, rest, label[:, MIRRORED:]], axis=1)
 
 
 def visible(label):
@@ -50,10 +50,10 @@ def mirrored(label, is_mirrored):
     [[0.5, 0.0, 0.265], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.75, 0.5, 2.0]]
     """
     label = tf.convert_to_tensor(label)
-    others = tf.gather(label[BOX_ROWS:], tf.cast(label[BOX_ROWS:, MIRRORED], tf.int32))
-    exists = others[:, VISIBILITY:MIRRORED] > 0
-    across = tf.where(exists, 1 - others[:, :1], 0)
-    points = tf.concat([across, others[:, 1:MIRRORED], label[BOX_ROWS:, MIRRORED:]], axis=1)
+    partners = tf.gather(label[BOX_ROWS:], tf.cast(label[BOX_ROWS:, MIRRORED], tf.int32))
+    exists = partners[:, VISIBILITY:MIRRORED] > 0
+    across = tf.where(exists, 1 - partners[:, :1], 0)
+    points = tf.concat([across, partners[:, 1:MIRRORED], label[BOX_ROWS:, MIRRORED:]], axis=1)
     across = tf.reverse(1 - label[:BOX_ROWS, :1], [0])
     box = tf.concat([across, label[:BOX_ROWS, 1:]], axis=1)
     return tf.where(is_mirrored, tf.concat([box, points], axis=0), label)

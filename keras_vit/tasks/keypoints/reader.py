@@ -61,7 +61,7 @@ class KeypointReader:
         if (
             not isinstance(flip, list | tuple)
             or len(flip) != count
-            or not all(_is_index(own, count) and flip[own] == place for place, own in enumerate(flip))
+            or not all(_is_index(partner, count) and flip[partner] == k for k, partner in enumerate(flip))
         ):
             got = [*flip] if isinstance(flip, list | tuple) else flip
             raise ValueError(
@@ -120,12 +120,12 @@ def mirrored_by_name(names):
     """
     places = {name.lower(): number for number, name in enumerate(names)}
     pairs = (SIDES, tuple(side[0] for side in SIDES))
-    others = {side: other for pair in pairs for side, other in (pair, pair[::-1])}
+    opposites = {side: opposite for pair in pairs for side, opposite in (pair, pair[::-1])}
 
     def partner(name):
         parts = _words(name.lower())
-        swapped = "".join(others.get(part, part) for part in parts)
-        return swapped if sum(part in others for part in parts) == 1 else name.lower()
+        swapped = "".join(opposites.get(part, part) for part in parts)
+        return swapped if sum(part in opposites for part in parts) == 1 else name.lower()
 
     return tuple(places.get(partner(name), number) for number, name in enumerate(names))
 
@@ -145,15 +145,15 @@ def read_settings(root, **known):
         >>> read_settings(tmp, names=("a", "b")).skeleton
         ((0, 1),)
     """
-    given = {name: value for name, value in (known | settings_of(root)).items() if value is not None}
+    arguments = {name: value for name, value in (known | settings_of(root)).items() if value is not None}
     path = root / SETTINGS
-    if "names" not in given:
+    if "names" not in arguments:
         raise ValueError(f"expected {os.fspath(path)!r} with names, a list of the keypoints")
     try:
-        return KeypointReader(**given)
+        return KeypointReader(**arguments)
     except ValueError as error:
-        place = f"{os.fspath(path)}: " if path.is_file() else ""
-        raise ValueError(f"{place}{error}") from None
+        source = f"{os.fspath(path)}: " if path.is_file() else ""
+        raise ValueError(f"{source}{error}") from None
 
 
 def settings_of(root):

@@ -78,8 +78,8 @@ def crop_augmentation(recipe, preprocessing, exif=True):
         >>> from keras_vit.tasks.keypoints.labels import label_of
         >>> augment = crop_augmentation(Augmentation(flip=True), keras_vit.Preprocessing((32, 24)))
         >>> label = label_of([[0.5, 0.25, 2]], box=(0.25, 0, 0.75, 1))
-        >>> image, found = augment(tf.io.encode_png(tf.zeros((40, 50, 3), tf.uint8)), [0, 1], label)
-        >>> image.shape, found.shape
+        >>> image, points = augment(tf.io.encode_png(tf.zeros((40, 50, 3), tf.uint8)), [0, 1], label)
+        >>> image.shape, points.shape
         (TensorShape([32, 24, 3]), TensorShape([1, 3]))
     """
 

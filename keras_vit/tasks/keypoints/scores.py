@@ -29,9 +29,9 @@ class KeypointPredictions:
     """What is stored of estimated keypoints, in pixels of the images.
 
     Args:
-        found: float64 (found objects, points, 3): x, y and the score of each point.
-        scores: float64 (found objects,).
-        found_images: int64 (found objects,), a number for the image of each.
+        estimates: float64 (estimated objects, points, 3): x, y and the score of each point.
+        scores: float64 (estimated objects,).
+        estimate_images: int64 (estimated objects,), a number for the image of each.
         truth: float64 (objects, points, 3): x, y and visibility, 0 of a point without a label.
         boxes: float64 (objects, 4): left, top, right, bottom.
         areas: float64 (objects,).
@@ -42,17 +42,17 @@ class KeypointPredictions:
 
     Example:
         >>> truth = np.array([[[10.0, 10.0, 2], [0, 0, 0]]])
-        >>> found = truth + [1.0, 0, 0]
+        >>> estimates = truth + [1.0, 0, 0]
         >>> rows = np.array([[0.0, 0, 20, 20]]), np.array([400.0]), np.array([False]), np.array([7])
         >>> predictions = KeypointPredictions(
-        ...     found, np.array([0.9]), np.array([7]), truth, *rows, sigmas=(0.05, 0.05))
+        ...     estimates, np.array([0.9]), np.array([7]), truth, *rows, sigmas=(0.05, 0.05))
         >>> round(keypoint_scores(predictions)["ap"], 3)
         0.8
     """
 
-    found: np.ndarray
+    estimates: np.ndarray
     scores: np.ndarray
-    found_images: np.ndarray
+    estimate_images: np.ndarray
     truth: np.ndarray
     boxes: np.ndarray
     areas: np.ndarray
@@ -64,35 +64,35 @@ class KeypointPredictions:
     def _matches(self):
         """The `ClassMatches` of all images."""
         parts = []
-        for number, image in enumerate(np.unique(np.concatenate([self.found_images, self.truth_images]))):
-            found = np.flatnonzero(self.found_images == image)
-            found = found[np.argsort(-self.scores[found], kind="stable")][:MAX_DETECTIONS]
+        for number, image in enumerate(np.unique(np.concatenate([self.estimate_images, self.truth_images]))):
+            rows = np.flatnonzero(self.estimate_images == image)
+            rows = rows[np.argsort(-self.scores[rows], kind="stable")][:MAX_DETECTIONS]
             true = np.flatnonzero(self.truth_images == image)
             similarity = object_keypoint_similarity(
-                self.found[found], self.truth[true], self.boxes[true], self.areas[true], self.sigmas
+                self.estimates[rows], self.truth[true], self.boxes[true], self.areas[true], self.sigmas
             )
-            rows = np.zeros((len(true), 7))
-            rows[:, 5], rows[:, 6] = self.crowds[true], self.areas[true]
+            truth_rows = np.zeros((len(true), 7))
+            truth_rows[:, 5], truth_rows[:, 6] = self.crowds[true], self.areas[true]
             is_void = ~(self.truth[true, :, 2] > UNLABELED).any(axis=1)
-            matched, ignored, objects = match(similarity, _extents(self.found[found]), rows, is_void)
-            columns = self.scores[found], np.full(len(found), number), np.arange(len(found)), matched, ignored
+            matched, ignored, objects = match(similarity, _extents(self.estimates[rows]), truth_rows, is_void)
+            columns = self.scores[rows], np.full(len(rows), number), np.arange(len(rows)), matched, ignored
             parts.append((columns, objects))
         return joined(parts) if parts else None
 
     @property
     def are_pairs(self) -> bool:
-        """Whether the object of each row of `truth` was looked for in its own box, the row of `found`."""
-        return np.array_equal(self.found_images, self.truth_images)
+        """Whether the object of each row of `truth` was looked for in its own box, the row of `estimates`."""
+        return np.array_equal(self.estimate_images, self.truth_images)
 
     @functools.cached_property
     def distances(self) -> np.ndarray:
-        """float64 (objects, points): how far each found point is off, by the longer side of its object's box.
+        """float64 (objects, points): how far each point is off, by the longer side of its object's box.
 
         NaN of points without a label, and of all points unless `are_pairs`.
         """
         if not self.are_pairs:
             return np.full(self.truth.shape[:2], np.nan)
-        offsets = np.linalg.norm(self.found[..., :2] - self.truth[..., :2], axis=2)
+        offsets = np.linalg.norm(self.estimates[..., :2] - self.truth[..., :2], axis=2)
         sides = (self.boxes[:, 2:] - self.boxes[:, :2]).max(axis=1, initial=0)[:, np.newaxis]
         far = np.divide(offsets, sides, out=np.full(offsets.shape, np.inf), where=sides > 0)
         return np.where(self.truth[..., 2] > UNLABELED, far, np.nan)
@@ -102,7 +102,7 @@ class KeypointPredictions:
         """float64 (objects,): the object keypoint similarity of each pair; 0 unless `are_pairs`."""
         if not self.are_pairs:
             return np.zeros(len(self.truth))
-        rows = zip(self.found, self.truth, self.boxes, self.areas)
+        rows = zip(self.estimates, self.truth, self.boxes, self.areas)
         pairs = [
             object_keypoint_similarity(*(part[np.newaxis] for part in row), self.sigmas)[0, 0] for row in rows
         ]
@@ -110,12 +110,12 @@ class KeypointPredictions:
 
 
 def object_keypoint_similarity(
-    found: np.ndarray, truth: np.ndarray, boxes: np.ndarray, areas: np.ndarray, sigmas: Sequence[float]
+    estimates: np.ndarray, truth: np.ndarray, boxes: np.ndarray, areas: np.ndarray, sigmas: Sequence[float]
 ) -> np.ndarray:
     """The mean over the labeled points of exp(-d² / (8 · area · sigma²)) of all pairs, at a distance d.
 
     Args:
-        found: (n, points, 2 or more): x and y.
+        estimates: (n, points, 2 or more): x and y.
         truth: (m, points, 3): x, y and visibility. Of an object without a labeled point, d is the distance
             from three times its box.
         boxes: (m, 4): left, top, right, bottom.
@@ -133,14 +133,14 @@ def object_keypoint_similarity(
 
     Source: Ronchi and Perona 2017 (arXiv 1707.05388), section 2; `computeOks` of pycocotools.
     """
-    found, truth = np.asarray(found, "float64"), np.asarray(truth, "float64")
-    offsets = found[:, np.newaxis, :, :2] - truth[np.newaxis, :, :, :2]  # (n, m, points, 2)
+    estimates, truth = np.asarray(estimates, "float64"), np.asarray(truth, "float64")
+    offsets = estimates[:, np.newaxis, :, :2] - truth[np.newaxis, :, :, :2]  # (n, m, points, 2)
     is_labeled = truth[..., 2] > UNLABELED
     corners, opposites = np.split(np.asarray(boxes, "float64"), 2, axis=1)
     sides = opposites - corners
     low, high = corners - sides, corners + 2 * sides
-    places = found[:, np.newaxis, :, :2]
-    outside = np.maximum(low[:, np.newaxis] - places, 0) + np.maximum(places - high[:, np.newaxis], 0)
+    positions = estimates[:, np.newaxis, :, :2]
+    outside = np.maximum(low[:, np.newaxis] - positions, 0) + np.maximum(positions - high[:, np.newaxis], 0)
     is_void = ~is_labeled.any(axis=1)
     offsets = np.where(is_void[:, np.newaxis, np.newaxis], outside, offsets)
     variances = (2 * np.asarray(sigmas, "float64")) ** 2
@@ -179,9 +179,9 @@ def keypoint_scores(predictions: KeypointPredictions) -> dict[str, Any]:
     """
     matches, names = predictions._matches, [*AREAS]
     curves = None if matches is None else matches.precisions
-    found = None if matches is None else recalls(matches, MAX_DETECTIONS)
+    recall = None if matches is None else recalls(matches, MAX_DETECTIONS)
     scores = {"samples": len(predictions.truth)}
-    for title, values in (("ap", curves), ("ar", found)):
+    for title, values in (("ap", curves), ("ar", recall)):
         for name, area, threshold in (
             *(("", 0, slice(None)), ("50", 0, 0), ("75", 0, 5)),
             *((name, names.index(name), slice(None)) for name in ("_medium", "_large")),
@@ -201,8 +201,8 @@ def keypoint_table(
 
     Returns:
         A dict for each point: `name`; `objects` and `visible`, in which it has a label and is visible;
-        `pck05`, `pck10` and `pck20` as of `keypoint_scores`; and `distance`, the mean distance of the found
-        point, as a fraction of the longer side of the box. None where a value is undefined.
+        `pck05`, `pck10` and `pck20` as of `keypoint_scores`; and `distance`, the mean distance of the
+        estimated point, as a fraction of the longer side of the box. None where a value is undefined.
 
     Raises:
         ValueError: if the number of names is not that of points.
@@ -218,14 +218,14 @@ def keypoint_table(
     """
     rows, distances = [], predictions.distances
     for number, name in enumerate(names_or_indices(names, predictions.truth.shape[1])):
-        marks, own = predictions.truth[:, number, 2], distances[:, number]
+        marks, errors = predictions.truth[:, number, 2], distances[:, number]
         rows.append(
             {
                 "name": name,
                 "objects": int((marks > UNLABELED).sum()),
                 "visible": int((marks == VISIBLE).sum()),
-                **_correct(own),
-                "distance": mean([own]),
+                **_correct(errors),
+                "distance": mean([errors]),
             }
         )
     return rows

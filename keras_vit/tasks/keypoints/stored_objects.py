@@ -79,11 +79,11 @@ def points_of(values, count, where, shift=0.0):
         raise ValueError(
             f"{where}: expected x, y and visibility of {count} keypoints, {3 * count} numbers; got {got}"
         ) from None
-    found = [*zip(numbers[0::3], numbers[1::3], numbers[2::3])]
-    for *_, mark in found:
+    triples = [*zip(numbers[0::3], numbers[1::3], numbers[2::3])]
+    for *_, mark in triples:
         if mark not in (UNLABELED, HIDDEN, VISIBLE):
             raise ValueError(f"{where}: expected a visibility of 0, 1 or 2 for each keypoint; got {mark:g}")
-    return [(x + shift, y + shift, int(mark)) for x, y, mark in found]
+    return [(x + shift, y + shift, int(mark)) for x, y, mark in triples]
 
 
 def checked_label(posed, size, flip_index, are_fractions=False):
@@ -178,7 +178,7 @@ def json_of(label, size):
     sides, points = np.array(size, "float64"), np.asarray(label, "float64")[BOX_ROWS:]
     places = np.where(points[:, 2:3] > UNLABELED, points[:, :2] * sides - CENTER, 0).round(DECIMALS)
     marks = points[:, VISIBILITY].astype(int)
-    rows = [[*place, mark] for place, mark in zip(places.tolist(), marks.tolist())]
+    rows = [[*position, mark] for position, mark in zip(places.tolist(), marks.tolist())]
     value = {"keypoints": rows, "width": int(size[0]), "height": int(size[1])}
     if not label[CORNER][WHOLE]:
         corner, opposite = label[CORNER][:2] * sides, label[OPPOSITE][:2] * sides

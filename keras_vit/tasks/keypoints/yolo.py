@@ -41,7 +41,7 @@ def _names(names, count, where):
     """The names of points: a list, or one for each class, of which all have to be equal; else numbers."""
     if isinstance(names, dict):
         lists = [*names.values()]
-        names = lists[0] if lists and all(other == lists[0] for other in lists) else names
+        names = lists[0] if lists and all(names_of_class == lists[0] for names_of_class in lists) else names
     if names is None:
         return tuple(map(str, range(count)))
     if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
@@ -49,18 +49,18 @@ def _names(names, count, where):
     return tuple(names)
 
 
-def _posed(words, where, names, shape):
+def _posed(line, where, names, shape):
     """The `PosedObject` of a line: class x y width height, then x y or x y visibility of each point."""
     count, size = shape
-    numbers = numbers_of(words[1:], 4 + count * size, where) if len(words) == 5 + count * size else None
+    numbers = numbers_of(line[1:], 4 + count * size, where) if len(line) == 5 + count * size else None
     if numbers is None:
         raise ValueError(
             f"{where}: expected a class, a box of 4 numbers and {count} keypoints of {size}, "
-            f"{5 + count * size} numbers; got {len(words)}"
+            f"{5 + count * size} numbers; got {len(line)}"
         )
     x, y, width, height, *rest = numbers
     box = StoredObject(where, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), "object")
     if size == 2:
         pairs = zip(rest[0::2], rest[1::2])
-        rest = [n for own in pairs for n in (*own, VISIBLE if any(own) else UNLABELED)]
+        rest = [n for pair in pairs for n in (*pair, VISIBLE if any(pair) else UNLABELED)]
     return PosedObject(where, points_of(rest, count, where), box)

@@ -37,8 +37,8 @@ def test_points_are_those_of_an_evaluation(model, tmp_path):
     images = [samples.images[index] for index in range(3)]
     boxes = [[box] for box in expected.boxes]
     found = np.concatenate(model.estimate_keypoints(images, boxes, batch_size=2))
-    np.testing.assert_allclose(found[..., 2], expected.found[..., 2], atol=1e-5)
-    np.testing.assert_allclose(found[..., :2], expected.found[..., :2], atol=0.05)
+    np.testing.assert_allclose(found[..., 2], expected.estimates[..., 2], atol=1e-5)
+    np.testing.assert_allclose(found[..., :2], expected.estimates[..., :2], atol=0.05)
 
 
 @pytest.mark.parametrize("window", [(-4.3, 2.2, 40.7, 50.0), (3.0, 4.0, 12.0, 16.0)])

@@ -25,7 +25,7 @@ def scores_of_coco(predictions):
     coco = pytest.importorskip("pycocotools.coco", reason="pycocotools is in requirements-peers.txt")
     from pycocotools.cocoeval import COCOeval
 
-    numbers = {*predictions.truth_images.tolist(), *predictions.found_images.tolist()}
+    numbers = {*predictions.truth_images.tolist(), *predictions.estimate_images.tolist()}
     annotations = [
         {
             **{"id": number + 1, "image_id": int(image), "category_id": 1, "area": float(area)},
@@ -46,7 +46,9 @@ def scores_of_coco(predictions):
             "keypoints": points.ravel().tolist(),
             "score": float(score),
         }
-        for points, score, image in zip(predictions.found, predictions.scores, predictions.found_images)
+        for points, score, image in zip(
+            predictions.estimates, predictions.scores, predictions.estimate_images
+        )
     ]
     with contextlib.redirect_stdout(io.StringIO()):
         truth = coco.COCO()
@@ -65,7 +67,7 @@ def compare(rng, cases):
     compared = 0
     while compared < cases:
         predictions = random_keypoints(rng)
-        if not len(predictions.found):  # pycocotools refuses results without rows.
+        if not len(predictions.estimates):  # pycocotools refuses results without rows.
             continue
         scores = keypoint_scores(predictions)
         found = [-1 if scores[name] is None else scores[name] for name in NAMES]
@@ -120,7 +122,7 @@ def test_the_scores_of_all_objects_do_not_depend_on_the_batches(predictions):
 def test_there_are_no_correct_points_without_pairs(predictions):
     *_, sigmas = vars(predictions).values()
     rows = [vars(predictions)[name] for name in ("truth", "boxes", "areas", "crowds", "truth_images")]
-    alone = KeypointPredictions(predictions.found[:1], np.ones(1), np.array([3]), *rows, sigmas)
+    alone = KeypointPredictions(predictions.estimates[:1], np.ones(1), np.array([3]), *rows, sigmas)
     assert keypoint_scores(alone)["pck20"] is None and keypoint_scores(alone)["ap"] is not None
     assert keypoint_table(alone)[0]["distance"] is None
 

@@ -60,7 +60,7 @@ def test_targets_that_are_found_are_at_their_points_in_the_image(corners):
     """The whole way: image → crop → heat map → point → image."""
     samples = corners.split("train")
     predictions = TASK.predict(Oracle(samples, estimator()), samples, 4)
-    errors = np.linalg.norm(predictions.found[..., :2] - predictions.truth[..., :2], axis=2)
+    errors = np.linalg.norm(predictions.estimates[..., :2] - predictions.truth[..., :2], axis=2)
     assert errors[predictions.truth[..., 2] > 0].max() < 0.05  # in pixels of the image
     scores = TASK.scores(predictions)
     assert scores["pck05"] == 1 and scores["ap"] == pytest.approx(1)
