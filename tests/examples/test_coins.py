@@ -45,4 +45,4 @@ def test_a_detector_finds_coins_of_the_other_half(folder, tmp_path):
     recipe = find_recipe("detect").with_changes(total_steps=500, warmup_steps=100, base_lr=1e-3, **plain)
     config = RunConfig(f"folder:{folder}", recipe, MODEL, image_size=(128, 128))
     _, record = train(config, tmp_path / "run", verbose=0)
-    assert record["test_ap50"] >= 0.8
+    assert record["test_ap50"] >= 0.7
