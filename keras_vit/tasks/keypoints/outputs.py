@@ -126,8 +126,10 @@ class KeypointOutputs(RowOutputs):
                 None,
             )
         mean, most = row["mean_point_distance"], MAX_FRACTION * max(self._input_size)
-        if row["score"] is None or mean is None:
+        if row["score"] is None:
             return None, "its points are compared with the live model's on images of a data set"
+        if mean is None:
+            return None, f"no point of the live model has a score above {SURE} to be compared"
         if mean <= most:
             return None, None
         return f"its points are {mean:.2g} pixels off on average; the bound is {most:.2g}", None

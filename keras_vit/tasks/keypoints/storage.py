@@ -4,8 +4,9 @@ import json
 
 import numpy as np
 import pyarrow
+from pyarrow import types as arrow_types
 
-from keras_vit.data.column_types import ColumnForm, is_text, one
+from keras_vit.data.column_types import ColumnForm, one
 from keras_vit.data.label_storage import LabelStorage, Meaning
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
@@ -19,14 +20,28 @@ tf, tfds = LazyModule("tensorflow"), LazyModule("tensorflow_datasets")
 WORDS = ("keypoint", "landmark")  # in names of features
 
 
+def is_json(type):
+    """Whether a type is a struct of `bytes` alone, which is no image.
+
+    >>> is_json(pyarrow.struct([("bytes", pyarrow.binary())])), is_json(pyarrow.binary())
+    (True, False)
+    """
+    return arrow_types.is_struct(type) and [field.name for field in type] == ["bytes"]
+
+
 class KeypointObjects(LabelStorage):
     """A member or a column of its own with the JSON of `stored_objects.json_of`, an object in each image."""
 
     kind, purpose = label_kind("keypoints"), "keypoints"
     file = SETTINGS
-    column = ColumnForm(is_text, is_text, ("keypoints",))
+    column = ColumnForm(is_json, is_json, ("keypoints",))
     suffix = "keypoints.json"
-    types = {"keypoints": (pyarrow.string(), lambda names: one("string"))}
+    types = {
+        "keypoints": (
+            pyarrow.struct([("bytes", pyarrow.binary())]),
+            lambda names: {"bytes": one("binary")},
+        )
+    }
 
     def sample_value(self, sample, key):
         return sample.place((self.suffix,), "keypoints")
@@ -59,7 +74,7 @@ class KeypointObjects(LabelStorage):
         return label, tuple(map(str, range(shape[0])))
 
     def columns_of(self, label, name, content):
-        return {"keypoints": json.dumps(json_of(label, size_of(content)))}
+        return {"keypoints": {"bytes": json.dumps(json_of(label, size_of(content))).encode()}}
 
     def samples_of(self, images, labels):
         names = tuple(map(str, range(len(labels[0]) - BOX_ROWS)))
@@ -68,7 +83,7 @@ class KeypointObjects(LabelStorage):
         return KeypointSamples(images, tuple(map(encode, labels)), reader, exif=False)
 
     def members_of(self, columns):
-        return {self.suffix: columns["keypoints"].encode()}
+        return {self.suffix: columns["keypoints"]["bytes"]}
 
     def files(self, dataset):
         """`keypoints.json`."""
