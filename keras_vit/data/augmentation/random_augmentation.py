@@ -51,13 +51,7 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
             name: image_augmentation(augmentation, one, exif, kind) for name, one in preprocessing.items()
         }
         return functools.partial(_in_all, functions)
-    names = [name for name in NEED_IMAGE_SIZE if getattr(augmentation, name)]
-    if names and preprocessing.image_size is None:
-        raise ValueError(f"{', '.join(names)} need a preprocessing with an image_size; got None")
-    if augmentation.randaugment and preprocessing.channels != 3:
-        raise ValueError(f"randaugment needs 3 channels; the model reads {preprocessing.channels}")
-    if augmentation.rotate:
-        raise ValueError(f"rotate is for keypoints, which turn with their image; got {augmentation.rotate}")
+    _check(augmentation, preprocessing)
     changes = _changes(augmentation)
 
     def augment(encoded, seed, label=None):
@@ -94,6 +88,17 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         return pixels, kind.zoomed(label, enlarged)
 
     return augment
+
+
+def _check(augmentation, preprocessing):
+    """Raise ValueError for changes that images of this preprocessing cannot have."""
+    names = [name for name in NEED_IMAGE_SIZE if getattr(augmentation, name)]
+    if names and preprocessing.image_size is None:
+        raise ValueError(f"{', '.join(names)} need a preprocessing with an image_size; got None")
+    if augmentation.randaugment and preprocessing.channels != 3:
+        raise ValueError(f"randaugment needs 3 channels; the model reads {preprocessing.channels}")
+    if augmentation.rotate:
+        raise ValueError(f"rotate is for keypoints, which turn with their image; got {augmentation.rotate}")
 
 
 def _move(values, seeds, augmentation, preprocessing, outside=None):

@@ -59,8 +59,8 @@ def estimate_keypoints(
         >>> encoder = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
         >>> estimator = keras_vit.KeypointEstimator(encoder, num_classes=5, decoder_width=16)
         >>> boxes = [[[10, 5, 30, 45], [20, 10, 60, 40]]]
-        >>> [found] = estimator.estimate_keypoints(np.zeros((1, 50, 70, 3), "uint8"), boxes)
-        >>> found.shape
+        >>> [estimates] = estimator.estimate_keypoints(np.zeros((1, 50, 70, 3), "uint8"), boxes)
+        >>> estimates.shape
         (2, 5, 3)
 
     Source: Xu et al. 2022 (ViTPose, arXiv 2204.12484); Huang et al. 2020 (UDP, arXiv 1911.07524).
@@ -70,7 +70,7 @@ def estimate_keypoints(
     preprocessing = of_a_size(model.preprocessing)
     images = as_list(images, preprocessing.channels)
     boxes = _checked_boxes(boxes, len(images))
-    found = [[] for _ in images]
+    estimates = [[] for _ in images]
     objects = _objects(images, boxes, preprocessing, value_range)
     while batch := [*itertools.islice(objects, batch_size)]:
         numbers, windows, inputs = map(np.stack, zip(*batch))
@@ -83,8 +83,8 @@ def estimate_keypoints(
         places = to_image(places, windows, maps.shape[1:3])
         points = np.concatenate([places, scores[..., np.newaxis]], axis=2)
         for number, each in zip(numbers, points):
-            found[number].append(each)
-    return [np.reshape(each, (-1, model.num_classes, 3)).astype("float32") for each in found]
+            estimates[number].append(each)
+    return [np.reshape(each, (-1, model.num_classes, 3)).astype("float32") for each in estimates]
 
 
 def of_a_size(preprocessing):

@@ -81,27 +81,9 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
     bad = [path for path in paths if path not in sizes]
     refuse_unreadable(bad, on_bad_image)
     refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
-    splits, stated_by, wrong = collections.defaultdict(dict), collections.defaultdict(list), []
-    for image in joined(root, labeled):
-        stated_by[image.split] += image.stated_by
-        if image.path not in sizes:
-            continue
-        checked = [
-            checked_label(item, sizes[image.path], reader.flip_index, image.are_fractions)
-            for item in image.objects
-            if item.is_labeled
-        ]
-        if reasons := [reason for _, reason in checked if reason]:
-            wrong += reasons
-            bad.append(image.path)
-            continue
-        if checked:
-            splits[image.split][image.path] = [encode(label) for label, _ in checked]
-    if wrong and on_bad_image != "skip":
-        raise ValueError(
-            f"{len(wrong)} object(s) are wrong: {listed(wrong)}; mend them or give --on_bad_image skip, "
-            "which leaves out their images"
-        )
+    splits, stated_by, wrong = _labels_of_splits(joined(root, labeled), sizes, reader)
+    if on_bad_image != "skip":
+        _refuse(wrong)
     if "train" not in splits:
         has = listed(sorted(splits)) if splits else "none"
         raise ValueError(f"{os.fspath(root)!r} has no objects to train on; it has {has}")
@@ -114,8 +96,43 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
         split: _samples({path: labels[path] for path in samples.images}, reader, is_turned)
         for split, samples in fields["splits"].items()
     }
-    fields |= {"class_names": reader.names, "bad_images": tuple(bad)}
+    fields |= {"class_names": reader.names, "bad_images": (*bad, *wrong)}
     return used | {*paths, os.fspath(root / SETTINGS)}, fields
+
+
+def _labels_of_splits(labeled, sizes, reader):
+    """The labels of each split by image, what states the splits, and the reasons by image with wrong objects.
+
+    Args:
+        labeled: `LabeledImage`s, each of another image.
+        sizes: (height, width) by path, of the images that can be read.
+        reader: The `KeypointReader`.
+    """
+    splits, stated_by, wrong = collections.defaultdict(dict), collections.defaultdict(list), {}
+    for image in labeled:
+        stated_by[image.split] += image.stated_by
+        if image.path not in sizes:
+            continue
+        checked = [
+            checked_label(item, sizes[image.path], reader.flip_index, image.are_fractions)
+            for item in image.objects
+            if item.is_labeled
+        ]
+        if reasons := [reason for _, reason in checked if reason]:
+            wrong[image.path] = reasons
+        elif checked:
+            splits[image.split][image.path] = [encode(label) for label, _ in checked]
+    return splits, stated_by, wrong
+
+
+def _refuse(wrong):
+    """Raise ValueError for images with wrong objects, a dict of the reasons by path."""
+    reasons = [reason for reasons in wrong.values() for reason in reasons]
+    if reasons:
+        raise ValueError(
+            f"{len(reasons)} object(s) are wrong: {listed(reasons)}; mend them or give --on_bad_image skip, "
+            "which leaves out their images"
+        )
 
 
 def _samples(labels, reader, exif):

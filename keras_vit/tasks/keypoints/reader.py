@@ -52,37 +52,12 @@ class KeypointReader:
     sigmas: tuple[float, ...] | None = None
 
     def __post_init__(self):
-        names = self.names
-        are_texts = isinstance(names, list | tuple) and all(isinstance(n, str) and n.strip() for n in names)
-        if not are_texts or not 0 < len({*names}) == len(names) <= MAX_KEYPOINTS:
-            raise ValueError(f"expected 1 to {MAX_KEYPOINTS} different names of keypoints; got {names!r:.80}")
-        count = len(names)
+        names = _checked_names(self.names)
         flip = mirrored_by_name(names) if self.flip_index is None else self.flip_index
-        if (
-            not isinstance(flip, list | tuple)
-            or len(flip) != count
-            or not all(_is_index(partner, count) and flip[partner] == k for k, partner in enumerate(flip))
-        ):
-            got = [*flip] if isinstance(flip, list | tuple) else flip
-            raise ValueError(
-                f"expected a flip_index of {count} numbers, each point the mirror image of its own; "
-                f"got {got!r:.80}"
-            )
-        lines = self.skeleton
-        if not isinstance(lines, list | tuple) or not all(
-            isinstance(line, list | tuple) and len(line) == 2 and all(_is_index(end, count) for end in line)
-            for line in lines
-        ):
-            raise ValueError(f"expected a skeleton of pairs of numbers below {count}; got {lines!r:.80}")
-        sigmas = self.sigmas
-        if sigmas is not None and (
-            not isinstance(sigmas, list | tuple) or len(sigmas) != count or not all(map(_is_positive, sigmas))
-        ):
-            raise ValueError(f"expected {count} positive sigmas; got {sigmas!r:.80}")
-        object.__setattr__(self, "names", tuple(names))
-        object.__setattr__(self, "flip_index", tuple(flip))
-        object.__setattr__(self, "skeleton", tuple(map(tuple, lines)))
-        object.__setattr__(self, "sigmas", sigmas and tuple(map(float, sigmas)))
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "flip_index", _checked_partners(flip, len(names)))
+        object.__setattr__(self, "skeleton", _checked_lines(self.skeleton, len(names)))
+        object.__setattr__(self, "sigmas", _checked_sigmas(self.sigmas, len(names)))
 
     @property
     def label_values(self):
@@ -176,6 +151,44 @@ def settings_of(root):
         hint = did_you_mean(unknown[0], fields)
         raise ValueError(f"{os.fspath(path)}: expected keys of {', '.join(fields)}; got {unknown[0]!r}{hint}")
     return settings
+
+
+def _checked_names(names):
+    are_texts = isinstance(names, list | tuple) and all(isinstance(n, str) and n.strip() for n in names)
+    if not are_texts or not 0 < len({*names}) == len(names) <= MAX_KEYPOINTS:
+        raise ValueError(f"expected 1 to {MAX_KEYPOINTS} different names of keypoints; got {names!r:.80}")
+    return tuple(names)
+
+
+def _checked_partners(flip, count):
+    if (
+        not isinstance(flip, list | tuple)
+        or len(flip) != count
+        or not all(_is_index(partner, count) and flip[partner] == k for k, partner in enumerate(flip))
+    ):
+        got = [*flip] if isinstance(flip, list | tuple) else flip
+        raise ValueError(
+            f"expected a flip_index of {count} numbers, each point the mirror image of its own; "
+            f"got {got!r:.80}"
+        )
+    return tuple(flip)
+
+
+def _checked_lines(lines, count):
+    if not isinstance(lines, list | tuple) or not all(
+        isinstance(line, list | tuple) and len(line) == 2 and all(_is_index(end, count) for end in line)
+        for line in lines
+    ):
+        raise ValueError(f"expected a skeleton of pairs of numbers below {count}; got {lines!r:.80}")
+    return tuple(map(tuple, lines))
+
+
+def _checked_sigmas(sigmas, count):
+    if sigmas is None:
+        return None
+    if not isinstance(sigmas, list | tuple) or len(sigmas) != count or not all(map(_is_positive, sigmas)):
+        raise ValueError(f"expected {count} positive sigmas; got {sigmas!r:.80}")
+    return tuple(map(float, sigmas))
 
 
 def _is_index(value, count):

@@ -15,10 +15,10 @@ class KeypointPictures(ImagePictures):
     def add(self, heading, words, indices, shown, split):
         similarities = self.predictions.similarities
         captions = [": ".join(filter(None, (self.files[i], f"OKS {similarities[i]:.2f}"))) for i in indices]
-        inputs, found, truth = self.task.shown(self.model, self.samples.take([int(i) for i in indices]))
+        inputs, estimates, truth = self.task.shown(self.model, self.samples.take([int(i) for i in indices]))
         colors = [self.model.preprocessing.colors(image) for image in inputs]
         skeleton = self.model.skeleton
-        figure = keypoint_figure(colors, found, truth, captions, heading, skeleton)
+        figure = keypoint_figure(colors, estimates, truth, captions, heading, skeleton)
         words = "Each object as the model receives it, with its similarity to the true points (OKS)."
         self.report.add(heading, words)
         self.report.draw(heading, heading.split()[0].lower(), figure, f"{heading} of {split}")

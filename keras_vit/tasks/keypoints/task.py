@@ -165,8 +165,8 @@ class KeypointEstimation(HeadedTask):
         from keras_vit.tasks.keypoints.figures import keypoint_figure  # needs matplotlib
 
         colors = [model.preprocessing.colors(image) for image in inputs]
-        found = [self._points_of(model, image[np.newaxis])[0] for image in inputs]
-        figure = keypoint_figure(colors, found, None, names, "Keypoints", model.skeleton)
+        points = [self._points_of(model, image[np.newaxis])[0] for image in inputs]
+        figure = keypoint_figure(colors, points, None, names, "Keypoints", model.skeleton)
         report.draw("Predictions", "keypoints", figure, "Keypoints")
 
     def shown(self, model, samples):
