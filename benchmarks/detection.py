@@ -48,8 +48,8 @@ Speed ratio: the time of the faster form of transformers ÷ the system's, median
 above 1 is faster.
 
 The processor is AMD's, where PyTorch's library for products, MKL, is slow: of 2,048×2,048 in float32 it has
-194 GFLOP/s, and TensorFlow 433. On an Intel processor the ratios were 0.78 to 0.89 (OWLv2), before the attention
-by heads."""
+194 GFLOP/s, and TensorFlow 433. On an Intel processor the ratios were 0.78 to 0.89 (OWLv2),
+before the attention by heads."""
 
 
 def main():
