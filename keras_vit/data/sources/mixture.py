@@ -80,6 +80,7 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
     return {
         "class_names": names,
         "splits": splits,
+        "split_sources": _split_sources(parts),
         "version": _version(parts, tables),
         "texts": _texts(parts),
         "parts": tuple(parts),
@@ -88,6 +89,16 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
             for field in ("bad_images", "ignored_files", "empty_folders", "unlabeled")
         },
     }
+
+
+def _split_sources(parts):
+    """Where the images of each split come from, if it is the same for all parts that have the split."""
+    sources = {}
+    for split in SPLITS:
+        known = {part.split_sources.get(split) for part in parts if split in part.splits}
+        if len(known) == 1 and None not in known:
+            sources[split] = known.pop()
+    return sources
 
 
 def _fields_of(sources, fields):

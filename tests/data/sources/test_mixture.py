@@ -77,7 +77,8 @@ def test_splits_are_those_of_the_sources_one_after_another(tmp_path):
         expected = sorted(record for part in parts for record in read_splits(part, split))
         assert read_splits(data, split) == expected
     assert data.split("train").shares(10) == [7, 3]
-    assert data.summary() == "3 classes (0, 1, 2): 90 train, 6 validation, 24 test"
+    counts = "3 classes (0, 1, 2): 90 train, 6 validation, 24 test"
+    assert data.summary() == f"{counts}; validation and test held out"
 
 
 def test_other_classes_are_refused_with_the_first_difference(tmp_path):
