@@ -9,7 +9,7 @@ from keras_vit.cli.images import names_of
 
 
 def coco_parts(results, names, folder):
-    """Yield the text of a COCO JSON file: `annotations` with a `score`, `images` and `categories`.
+    """The parts of the text of a COCO JSON file: `annotations` with a `score`, `images` and `categories`.
 
     Numbers count from 1, in the order of the images, of their objects and of the classes. Images below the
     folder of the file are named by their paths from there, others by the shortest ends of their paths that
@@ -35,30 +35,44 @@ def coco_parts(results, names, folder):
     Source: COCO's formats of data and of results (cocodataset.org, "Data format" and "Results format").
     """
     numbers = {name: number for number, name in reversed([*enumerate(names, 1)])}
+    categories = [{"id": number, "name": name} for number, name in enumerate(names, 1)]
+
+    def annotations(found):
+        for category_id, box, score in _different(found["objects"], numbers):
+            area = {"area": box[2] * box[3], "iscrowd": 0, "score": score}
+            yield {"category_id": category_id, "bbox": box, **area}
+
+    return parts_of_file(results, annotations, categories, folder)
+
+
+def parts_of_file(results, annotations, categories, folder):
+    """Yield the text of a COCO JSON file, in which an image that is given twice is listed once.
+
+    Args:
+        results: An iterator of what `cli.image_batches.predicted` yields.
+        annotations: A function from a result to its annotations, dicts without `id` and `image_id`.
+        categories: The list of dicts.
+        folder: Of the file.
+    """
     images, ids, before = {}, itertools.count(1), ""
     yield '{"annotations": ['
     for found in results:
         if found["image"] in images:
             continue
         images[found["image"]] = found["width"], found["height"]
-        image_id = len(images)
-        for category_id, box, score in _different(found["objects"], numbers):
-            annotation = {
-                **{"id": next(ids), "image_id": image_id, "category_id": category_id, "bbox": box},
-                **{"area": box[2] * box[3], "iscrowd": 0, "score": score},
-            }
+        for annotation in annotations(found):
+            annotation = {"id": next(ids), "image_id": len(images), **annotation}
             yield f"{before}\n{json.dumps(annotation, allow_nan=False)}"
             before = ","
     yield '\n],\n"images": ['
-    files = names_from(folder, [*images])
+    files = _names_from(folder, [*images])
     for image_id, (file, (width, height)) in enumerate(zip(files, images.values()), 1):
         image = {"id": image_id, "file_name": file, "width": width, "height": height}
         yield f"{',' if image_id > 1 else ''}\n{json.dumps(image)}"
-    categories = [{"id": number, "name": name} for number, name in enumerate(names, 1)]
     yield f'\n],\n"categories": {json.dumps(categories)}}}\n'
 
 
-def names_from(folder, paths):
+def _names_from(folder, paths):
     """The paths from a folder if all are below it, otherwise their shortest ends that are unique."""
     inside = [os.path.relpath(path, folder) for path in paths]
     if any(name.startswith(os.pardir) or "://" in path for name, path in zip(inside, paths)):

@@ -82,12 +82,7 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     used, labeled, names = _read(root, files)
     if not any(image.objects for image in labeled):
         raise ValueError(f"no boxes in {os.fspath(root)!r}; expected {LAYOUT}")
-    paths = [*dict.fromkeys(image.path for image in labeled)]
-    turns = file_orientations(paths)
-    sizes = sizes_of(paths, turns)
-    bad = [path for path in paths if path not in sizes]
-    refuse_unreadable(bad, on_bad_image)
-    refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
+    sizes, bad, is_turned = read_sizes(labeled, on_bad_image)
     names = names or _names_of(root, labeled)
     numbers = {name: number for number, name in enumerate(names)}
     splits, stated_by, wrong = collections.defaultdict(lambda: ([], [])), collections.defaultdict(list), []
@@ -110,21 +105,34 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
         )
     if "train" not in splits:
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {listed(sorted(splits))}")
-    is_turned = any(turn and turn > 1 for turn in turns)
     samples = {split: Samples(*map(tuple, columns), exif=is_turned) for split, columns in splits.items()}
     fields = {"class_names": names, **split_fields(samples, stated_by, seed), "bad_images": tuple(bad)}
-    return used | {*paths}, fields
+    return used | {image.path for image in labeled}, fields
 
 
-def sizes_of(paths, turns):
-    """The (width, height) of each image that can be read, as its orientation shows it, by its path.
+def read_sizes(labeled, on_bad_image):
+    """Read the sizes of images, and refuse those that do not fit their labels.
 
     Args:
-        paths: Of images.
-        turns: Their EXIF orientations; None where one cannot be read.
+        labeled: `LabeledImage`s, perhaps several of an image.
+        on_bad_image: As for `load_box_folder`.
+
+    Returns:
+        (dict from the path of each image that can be read to its (width, height), as its orientation shows
+        it; the paths of the others; whether an image has another orientation than it is stored in).
+
+    Raises:
+        ValueError: for an image that cannot be read, unless `on_bad_image` says otherwise, or has another
+            size than its file of labels says.
     """
+    paths = [*dict.fromkeys(image.path for image in labeled)]
+    turns = file_orientations(paths)
     stored = zip(paths, turns, mapped(_size, paths, "reading sizes"))
-    return {path: size[::-1] if turn >= TRANSPOSED else size for path, turn, size in stored if turn and size}
+    sizes = {path: size[::-1] if turn >= TRANSPOSED else size for path, turn, size in stored if turn and size}
+    bad = [path for path in paths if path not in sizes]
+    refuse_unreadable(bad, on_bad_image)
+    refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
+    return sizes, bad, any(turn and turn > 1 for turn in turns)
 
 
 def is_box_folder(root, files):
@@ -145,11 +153,20 @@ def is_box_folder(root, files):
 
 def _read(root, files):
     """The paths of the label files, the `LabeledImage`s, and the names of the classes or None."""
+    folder = box_files(root, files)
+    return next((read for reader in READERS if (read := reader(folder))), (set(), [], None))
+
+
+def box_files(root, files):
+    """The `BoxFiles` of a folder.
+
+    Args:
+        root, files: See `load_box_folder`.
+    """
     by_suffix = collections.defaultdict(list)
     for path in paths_of(root, files):
         by_suffix[os.path.splitext(path)[1].lower()].append(path)
-    folder = BoxFiles(root, by_suffix, [*paths_of(root, images_among(files))])
-    return next((read for reader in READERS if (read := reader(folder))), (set(), [], None))
+    return BoxFiles(root, by_suffix, [*paths_of(root, images_among(files))])
 
 
 def joined(root, labeled):

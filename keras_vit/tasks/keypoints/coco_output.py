@@ -1,14 +1,11 @@
 """Keypoints that a model has found, as COCO JSON."""
 
-import json
-
-from keras_vit.tasks.detection.coco_output import names_from
-
-VISIBLE = 2
+from keras_vit.tasks.detection.coco_output import parts_of_file
+from keras_vit.tasks.keypoints.labels import VISIBLE
 
 
 def coco_parts(results, names, folder):
-    """Yield the text of a COCO JSON file: `annotations` with a `score`, `images` and `categories`.
+    """The parts of the text of a COCO JSON file: `annotations` with a `score`, `images` and `categories`.
 
     Each image has one annotation. Points are pixels by their centers, half a pixel less than from edge to
     edge; one that is left out is three zeros. Images are named as by `detection.coco_output.coco_parts`.
@@ -30,26 +27,16 @@ def coco_parts(results, names, folder):
 
     Source: COCO's formats of data and of results (cocodataset.org, "Data format" and "Results format").
     """
-    images = {}
-    yield '{"annotations": ['
-    for found in results:
-        if found["image"] in images:
-            continue
-        before = "," if images else ""
-        images[found["image"]] = found["width"], found["height"]
+
+    def annotations(found):
         points = {
             point["name"]: [point["x"] - 0.5, point["y"] - 0.5, VISIBLE] for point in found["keypoints"]
         }
-        annotation = {
-            **{"id": len(images), "image_id": len(images), "category_id": 1, "score": found["score"]},
-            **{"keypoints": sum((points.get(name, [0, 0, 0]) for name in names), [])},
+        triples = sum((points.get(name, [0, 0, 0]) for name in names), [])
+        yield {
+            **{"category_id": 1, "score": found["score"], "keypoints": triples},
             "num_keypoints": len(points),
         }
-        yield f"{before}\n{json.dumps(annotation, allow_nan=False)}"
-    yield '\n],\n"images": ['
-    files = names_from(folder, [*images])
-    for image_id, (file, (width, height)) in enumerate(zip(files, images.values()), 1):
-        image = {"id": image_id, "file_name": file, "width": width, "height": height}
-        yield f"{',' if image_id > 1 else ''}\n{json.dumps(image)}"
+
     categories = [{"id": 1, "name": "object", "keypoints": [*names]}]
-    yield f'\n],\n"categories": {json.dumps(categories)}}}\n'
+    return parts_of_file(results, annotations, categories, folder)

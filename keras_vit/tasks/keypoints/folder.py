@@ -3,12 +3,10 @@
 import collections
 import os
 
-from keras_vit.data.files import file_orientations, images_among, paths_of, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.samples import Samples
 from keras_vit.messages import listed
-from keras_vit.tasks.detection.folder import joined, refuse_other_sizes, sizes_of
-from keras_vit.tasks.detection.labeled import BoxFiles
+from keras_vit.tasks.detection.folder import box_files, joined, read_sizes
 from keras_vit.tasks.keypoints.coco import read_coco
 from keras_vit.tasks.keypoints.labels import encode
 from keras_vit.tasks.keypoints.metadata import METADATA, read_metadata
@@ -75,19 +73,13 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
     if not any(item.is_labeled for image in labeled for item in image.objects):
         raise ValueError(f"no keypoints in {os.fspath(root)!r}; expected {LAYOUT}")
     reader = read_settings(root, **known)
-    paths = [*dict.fromkeys(image.path for image in labeled)]
-    turns = file_orientations(paths)
-    sizes = sizes_of(paths, turns)
-    bad = [path for path in paths if path not in sizes]
-    refuse_unreadable(bad, on_bad_image)
-    refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
+    sizes, bad, is_turned = read_sizes(labeled, on_bad_image)
     splits, stated_by, wrong = _labels_of_splits(joined(root, labeled), sizes, reader)
     if on_bad_image != "skip":
         _refuse(wrong)
     if "train" not in splits:
         has = listed(sorted(splits)) if splits else "none"
         raise ValueError(f"{os.fspath(root)!r} has no objects to train on; it has {has}")
-    is_turned = any(turn and turn > 1 for turn in turns)
     # Images are held out, not objects, so that those of an image are in one split.
     images = {split: Samples(tuple(paths), (0,) * len(paths)) for split, paths in splits.items()}
     fields = split_fields(images, stated_by, seed)
@@ -97,7 +89,7 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
         for split, samples in fields["splits"].items()
     }
     fields |= {"class_names": reader.names, "bad_images": (*bad, *wrong)}
-    return used | {*paths, os.fspath(root / SETTINGS)}, fields
+    return used | {*(image.path for image in labeled), os.fspath(root / SETTINGS)}, fields
 
 
 def _labels_of_splits(labeled, sizes, reader):
@@ -143,11 +135,7 @@ def _samples(labels, reader, exif):
 
 def _read(root, files):
     """The paths of the label files, the `LabeledImage`s, and what is known of the points."""
-    by_suffix = collections.defaultdict(list)
-    for path in paths_of(root, files):
-        by_suffix[os.path.splitext(path)[1].lower()].append(path)
-    folder = BoxFiles(root, by_suffix, [*paths_of(root, images_among(files))])
-    settings = settings_of(root)
+    folder, settings = box_files(root, files), settings_of(root)
     return next((read for reader in READERS if (read := reader(folder, settings))), (set(), [], {}))
 
 

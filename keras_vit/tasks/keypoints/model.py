@@ -17,6 +17,7 @@ from keras_vit.models.headed_model import HeadedModel
 from keras_vit.models.vit.geometry import patch_pixels
 from keras_vit.rules import integer, items, number, one_of, optional
 from keras_vit.tasks.keypoints.estimating import estimate_keypoints
+from keras_vit.tasks.keypoints.reader import checked_partners
 
 if TYPE_CHECKING:
     from keras_vit.models.vit.vision_transformer import VisionTransformer
@@ -138,14 +139,9 @@ class KeypointEstimator(HeadedModel):
 
     def _check_points(self):
         """Raise ValueError unless the arguments about points fit their number."""
-        count, flip, lines = self.num_classes, self.flip_index, self.skeleton or ()
-        if flip is not None and (
-            len(flip) != count or any(n >= count or flip[n] != place for place, n in enumerate(flip))
-        ):
-            raise ValueError(
-                f"expected a flip_index of {count} numbers, each point the mirror image of its own; "
-                f"got {flip}"
-            )
+        count, lines = self.num_classes, self.skeleton or ()
+        if self.flip_index is not None:
+            checked_partners(self.flip_index, count)
         if any(end >= count for line in lines for end in line):
             raise ValueError(f"expected a skeleton of numbers below {count}; got {lines}")
         if self.sigmas is not None and len(self.sigmas) != count:

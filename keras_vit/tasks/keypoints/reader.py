@@ -55,7 +55,7 @@ class KeypointReader:
         names = _checked_names(self.names)
         flip = mirrored_by_name(names) if self.flip_index is None else self.flip_index
         object.__setattr__(self, "names", names)
-        object.__setattr__(self, "flip_index", _checked_partners(flip, len(names)))
+        object.__setattr__(self, "flip_index", checked_partners(flip, len(names)))
         object.__setattr__(self, "skeleton", _checked_lines(self.skeleton, len(names)))
         object.__setattr__(self, "sigmas", _checked_sigmas(self.sigmas, len(names)))
 
@@ -160,7 +160,12 @@ def _checked_names(names):
     return tuple(names)
 
 
-def _checked_partners(flip, count):
+def checked_partners(flip, count):
+    """A `flip_index` as a tuple; ValueError unless its numbers fit a number of points.
+
+    >>> checked_partners([1, 0, 2], 3)
+    (1, 0, 2)
+    """
     if (
         not isinstance(flip, list | tuple)
         or len(flip) != count
