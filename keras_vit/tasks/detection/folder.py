@@ -131,7 +131,7 @@ def read_sizes(labeled, on_bad_image):
     sizes = {path: size[::-1] if turn >= TRANSPOSED else size for path, turn, size in stored if turn and size}
     bad = [path for path in paths if path not in sizes]
     refuse_unreadable(bad, on_bad_image)
-    refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
+    _refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
     return sizes, bad, any(turn and turn > 1 for turn in turns)
 
 
@@ -221,12 +221,12 @@ def _size(path):
         return None
 
 
-def refuse_other_sizes(labeled, sizes):
+def _refuse_other_sizes(labeled, sizes):
     """Raise ValueError for images of another size than their labels say.
 
     Args:
         labeled: `LabeledImage`s.
-        sizes: What `sizes_of` returns.
+        sizes: The (width, height) of images by path.
     """
     wrong = [
         f"{image.path} ({_pixels(sizes[image.path])}, but {_pixels(image.size)} by its labels)"

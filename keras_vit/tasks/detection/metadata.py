@@ -16,22 +16,38 @@ def read_metadata(folder):
     Args, Returns, Raises: See `coco.read_coco`; the names of the classes are None.
     """
     tables = [path for path in folder.paths[".jsonl"] if os.path.basename(path) == METADATA]
-    labeled = [image for path in tables for image in _rows(folder.root, path)]
+    labeled = [image for path in tables for image in _images(folder.root, path)]
     return ({*tables}, labeled, None) if tables else None
 
 
-def _rows(root, path):
-    folder = os.path.relpath(path, root).rpartition(os.sep)[0]
+def rows_of(path):
+    """Yield the place and the parsed content of each line of a file that is not empty."""
     for line, text in enumerate(read_text(pathlib.Path(path)).splitlines(), 1):
-        if not text.strip():
-            continue
-        where = f"{path}, line {line}"
-        row = parse_json(text, where)
+        if text.strip():
+            where = f"{path}, line {line}"
+            yield where, parse_json(text, where)
+
+
+def image_of_row(root, path, row, where):
+    """The path of a row's image and its (width, height), or None, by which the row's numbers are.
+
+    Args:
+        root: The folder, a pathlib.Path.
+        path: Of the table.
+        row: dict with `file_name`, and perhaps `width` and `height`.
+        where: The row's place, for messages.
+    """
+    folder = os.path.relpath(path, root).rpartition(os.sep)[0]
+    file = file_of_row(root, os.path.join(folder, row["file_name"].strip()), where)
+    return file, size_of_labels(row.get("width"), row.get("height"), where)
+
+
+def _images(root, path):
+    for where, row in rows_of(path):
         if not isinstance(row, dict) or OBJECTS not in row or not isinstance(row.get("file_name"), str):
             got = ", ".join(row) if isinstance(row, dict) else str(row)[:40]
             raise ValueError(
                 f"{where}: expected file_name and {OBJECTS} with bbox and category; got {got or 'none'}"
             )
-        file = file_of_row(root, os.path.join(folder, row["file_name"].strip()), where)
-        size = size_of_labels(row.get("width"), row.get("height"), where)
+        file, size = image_of_row(root, path, row, where)
         yield LabeledImage(path, file, objects_of(row[OBJECTS], where), size=size)

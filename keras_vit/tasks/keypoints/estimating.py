@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from keras_vit.export.exported_model import ExportedModel
 
+SURE = 0.2  # the score above which a point counts for its object, as in ViTPose's evaluation, and is compared
 RADIUS, SIGMA = 5, 0.8  # of the blur before the refinement, in pixels; the authors' sigma for 11 pixels is 2
 LEAST, MOST = 1e-3, 50.0  # of the values whose logarithms are taken
 EPSILON = np.finfo("float32").eps  # keeps the matrix of a flat map regular

@@ -1,11 +1,9 @@
 """`metadata.jsonl` of Hugging Face's ImageFolder, with objects that have keypoints."""
 
 import os
-import pathlib
 
-from keras_vit.data.files import file_of_row, parse_json, read_text
-from keras_vit.tasks.detection.labeled import LabeledImage, size_of_labels
-from keras_vit.tasks.detection.metadata import METADATA, OBJECTS
+from keras_vit.tasks.detection.labeled import LabeledImage
+from keras_vit.tasks.detection.metadata import METADATA, OBJECTS, image_of_row, rows_of
 from keras_vit.tasks.detection.stored_boxes import StoredObject, is_crowd, with_extent
 from keras_vit.tasks.keypoints.stored_objects import CENTER, PosedObject, points_of
 
@@ -28,13 +26,10 @@ def read_metadata(folder, settings):
 
 def _rows(path):
     """Yield the place, the row and its objects, a list of dicts, of each line."""
-    for line, text in enumerate(read_text(pathlib.Path(path)).splitlines(), 1):
-        if text.strip():
-            where = f"{path}, line {line}"
-            row = parse_json(text, where)
-            if not isinstance(row, dict) or not isinstance(row.get("file_name"), str):
-                raise ValueError(f"{where}: expected file_name and {OBJECTS}; got {row!r:.40}")
-            yield where, row, _objects(row.get(OBJECTS), where)
+    for where, row in rows_of(path):
+        if not isinstance(row, dict) or not isinstance(row.get("file_name"), str):
+            raise ValueError(f"{where}: expected file_name and {OBJECTS}; got {row!r:.40}")
+        yield where, row, _objects(row.get(OBJECTS), where)
 
 
 def _objects(value, where):
@@ -57,9 +52,7 @@ def _count(rows):
 def _image(root, where, row, objects, count):
     """The `LabeledImage` of a row."""
     path = where.rpartition(", line ")[0]
-    folder = os.path.relpath(path, root).rpartition(os.sep)[0]
-    file = file_of_row(root, os.path.join(folder, row["file_name"].strip()), where)
-    size = size_of_labels(row.get("width"), row.get("height"), where)
+    file, size = image_of_row(root, path, row, where)
     posed = []
     for item in objects:
         if POINTS not in item:

@@ -7,14 +7,13 @@ from keras_vit.export.outputs.rows import RowOutputs, checked_values
 from keras_vit.export.tolerance import problem_of_rows
 from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
-from keras_vit.tasks.keypoints.estimating import decoded, estimate_keypoints
+from keras_vit.tasks.keypoints.estimating import SURE, decoded, estimate_keypoints
 from keras_vit.tasks.keypoints.labels import label_of
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 cropping = LazyModule("keras_vit.tasks.keypoints.cropping")  # It needs TensorFlow.
 
 MAPS = "heat_maps"
-SURE = 0.2  # the score from which a point is compared
 MAX_DISTANCE = 0.1  # of 99 % of the points in floats, in pixels of the model's input
 MAX_FRACTION = 0.02  # of integers, the mean distance as a fraction of the input's longer side
 

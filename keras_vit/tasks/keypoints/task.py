@@ -14,7 +14,6 @@ from keras_vit.tasks.keypoints.labels import AREA, BOX_ROWS, CORNER, MIRRORED, U
 from keras_vit.tasks.task import concatenate, names_or_indices
 
 VALIDATION_BATCH = 64
-SURE = 0.2  # the score from which a point counts for that of its object, as in the evaluation of ViTPose
 MAX_VALUES = 2**27  # of the heat maps that an export is compared on: 512 MiB
 loss_module = LazyModule("keras_vit.tasks.keypoints.loss")
 estimators = LazyModule("keras_vit.tasks.keypoints.model")
@@ -204,7 +203,7 @@ def object_scores(point_scores):
     Source: `_get_subset` and `evaluate` of `topdown_coco_dataset.py` of `ViTAE-Transformer/ViTPose`.
     """
     point_scores = np.asarray(point_scores, "float64")
-    is_sure = point_scores > SURE
+    is_sure = point_scores > estimating.SURE
     return (point_scores * is_sure).sum(axis=1) / np.maximum(is_sure.sum(axis=1), 1)
 
 
