@@ -393,18 +393,22 @@ def test_the_search_of_the_manual_works_without_a_server(built):
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.goto((built / "index.html").as_uri())
         page.locator(".md-search__input").fill("layer_decay")
-        page.locator('.md-search-result__link[href*="training.html#other-fields"]').click()
+        link = page.locator('.md-search-result__link[href*="training.html#other-fields"]')
+        link.wait_for(state="attached")
+        # "More on this page" is closed at first.
+        link.evaluate("element => element.closest('details')?.setAttribute('open', '')")
+        link.click()
         page.wait_for_url("**/training.html*#other-fields")
         assert "layer_decay" in page.locator(".md-content").inner_text()
 
 
 @pytest.mark.slow
 def test_the_manual_holds_the_docstrings_and_the_options(site):
-    export = site["api/export.html"]
-    assert 'id="keras_vit.export.SavedModelLayer"' in export
-    assert "the nearest neighbors on the frozen" in site["api/evaluation.html"]
-    assert "Source:</strong>" in export and "&gt;&gt;&gt; " in export
-    assert "Call arguments" in export
+    exported = site["api/exported.html"]
+    assert 'id="keras_vit.export.SavedModelLayer"' in exported
+    assert "the nearest neighbors on the frozen" in site["api/probes.html"]
+    assert "Source:</strong>" in exported and "&gt;&gt;&gt; " in exported
+    assert "Call arguments" in exported
     assert "<blockquote>" not in "".join(site.values())  # A misplaced example would become one.
     assert "--deterministic" in site["cli.html"]
 

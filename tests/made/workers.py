@@ -31,11 +31,14 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 import keras, numpy as np, tensorflow as tf
+uniform = keras.random.uniform
+def points(shape, *args, **options):
+    if len(shape) < 3:  # of patch dropout
+        return uniform(shape, *args, **options)
+    values = np.random.default_rng(len(shape)).uniform(size=shape[-2:]).astype("float32")
+    return keras.ops.broadcast_to(values, shape)
 if fixed:
-    def uniform(shape, *args, **options):
-        values = np.random.default_rng(len(shape)).uniform(size=shape[-2:]).astype("float32")
-        return keras.ops.broadcast_to(values, shape)
-    keras.random.uniform = uniform
+    keras.random.uniform = points
 from keras_vit.models import DistributedModel
 from keras_vit.training import checkpoints, run
 

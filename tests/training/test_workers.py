@@ -79,7 +79,8 @@ def test_a_run_on_files_of_several_images_goes_on_with_another_number_of_workers
         assert processes[0].wait(120) == -signal.SIGKILL
         assert finish([processes[1]], timeout=60) != [0]
     assert finish([start(tmp_path / "one", config, tmp_path / "run", fixed=True)]) == [0]
-    assert_near(end_of(tmp_path / "run"), found, rel=1e-4, abs=1e-12, of_weights=1e-4)
+    # Sums in another order differ by up to 1.7e-4 after these steps of a large rate.
+    assert_near(end_of(tmp_path / "run"), found, rel=1e-4, abs=1e-12, of_weights=4e-4)
 
 
 def test_two_workers_train_as_one_process_does(same, tmp_path):
