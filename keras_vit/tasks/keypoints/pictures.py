@@ -21,7 +21,7 @@ def skeleton_overlay(
 ) -> np.ndarray:
     """An image with points of objects, and lines between those that the skeleton connects.
 
-    Each point has a color, and a line that of its second point.
+    Each point has a color and a white edge, and a line has the color of its second point.
 
     Args:
         image: uint8 (height, width, 3).
@@ -42,16 +42,16 @@ def skeleton_overlay(
     height, width = image.shape[:2]
     # Far outside of the picture Pillow's integers overflow.
     places = np.clip(points[..., :2] - 0.5, -max(height, width), 2 * max(height, width))
-    picture, radius = Image.fromarray(image), max(1, round(max(height, width) / 150))
+    picture, radius = Image.fromarray(image), max(2, round(max(height, width) / 100))
     draw = ImageDraw.Draw(picture)
     colors = [*map(tuple, class_colors(points.shape[1] + 1)[1:].tolist())]
     for own, scores in zip(places.tolist(), points[..., 2]):
         for first, second in skeleton or ():
             if min(scores[first], scores[second]) > least:
-                draw.line([*own[first], *own[second]], fill=colors[second], width=radius)
+                draw.line([*own[first], *own[second]], fill=colors[second], width=radius // 2)
         for (x, y), score, color in zip(own, scores, colors):
             if score > least:
-                draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
+                draw.ellipse((x - radius, y - radius, x + radius, y + radius), color, "white")
     return np.asarray(picture)
 
 
