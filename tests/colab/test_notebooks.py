@@ -31,8 +31,10 @@ NAMES = [path.stem for path in NOTEBOOKS]
 HOME = re.search(r'url="(.+?)"', (ROOT / "setup.py").read_text())[1]
 LONG = ("train(", "fit(", "export_folder(", "vectors(", "embed(")  # calls that take more than a few seconds
 
-# Start-up logs of TensorFlow and LiteRT that no setting silences.
-STARTUP_LOG = re.compile(r"I\d{4} |WARNING: All log messages before absl|INFO: Created TensorFlow Lite ")
+# Start-up logs of TensorFlow and LiteRT that no setting silences; and progress, on a machine that is slow.
+STARTUP_LOG = r"I\d{4} |WARNING: All log messages before absl|INFO: Created TensorFlow Lite "
+PROGRESS = r"\w+: \w+ [\d,]+ of [\d,]+, [\d:]+ left$|\w+: [\d.]+ s, verified, "
+NO_WARNING = re.compile(f"{STARTUP_LOG}|{PROGRESS}")
 TIME = r"(\d+ seconds|a minute|two minutes|three minutes|half a minute)"
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
@@ -90,7 +92,7 @@ class Run:
         errors = [
             out.text for outputs in self.outputs.values() for out in outputs if out.get("name") == "stderr"
         ]
-        return [line for line in "".join(errors).splitlines() if not STARTUP_LOG.match(line)]
+        return [line for line in "".join(errors).splitlines() if not NO_WARNING.match(line)]
 
     def fraction(self, cell, after=""):
         """The first percentage that a cell prints after some words, as a fraction."""
