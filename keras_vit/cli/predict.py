@@ -66,9 +66,10 @@ def needs_keras(args):
     from keras_vit.export.formats import format_of, suffix_of
 
     keras_options = args.labels, args.prompts, args.maps, args.boxes, args.instances, args.show
-    if any(keras_options) or not (suffix_of(args.model) or os.path.isdir(args.model)):
+    models = [args.model, *(model for folder in prediction_folders() for model in folder.models(args))]
+    if any(keras_options) or not all(suffix_of(model) or os.path.isdir(model) for model in models):
         return True
-    return format_of(args.model).needs_keras
+    return any(format_of(model).needs_keras for model in models)
 
 
 def run(args):
@@ -80,9 +81,11 @@ def run(args):
     model, task = _opened(args)
     things = {"things": task.things(model, args.things)} if args.things else {}
     if needs_keras(args) and len(paths) <= FEW and not args.windows:
-        _run_eagerly(model)
+        run_eagerly(model)
     limits = _limits(args)
     folders = _chosen_folders(args, task, limits)
+    for folder in prediction_folders():
+        limits |= folder.row_arguments(args, paths)
     if args.windows and model.preprocessing.image_size is None:
         print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
     with contextlib.ExitStack() as at_end:
@@ -143,7 +146,7 @@ def _opened(args):
     return model, task
 
 
-def _run_eagerly(model):
+def run_eagerly(model):
     """Compute a Keras model without a graph on TensorFlow."""
     import keras
 
@@ -169,13 +172,21 @@ def _chosen_folders(args, task, limits):
         )
     chosen = [folder for option, folder in folders.items() if getattr(args, option)]
     for folder in prediction_folders():
-        names = [f"--{name}" for name in folder.options if getattr(args, name)]
+        if folder.task != task.name and (names := _given(folder.row_options, args)):
+            raise ValueError(f"{', '.join(names)} need a model of the task {folder.task!r}; {has_task}")
+        folder.check_rows(args)
+        names = _given(folder.options, args)
         if names and folder not in chosen:
             model = f" and a model of the task {folder.task!r}; {has_task}" * (folder.task != task.name)
             raise ValueError(f"{', '.join(names)} need --{folder.option}{model}")
     for folder in chosen:
         folder.check(args)
     return chosen
+
+
+def _given(names, args):
+    """Those of some options that are given."""
+    return [f"--{name}" for name in names if getattr(args, name) not in (None, False)]
 
 
 def _print_rows(args, task, model, paths, journal, shown, maps):
@@ -239,7 +250,24 @@ def _journal(args, paths, model):
         **{"--labels": content_digest(args.labels), "--prompts": content_digest(args.prompts)},
         **{"--top": args.top, "--windows": args.windows, "--classes": names},
         **{f"--{name}": number for name, number in _limits(args).items()},
+        **_row_origin(args),
         **({"--instances": True, "--things": args.things and [*args.things]} if args.instances else {}),
     }
     with only_process(file):
         yield Journal(file.with_name(file.name + PARTIAL), origin)
+
+
+def _row_origin(args):
+    """The options of tasks that change rows and are given, with digests of the files that they name."""
+    from keras_vit.cli.source import trained_file
+
+    given = {
+        name: value
+        for folder in prediction_folders()
+        for name in folder.row_options
+        if (value := getattr(args, name)) is not None
+    }
+    return {
+        f"--{name}": content_digest(trained_file(value)) if isinstance(value, str) else value
+        for name, value in given.items()
+    }

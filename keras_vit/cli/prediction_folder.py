@@ -10,16 +10,33 @@ class Folder:
         option: The option of `predict` that names it: "maps" of what has a value for each pixel, or "boxes".
         task: The task of the models whose predictions it has.
         options: The names of further options, which need it.
+        row_options: The names of further options of the task, which change the predictions themselves.
     """
 
     option = task = None
-    options = ()
+    options = row_options = ()
 
     def add_arguments(self, add):
         """Add the further options to a parser, by its `add_argument`."""
 
     def check(self, args):
         """Raise ValueError for further options that do not fit together."""
+
+    def check_rows(self, args):
+        """As `check`, of the options that change the predictions."""
+
+    def models(self, args):
+        """What the options name as further models: a list of what --model may be."""
+        return []
+
+    def row_arguments(self, args, paths):
+        """The arguments of the task's `rows` for the options that change the predictions.
+
+        Args:
+            args: The arguments of `predict`.
+            paths: Of all images.
+        """
+        return {}
 
     def writer(self, folder, model, files, args):
         """Begin a new folder.

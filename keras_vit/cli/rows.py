@@ -15,7 +15,7 @@ from keras_vit.writing import atomic_open, atomic_path
 TABLE_IMAGES = 1000  # whose rows are aligned with each other
 PARQUET_IMAGES = 10_000  # in a row group
 OF_OBJECTS = ("score", "left", "top", "right", "bottom")
-OF_KEYPOINTS = ("score", "x", "y")
+OF_KEYPOINTS = ("score", "x", "y", "object")
 
 
 def _table(results, names):
@@ -63,15 +63,18 @@ def _json(results, names):
 
 
 def best_of(found):
-    """The dicts of the classes, objects or keypoints in an image."""
-    return next(found[kind] for kind in ("objects", "keypoints", "classes") if kind in found)
+    """The dicts of the classes, objects or keypoints in an image; of keypoints with the object's number."""
+    if "keypoints" in found:
+        objects = enumerate(found["keypoints"], 1)
+        return [{**point, "object": number} for number, one in objects for point in one["points"]]
+    return found["objects"] if "objects" in found else found["classes"]
 
 
 def _keys(found):
     """What is known of each class, object or keypoint beside its name.
 
     Of a class its "probability", or in a class map its "fraction" of the pixels; of an object, of which there
-    may be none, its score and its box; of a keypoint its score and its place.
+    may be none, its score and its box; of a keypoint its score, its place and the number of its object.
     """
     if "keypoints" in found:
         return OF_KEYPOINTS
@@ -79,9 +82,9 @@ def _keys(found):
 
 
 def _cells(row):
-    """The cells of a class or an object in a table: fractions in percent, and pixels."""
-    name, score, *sides = row.values()
-    return name, f"{score:7.2%}", *(f"{side:.1f}" for side in sides)
+    """The cells of a class or an object in a table: fractions in percent, pixels, and numbers of objects."""
+    name, score, *rest = row.values()
+    return name, f"{score:7.2%}", *(str(each) if isinstance(each, int) else f"{each:.1f}" for each in rest)
 
 
 # Each is a generator of text, as early as possible, from an iterator of what `predicted` yields and the names

@@ -11,9 +11,9 @@ INK, PAPER = "black", "white"
 class Shown:
     """A folder of PNG files, one for each image that can be read.
 
-    Objects are drawn as boxes with their names and scores. Classes of pixels are colors over the image, with
-    their names below it, and numbers of pixels, such as depths, are colors beside it. Classes and numbers of
-    whole images are words below it.
+    Objects are drawn as boxes with their names and scores, and what has a method `overlay` by it. Classes of
+    pixels are colors over the image, with their names below it, and numbers of pixels, such as depths, are
+    colors beside it. Classes and numbers of whole images are words below it.
 
     Args:
         folder: pathlib.Path, which does not exist.
@@ -37,6 +37,9 @@ class Shown:
         from keras_vit.tasks import label_colors
 
         image, prediction = enlarged(image, prediction)
+        if hasattr(prediction, "overlay"):
+            self._write(path, prediction.overlay(image))
+            return
         if hasattr(prediction, "boxes"):
             self._write(path, box_overlay(image, prediction, self.names))
             return
@@ -74,6 +77,8 @@ def enlarged(image, prediction=None):
     factor = math.ceil(SMALLEST / max(image.shape[:2]))
     if factor == 1:
         return image, prediction
+    if hasattr(prediction, "enlarged"):
+        return image.repeat(factor, axis=0).repeat(factor, axis=1), prediction.enlarged(factor)
 
     def repeated(pixels, axis=0):
         return pixels.repeat(factor, axis=axis).repeat(factor, axis=axis + 1)

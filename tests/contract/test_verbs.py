@@ -100,6 +100,10 @@ KINDS = {
         POINTS,
         {"encoder": {**BARE, **ANY_SIZE}, "num_classes": 3, "head": "simple"},
     ),
+    "vitpose": (
+        POINTS,
+        {"encoder": {**BARE, "pooling": "gap", "patch_padding": 2}, "num_classes": 3, "head": "simple"},
+    ),
     "two towers": (PAIR, {"image": MAP, **TOWERS}),
     "packed towers": (PAIR, {"image": {**BARE, **PACKED, "activation": "gelu_tanh"}, **TOWERS}),
     "text": (keras_vit.TextTransformer, TEXT),
@@ -109,11 +113,11 @@ SEGMENTERS = {"segmenter", "any-size segmenter", "EoMT"}
 DETECTORS = {"detector", "any-size detector", "word detector"}
 DEPTHS = {"depth estimator", "any-size depth estimator", "Depth Anything", "depth bins"}
 ESTIMATORS = DEPTHS | {"surface normals"}
-KEYPOINTS = {"keypoint estimator", "any-size keypoint estimator"}
+KEYPOINTS = {"keypoint estimator", "any-size keypoint estimator", "vitpose"}
 # Of data with a channel, and with objects that are cropped to a size.
 OF_TASKS = {
     **{"segmentation": SEGMENTERS, "detection": DETECTORS, "depth": DEPTHS},
-    "keypoints": {"keypoint estimator"},
+    "keypoints": KEYPOINTS - {"any-size keypoint estimator"},
 }
 HEADED = SEGMENTERS | DETECTORS | ESTIMATORS | KEYPOINTS
 PAIRS = {"two towers", "packed towers"}
@@ -411,11 +415,14 @@ VERBS = {
     "save timm": (stored("timm"), PLAIN | {"distilled", "registers", "hybrid"}),
     "save huggingface": (
         stored("huggingface"),
-        PLAIN - {"tokens"} | PAIRS | {"distilled", "MAE", "iGPT", "EoMT", "word detector"},
+        PLAIN - {"tokens"} | PAIRS | {"distilled", "MAE", "iGPT", "EoMT", "word detector", "vitpose"},
     ),
     "save open_clip": (stored("open_clip"), set()),
     "save scenic": (stored("scenic"), set()),
-    "push": (pushed, PLAIN | PAIRS | {"distilled", "registers", "MAE", "iGPT", "EoMT", "word detector"}),
+    "push": (
+        pushed,
+        PLAIN | PAIRS | {"distilled", "registers", "MAE", "iGPT", "EoMT", "word detector", "vitpose"},
+    ),
     "export_saved_model": (
         lambda model, folder, _: export.export_saved_model(model, folder / "1", warmup=()),
         EXPORTED,

@@ -1,23 +1,46 @@
-"""The folder of --boxes for keypoints: copies of the images with the points drawn into them."""
+"""What `predict` has for keypoints: the boxes of their objects, and the folder of drawn images of --boxes."""
 
+from keras_vit.cli import options
 from keras_vit.cli.prediction_folder import Folder
 
 
 class Skeletons(Folder):
-    """Images with the points of their object, and the lines of the skeleton."""
+    """Images with the points of their objects, and the lines of the skeleton."""
 
     option, task = "boxes", "keypoints"
+    row_options = ("objects", "object_classes", "object_score")
+
+    def add_arguments(self, add):
+        source = (
+            "keypoints: boxes of the objects: a detector, as --model, or a file of COCO's JSON or of predict "
+            "(default: an image is an object)"
+        )
+        add("--objects", metavar="SOURCE", help=source)
+        classes = "--objects: classes of the objects, separated by commas (default: all)"
+        add("--object_classes", type=options.words, metavar="NAMES", help=classes)
+        score = "--objects: least score of an object (default: 0.3 of a detector, 0 of a file)"
+        add("--object_score", type=options.fraction, help=score)
+
+    def check_rows(self, args):
+        if args.objects is None and (args.object_classes or args.object_score is not None):
+            raise ValueError("--object_classes and --object_score need --objects")
+
+    def models(self, args):
+        from keras_vit.tasks.keypoints.object_boxes import is_box_file
+
+        return [args.objects] if args.objects and not is_box_file(args.objects) else []
+
+    def row_arguments(self, args, paths):
+        from keras_vit.tasks.keypoints.object_boxes import open_boxes
+
+        return {"boxes": open_boxes(args, paths)} if args.objects else {}
 
     def writer(self, folder, model, files, args):
         from keras_vit.inspection.png import png_bytes
-        from keras_vit.tasks.keypoints.pictures import DRAWN, skeleton_overlay
 
         folder.mkdir()
-        least = DRAWN if args.threshold is None else args.threshold
 
-        def write(path, image, points):
-            self.write(
-                folder / files[path], png_bytes(skeleton_overlay(image, points, model.skeleton, least))
-            )
+        def write(path, image, poses):
+            self.write(folder / files[path], png_bytes(poses.overlay(image)))
 
         return write

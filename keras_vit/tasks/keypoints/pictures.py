@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -53,6 +54,30 @@ def skeleton_overlay(
             if score > least:
                 draw.ellipse((x - radius, y - radius, x + radius, y + radius), color, "white")
     return np.asarray(picture)
+
+
+class Poses(NamedTuple):
+    """The points of the objects in an image, as they are drawn.
+
+    Attributes:
+        points, skeleton, least: As for `skeleton_overlay`.
+    """
+
+    points: np.ndarray
+    skeleton: Sequence[tuple[int, int]] | None = None
+    least: float = DRAWN
+
+    def overlay(self, image):
+        """The `skeleton_overlay` of an image, uint8 (height, width, 3)."""
+        return skeleton_overlay(image, *self)
+
+    def enlarged(self, factor):
+        """The same objects in an image that is larger by a factor.
+
+        >>> Poses(np.array([[[2.5, 1.5, 0.9]]])).enlarged(2).points.tolist()
+        [[[5.0, 3.0, 0.9]]]
+        """
+        return self._replace(points=self.points * (factor, factor, 1))
 
 
 def labeled(image, points):

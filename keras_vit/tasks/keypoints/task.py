@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_vit.labels import label_kind
-from keras_vit.labels.box_rows import DECIMALS
+from keras_vit.labels.box_rows import COLUMNS, DECIMALS
 from keras_vit.lazy import LazyModule
 from keras_vit.models.classifying import check_finite
 from keras_vit.progress import Progress
@@ -11,9 +11,11 @@ from keras_vit.tasks.headed_task import HeadedTask
 from keras_vit.tasks.keypoints import scores as scoring
 from keras_vit.tasks.keypoints.crops import to_image
 from keras_vit.tasks.keypoints.labels import AREA, BOX_ROWS, CORNER, MIRRORED, UNLABELED
+from keras_vit.tasks.keypoints.pictures import DRAWN, Poses
 from keras_vit.tasks.task import concatenate, names_or_indices
 
 VALIDATION_BATCH = 64
+SIDES = COLUMNS[:4]
 MAX_VALUES = 2**27  # of the heat maps that an export is compared on: 512 MiB
 loss_module = LazyModule("keras_vit.tasks.keypoints.loss")
 estimators = LazyModule("keras_vit.tasks.keypoints.model")
@@ -34,6 +36,7 @@ class KeypointEstimation(HeadedTask):
     outputs_in_words = "heat maps of keypoints"
     head_class = property(lambda self: estimators.KeypointEstimator)
     reads_images = True
+    top = 100
 
     def check_recipe(self, recipe):
         super().check_recipe(recipe)
@@ -127,36 +130,51 @@ class KeypointEstimation(HeadedTask):
         height, width = description.image_size
         return max(16 * MAX_VALUES // (height * width * description.num_classes), 1)
 
-    def rows(self, model, paths, inputs, top, threshold=None, iou=None, write=None):
-        """As in `LabelTask`, with `keypoints` in place of `classes`: their scores and places in pixels.
+    def rows(self, model, paths, inputs, top, threshold=None, iou=None, write=None, boxes=None):
+        """As in `LabelTask`, with `keypoints`, a list of objects, in place of `classes`.
 
-        The `width` and `height` of the image, and the `score` of its object, are there, too.
+        An object has a `score` and `points`, with their scores and places in pixels; with `boxes` also the
+        sides of its box. The `width` and `height` of the image are there, too.
 
         Args:
             model, paths, inputs: As for `LabelTask`.
-            top: Not used.
+            top: The maximum number of objects with boxes.
             threshold: The least score of a point; None for any.
-            iou: None.
-            write: A function of a path, the image and the points (objects, points, 3) in it, or None.
+            iou: The largest IoU of two objects, which `boxes` knows, too; None without boxes.
+            write: A function of a path, the image and its `Poses`, or None.
+            boxes: A function of `object_boxes`; None: an image is an object.
 
         Raises:
-            ValueError: for an `iou`.
+            ValueError: for an `iou` without `boxes`.
         """
-        if iou is not None:
-            raise ValueError("--iou is of boxes that overlap; this model estimates keypoints")
+        if iou is not None and boxes is None:
+            raise ValueError("--iou is of boxes that overlap, which --objects gives; this one is not given")
         names = names_or_indices(model.class_names, model.num_classes)
-        for path, image, found in zip(paths, inputs, model.estimate_keypoints(inputs)):
+        found = boxes and boxes(paths, inputs, top)
+        estimates = model.estimate_keypoints(inputs, found and [one.boxes for one in found])
+        least = DRAWN if threshold is None else threshold
+        for path, image, points, own in zip(paths, inputs, estimates, found or [None] * len(inputs)):
             if write:
-                write(path, image, found)
-            [points] = found.tolist()
+                write(path, image, Poses(points, model.skeleton, least))
+            scores = object_scores(points[..., 2])
+            sides = [{}] * len(points)
+            if own is not None:
+                # As of COCO's results: what the detector and the points say together.
+                scores = scores * own.scores
+                sides = [dict(zip(SIDES, box)) for box in own.boxes.tolist()]
             yield {
                 "width": image.shape[1],
                 "height": image.shape[0],
-                "score": float(object_scores(found[..., 2])[0]),
                 "keypoints": [
-                    {"name": name, "score": score, "x": x, "y": y}
-                    for name, (x, y, score) in zip(names, points)
-                    if threshold is None or score >= threshold
+                    {
+                        **{"score": score, **box},
+                        "points": [
+                            {"name": name, "score": value, "x": x, "y": y}
+                            for name, (x, y, value) in zip(names, rows)
+                            if threshold is None or value >= threshold
+                        ],
+                    }
+                    for score, box, rows in zip(scores.tolist(), sides, points.tolist())
                 ],
             }
 

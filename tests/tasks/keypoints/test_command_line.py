@@ -1,15 +1,21 @@
 """Subcommands with keypoint estimators: rows, COCO's JSON, drawn skeletons, reports, and refusals."""
 
 import json
+import pathlib
+import shutil
+import types
 
 import numpy as np
 import pytest
-from made.folders import write_keypoints
+from made.folders import write_broken, write_keypoints
 from PIL import Image
 from reference.comparing import randomize
 from reference.small import SMALL
 
 import keras_vit
+from keras_vit.cli.predict import needs_keras
+from keras_vit.tasks.keypoints.pictures import skeleton_overlay
+from keras_vit.tasks.keypoints.task import object_scores
 
 pytestmark = pytest.mark.usefixtures("eager")
 NAMES = ("left_top", "right_top", "foot")
@@ -40,8 +46,9 @@ def test_rows_coco_files_and_skeletons_have_the_points(json_of, live, model, pho
     file, drawn = tmp_path / "found.coco.json", tmp_path / "drawn"
     [row] = json_of("predict", "--model", model, photo, "--output", file, "--boxes", drawn)
     [[points]] = live.estimate_keypoints(photo)
-    assert [point["name"] for point in row["keypoints"]] == [*NAMES]
-    rows = [[point[name] for name in ("x", "y", "score")] for point in row["keypoints"]]
+    [found] = row["keypoints"]
+    assert [point["name"] for point in found["points"]] == [*NAMES] and {*found} == {"score", "points"}
+    rows = [[point[name] for name in ("x", "y", "score")] for point in found["points"]]
     np.testing.assert_allclose(rows, points, rtol=1e-5)
     assert (row["width"], row["height"]) == (40, 30)
     content = json.loads(file.read_text())
@@ -57,17 +64,123 @@ def test_points_of_low_scores_are_left_out(json_of, live, model, photo):
     [row] = json_of("predict", "--model", model, photo, "--threshold", "1.0")
     [[points]] = live.estimate_keypoints(photo)
     expected = [name for name, score in zip(NAMES, points[:, 2]) if score >= 1]
-    assert [point["name"] for point in row["keypoints"]] == expected and 0 < len(expected) < 3
+    [found] = row["keypoints"]
+    assert [point["name"] for point in found["points"]] == expected and 0 < len(expected) < 3
 
 
 def test_a_table_of_csv_has_a_row_for_each_point(keras_vit, model, photo):
     lines = keras_vit("predict", "--model", model, photo, "--format", "csv").stdout.splitlines()
-    assert lines[0] == "image,rank,class,score,x,y" and len(lines) == 4
+    assert lines[0] == "image,rank,class,score,x,y,object" and len(lines) == 4
+
+
+@pytest.fixture(scope="module")
+def photos(photo):
+    """A second photograph, without objects, and a file of the boxes of two objects in the first one."""
+    Image.fromarray(np.zeros((30, 40, 3), "uint8")).save(photo.with_name("empty.png"))
+    images = [
+        {"id": n, "file_name": name, "width": 40, "height": 30}
+        for n, name in enumerate(("photo.png", "empty.png"))
+    ]
+    annotations = [
+        {"image_id": 0, "category_id": 1, "bbox": [2, 3, 20, 20], "score": 0.5},
+        {"image_id": 0, "category_id": 2, "bbox": [15, 5, 20, 22], "score": 0.25},
+    ]
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    photo.with_name("boxes.json").write_text(json.dumps(content))
+    return photo, photo.with_name("empty.png"), photo.with_name("boxes.json")
+
+
+BOXES = [[2, 3, 22, 23], [15, 5, 35, 27]]
+
+
+def test_each_object_of_a_file_of_boxes_has_points(json_of, keras_vit, live, model, photos, tmp_path):
+    """In rows, in the drawn pictures and in COCO's JSON, which is again a file of boxes."""
+    photo, empty, boxes = photos
+    file, folders = tmp_path / "found.coco.json", (tmp_path / "drawn", tmp_path / "shown")
+    given = "predict", "--model", model, photo, empty
+    options = "--objects", boxes, "--output", file, "--boxes", folders[0], "--show", folders[1]
+    first, second = json_of(*given, *options)
+    [estimates] = live.estimate_keypoints(photo, [BOXES])
+    assert second["keypoints"] == [] and len(first["keypoints"]) == 2
+    for found, points, box, score in zip(first["keypoints"], estimates, BOXES, (0.5, 0.25)):
+        rows = [[point[name] for name in ("x", "y", "score")] for point in found["points"]]
+        np.testing.assert_allclose(rows, points, rtol=1e-5)
+        assert [found[side] for side in ("left", "top", "right", "bottom")] == box
+        assert found["score"] == pytest.approx(score * object_scores(points[np.newaxis, :, 2])[0])
+    with Image.open(photo) as image, Image.open(folders[0] / "photo.png") as picture:
+        expected = skeleton_overlay(np.asarray(image), estimates, live.skeleton)
+        np.testing.assert_array_equal(np.asarray(picture), expected)
+    with Image.open(folders[1] / "photo.png") as picture:  # of an image that is enlarged seven times
+        larger = np.asarray(Image.open(photo)).repeat(7, 0).repeat(7, 1)
+        expected = skeleton_overlay(larger, estimates * (7, 7, 1), live.skeleton)
+        np.testing.assert_array_equal(np.asarray(picture), expected)
+    content = json.loads(file.read_text())
+    assert [row["bbox"] for row in content["annotations"]] == [[2, 3, 20, 20], [15, 5, 20, 22]]
+    again = json_of(*given, "--objects", file)
+    assert [one["points"] for row in again for one in row["keypoints"]] == [
+        one["points"] for one in first["keypoints"]
+    ]
+    lines = keras_vit(*given, "--objects", boxes, "--format", "csv").stdout.splitlines()
+    assert [line[-1] for line in lines[1:]] == [*"111222"]
+    table = keras_vit(*given, "--objects", boxes, "--object_classes", "dog").stdout
+    assert table.count("left_top") == 1 and "none" in table.splitlines()[-1]
+
+
+def test_the_objects_of_a_detector_have_points(json_of, live, model, photos, tmp_path):
+    encoder = keras_vit.VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
+    detector = randomize(keras_vit.ObjectDetector(encoder, 2, class_names=("cat", "dog")))
+    detector.save(tmp_path / "detector.keras")
+    photo, *_ = photos
+    options = "--objects", tmp_path / "detector.keras", "--object_score", "0.1", "--top", 3, "--iou", 1
+    [row] = json_of("predict", "--model", model, photo, *options)
+    [found] = detector.detect(photo, 0.1, top=3)
+    [estimates] = live.estimate_keypoints(photo, [found.boxes])
+    assert 1 < len(found.boxes) == len(row["keypoints"])
+    for one, points in zip(row["keypoints"], estimates):
+        np.testing.assert_allclose([point["x"] for point in one["points"]], points[:, 0], rtol=1e-3)
+
+
+def test_bad_boxes_are_refused_before_anything_is_written(refused, model, photos, tmp_path):
+    photo, empty, boxes = photos
+    given = "predict", "--model", model, photo, "--boxes", tmp_path / "drawn"
+    refused((*given, "--objects", model), "--objects: expected a detector or a file of boxes; ")
+    refused((*given, "--objects", tmp_path / "none.json"), "no such file of boxes: ")
+    refused((*given, "--object_score", "0.5"), "--object_classes and --object_score need --objects")
+    refused((*given, "--objects", boxes, "--object_classes", "cow"), "cat, dog; got 'cow'")
+    Image.fromarray(np.zeros((30, 80, 3), "uint8")).save(tmp_path / "photo.png")
+    wrong = "predict", "--model", model, tmp_path / "photo.png", "--objects", boxes
+    refused(wrong, "expected the image 'photo.png' of 40×30 pixels; got 80×30")
+    other = tmp_path / "classifier.keras"
+    keras_vit.VisionTransformer(**SMALL).save(other)
+    words = "--objects need a model of the task 'keypoints'; this one's task is 'single_label'"
+    refused(("predict", "--model", other, photo, "--objects", boxes), words)
+    assert not (tmp_path / "drawn").exists()
+
+
+def test_a_command_is_not_continued_with_other_boxes(refused, model, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_vit.cli.predict.FEW", 0)
+    bad = write_broken(tmp_path / "empty.png")
+    boxes = pathlib.Path(shutil.copy(photos[2], tmp_path))
+    command = "predict", "--model", model, photos[0], bad, "--objects", boxes, "--output", tmp_path / "r.json"
+    refused(command, "empty.png")
+    boxes.write_text(boxes.read_text().replace("0.25", "0.75"))
+    refused(command, "was begun with another --objects; remove it to begin again")
+
+
+def test_keras_is_imported_for_a_detector_and_not_for_a_file_of_boxes():
+    given = dict.fromkeys(("labels", "prompts", "maps", "boxes", "instances", "show", "objects"))
+    for objects, needs in ((None, False), ("found.json", False), ("a.tflite", False), ("a.keras", True)):
+        args = types.SimpleNamespace(**{**given, "model": "model.tflite", "objects": objects})
+        assert needs_keras(args) is needs, objects
 
 
 def test_what_does_not_fit_is_refused(refused, model, photo, tmp_path):
     given = "predict", "--model", model, photo
-    refused((*given, "--iou", "0.5"), "--iou is of boxes that overlap; this model estimates keypoints")
+    refused(
+        (*given, "--iou", "0.5"),
+        "--iou is of boxes that overlap, which --objects gives; this one is not given",
+    )
     refused((*given, "--maps", tmp_path / "m"), "need a model with outputs for each pixel")
     assert not (tmp_path / "m").exists()
 
