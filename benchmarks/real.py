@@ -21,6 +21,7 @@ import real_dense
 import real_distillation
 import real_duplicates
 import real_int8
+import real_keypoints
 import real_precision
 import real_recipes
 import real_search
@@ -35,6 +36,7 @@ PARTS = {
     "duplicates": real_duplicates,
     "recipes": real_recipes,
     "dense": real_dense,
+    "keypoints": real_keypoints,
 }
 RESULTS = HERE / "REAL.json"
 INTRODUCTION = """\

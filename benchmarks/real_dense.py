@@ -31,18 +31,22 @@ TASKS = {  # recipe → (data set, pixels, measures, steps, other changes)
 
 def rows():
     """A row for each measure of TASKS."""
-    lines = []
     with tempfile.TemporaryDirectory() as folder:
-        data = write_data(pathlib.Path(folder))
-        for recipe, (name, _, measures, steps, _) in TASKS.items():
-            records = {
-                weights: [_run(recipe, data[name], weights, seed) for seed in SEEDS]
-                for weights in ("trained", "random")
-            }
-            for measure in measures:
-                cells = (_texts([record[f"test_{measure}"] for record in records[w]]) for w in records)
-                texts = (text for pair in cells for text in pair)
-                lines.append((f"`{recipe}`", steps, f"`{measure}`", *texts))
+        return measured(TASKS, write_data(pathlib.Path(folder)))
+
+
+def measured(tasks, data):
+    """A row for each measure of tasks as in TASKS; `data`: the folders by the names of data sets."""
+    lines = []
+    for recipe, (name, side, measures, steps, changes) in tasks.items():
+        records = {}
+        for weights, more in (("trained", {}), ("random", RANDOM)):
+            sizes = {"total_steps": steps, "warmup_steps": steps // 10, **changes, **more}
+            records[weights] = [_run(recipe, data[name], weights, side, sizes, seed) for seed in SEEDS]
+        for measure in measures:
+            cells = (_texts([record[f"test_{measure}"] for record in records[w]]) for w in records)
+            texts = (text for pair in cells for text in pair)
+            lines.append((f"`{recipe}`", steps, f"`{measure}`", *texts))
     return lines
 
 
@@ -68,17 +72,15 @@ def write_data(folder):
     return {name: folder / name for name in ("masks", "boxes", "depths")}
 
 
-def _run(recipe, data, weights, seed):
+def _run(recipe, data, weights, side, changes, seed):
     """The record of a run."""
     from made import trained
 
     from keras_vit.training import RunConfig, find_recipe, train
 
-    _, side, _, steps, changes = TASKS[recipe]
-    sizes = {"total_steps": steps, "batch_size": BATCH, "warmup_steps": steps // 10}
-    every = {"eval_every": steps, "checkpoint_every": steps}
-    changes = changes | (RANDOM if weights == "random" else {})
-    recipe = find_recipe(recipe).with_changes(**sizes, **every, **changes, seed=seed)
+    steps = changes["total_steps"]
+    every = {"batch_size": BATCH, "eval_every": steps, "checkpoint_every": steps}
+    recipe = find_recipe(recipe).with_changes(**every, **changes, seed=seed)
     start = {"weights": trained.weights_folder()} if weights == "trained" else {"model": "S/14"}
     config = RunConfig(f"folder:{data}", recipe, image_size=(side, side), **start)
     with tempfile.TemporaryDirectory() as folder:
