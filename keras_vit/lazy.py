@@ -3,6 +3,7 @@
 import importlib
 import sys
 import types
+from collections.abc import Mapping
 
 NONE = types.MappingProxyType({})
 
@@ -61,6 +62,34 @@ class LazyModule(types.ModuleType):
 
     def __getattr__(self, name):
         return getattr(importlib.import_module(self.__name__), name)
+
+
+class LazyTable(Mapping):
+    """A dict of instances, each of which is imported and made when it is first asked for.
+
+    Args:
+        classes: dict from keys to the whole names of the instances' classes.
+
+    Example:
+        >>> table = LazyTable({"integer": "builtins.int", "other": "missing.Other"})
+        >>> table["integer"], [*table]
+        (0, ['integer', 'other'])
+    """
+
+    def __init__(self, classes):
+        self._classes, self._made = classes, {}
+
+    def __getitem__(self, key):
+        if key not in self._made:
+            module, _, name = self._classes[key].rpartition(".")
+            self._made[key] = getattr(importlib.import_module(module), name)()
+        return self._made[key]
+
+    def __iter__(self):
+        return iter(self._classes)
+
+    def __len__(self):
+        return len(self._classes)
 
 
 def optional_package(name, feature, packages):

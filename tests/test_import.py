@@ -34,7 +34,7 @@ print(json.dumps({
 TEXT = "\n".join(page.read_text() for page in (pathlib.Path(__file__).parents[1] / "docs/api").glob("*.md"))
 NAMES = re.findall(r"^::: keras_vit\.([\w.]+)$(?!\n +options:\n +heading:)", TEXT, re.MULTILINE)
 REGISTERED = ("VisionTransformer", "EncoderBlock", "AdamW", "WarmupDecay", "SoftmaxCrossEntropy")
-REGISTERED += ("PreprocessingLayer",)
+REGISTERED += ("PreprocessingLayer", "PairRecall")
 
 
 def imported(backend):
@@ -67,12 +67,40 @@ def test_importing_costs_at_most_a_tenth_more_than_keras(found):
 
 @pytest.mark.parametrize("backend", ["tensorflow", pytest.param("jax", marks=pytest.mark.slow)])
 def test_importing_brings_nothing_that_only_some_need(backend, found):
-    added = {name.partition(".")[0] for name in found(backend)["modules"]}
+    modules = found(backend)["modules"]
+    added = {name.partition(".")[0] for name in modules}
     assert "keras_vit" in added
+    assert not [name for name in modules if name.startswith(("keras_vit.weights", "keras_vit.evaluation"))]
     assert not added & {
         *("matplotlib", "sklearn", "scipy", "PIL", "tensorflow_datasets", "tensorflow_hub", "ai_edge_litert"),
         *("tensorflow", "jax", "torch", "_keras_vit_cli", "huggingface_hub", "filelock"),
     }
+
+
+OPENED = """
+import sys, tempfile
+import keras_vit
+before = {*sys.modules}
+exec(sys.argv[1])
+print(*sorted(name for name in {*sys.modules} - before if name.startswith("keras_vit.")))
+"""
+LOAD = 'keras_vit.from_pretrained("tests/golden/token.npz")'
+RUN = """
+from keras_vit.training import RunConfig, find_recipe, train
+recipe = find_recipe("finetune").with_changes(total_steps=1, batch_size=16, warmup_steps=0)
+with tempfile.TemporaryDirectory() as folder:
+    train(RunConfig("digits", recipe, weights="tests/golden/token.npz"), folder, verbose=0)
+"""
+
+
+@pytest.mark.parametrize("code, most", [(LOAD, 25), pytest.param(RUN, 98, marks=pytest.mark.slow)])
+def test_few_files_are_opened(code, most):
+    """What one layout, one task and one recipe do without is not imported."""
+    done = subprocess.run([sys.executable, "-c", OPENED, code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    opened = done.stdout.splitlines()[-1].split()
+    assert {"keras_vit.weights.load", "keras_vit.weights.layouts.vit_jax"} <= {*opened}
+    assert len(opened) <= most, opened
 
 
 EACH_FIRST = """

@@ -11,51 +11,30 @@ import tensorflow as tf
 
 from keras_vit.data.chunked_records import MAX_LANES, ChunkedRecords
 from keras_vit.data.decoding.model_input import check_image, decodable
-from keras_vit.data.maps import MapReader
-from keras_vit.data.samples import OPEN_FILES, interleaved, label_reader, not_converted
+from keras_vit.data.samples import OPEN_FILES, ShardSamples, interleaved, label_reader, not_converted
 from keras_vit.data.shard_cache import is_remote, opened
 
 
 @dataclasses.dataclass(frozen=True)
-class ChunkedSamples:
+class ChunkedSamples(ShardSamples):
     """Encoded images in chunks, read in the order of `ChunkedRecords`.
+
+    `shards` has the shard of each chunk, which is fetched before it is read if it is remote, and `rows` the
+    chunks and the places of the samples in order.
 
     Args:
         read: A function from a shard, `columns` and places in it, int64 (n, …), in order. It yields the
             positions of some places, and by column the bytes there.
         name: A function from a shard and a place in it to a text for messages.
-        shards: The shard of each chunk: a `Shard`, which is fetched before it is read if it is remote.
-        rows: The index of the chunk of each sample, and its place there: int64 (samples, …), in order.
-        columns: The names of the images, and perhaps of the maps.
-        labels: The label of each sample, as of `Samples`; None with maps.
-        reader: Of maps.
-        task: See `IndexedSamples`.
     """
 
-    read: Callable[[Any, tuple[str, ...], np.ndarray], Any]
-    name: Callable[[Any, np.ndarray], str]
-    shards: tuple[Any, ...]
-    rows: np.ndarray
-    columns: tuple[str, ...]
-    labels: tuple[int | tuple[float, ...], ...] | None = None
-    reader: MapReader | None = None
-    task: str | None = None
+    read: Callable[[Any, tuple[str, ...], np.ndarray], Any] = dataclasses.field(kw_only=True)
+    name: Callable[[Any, np.ndarray], str] = dataclasses.field(kw_only=True)
     order = "lanes"
-    exif = True
-
-    def __len__(self):
-        return len(self.rows)
-
-    @property
-    def label_values(self):
-        """As in `MapReader`; None without maps."""
-        return self.reader and self.reader.label_values
 
     def take(self, indices):
         """The samples at some indices, in ascending order."""
-        indices = np.sort(np.fromiter(indices, int))
-        labels = self.labels and tuple(self.labels[index] for index in indices)
-        return dataclasses.replace(self, rows=self.rows[indices], labels=labels)
+        return super().take(np.sort(np.fromiter(indices, int)))
 
     def training_records(self, *args, **options):
         """See `IndexedSamples`."""

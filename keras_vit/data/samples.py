@@ -229,6 +229,42 @@ class IndexedRecords(IndexedSamples):
         return parsed(records, self.parse)
 
 
+@dataclasses.dataclass(frozen=True)
+class ShardSamples:
+    """What samples in shards share, whatever order they are read in.
+
+    Args:
+        shards: The `Shard` of each file, or of each chunk.
+        rows: The index in `shards` of each sample, and its place there: int64 (samples, …).
+        columns: The names of the images, and perhaps of the maps.
+        labels: The label of each sample, as of `Samples`; None with maps.
+        reader: `MapReader` of maps.
+        task: See `IndexedSamples`.
+    """
+
+    shards: tuple[Any, ...]
+    rows: np.ndarray
+    columns: tuple[str, ...]
+    labels: tuple[int | tuple[float, ...], ...] | None = None
+    reader: Any = None
+    task: str | None = None
+    exif = True
+
+    def __len__(self):
+        return len(self.rows)
+
+    @property
+    def label_values(self):
+        """As in `MapReader`; None without maps."""
+        return self.reader and self.reader.label_values
+
+    def take(self, indices):
+        """The samples at some indices."""
+        indices = np.fromiter(indices, int)
+        labels = self.labels and tuple(self.labels[index] for index in indices)
+        return dataclasses.replace(self, rows=self.rows[indices], labels=labels)
+
+
 def positions(first_step, steps, batch_size, slots=None):
     """The positions of the samples of some slots of each batch in the global stream, in order.
 

@@ -1,6 +1,5 @@
 """Images in uncompressed tar files, accessed by index or read in order."""
 
-import dataclasses
 import functools
 import os
 
@@ -8,47 +7,17 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decoding.model_input import decodable
-from keras_vit.data.maps import MapReader
-from keras_vit.data.samples import READ_BATCH, IndexedSamples, label_reader, not_converted
-from keras_vit.data.shard_cache import Shard, opened
+from keras_vit.data.samples import READ_BATCH, IndexedSamples, ShardSamples, label_reader, not_converted
+from keras_vit.data.shard_cache import opened
 from keras_vit.data.tar_headers import tar_entries
 
 
-@dataclasses.dataclass(frozen=True)
-class TarSamples(IndexedSamples):
+class TarSamples(ShardSamples, IndexedSamples):
     """Encoded images in uncompressed tar files, and perhaps maps, such as their masks.
 
-    Args:
-        shards: The `Shard` of each file.
-        rows: The index of the file of each sample, and the first byte and the number of bytes of the image
-            and perhaps of the map: int64 (samples, 3 or 5).
-        columns: The names of the images, and perhaps of the maps.
-        labels: The label of each sample, as of `Samples`; None with maps.
-        reader: Of maps.
-        task: See `IndexedSamples`.
+    The place of a sample in `rows` is the first byte and the number of bytes of its image, and perhaps of its
+    map.
     """
-
-    shards: tuple[Shard, ...]
-    rows: np.ndarray
-    columns: tuple[str, ...]
-    labels: tuple[int | tuple[float, ...], ...] | None = None
-    reader: MapReader | None = None
-    task: str | None = None
-    exif = True
-
-    def __len__(self):
-        return len(self.rows)
-
-    @property
-    def label_values(self):
-        """As in `MapReader`; None without maps."""
-        return self.reader and self.reader.label_values
-
-    def take(self, indices):
-        """The samples at some indices."""
-        indices = np.fromiter(indices, int)
-        labels = self.labels and tuple(self.labels[index] for index in indices)
-        return dataclasses.replace(self, rows=self.rows[indices], labels=labels)
 
     def place(self, index):
         number, *place = self.rows[index].tolist()

@@ -12,6 +12,7 @@ from keras_vit.tasks.depth.point_cloud import write_ply as write_ply
 from keras_vit.tasks.detection.detecting import Detections as Detections
 from keras_vit.tasks.detection.model import ObjectDetector as ObjectDetector
 from keras_vit.tasks.distillation.model import DistillationModel as DistillationModel
+from keras_vit.tasks.image_text import pair_scores  # noqa: F401 - registers its metric
 from keras_vit.tasks.image_text.model import ImageTextModel as ImageTextModel
 from keras_vit.tasks.image_text.text_transformer import TextTransformer as TextTransformer
 from keras_vit.tasks.keypoints.model import KeypointEstimator as KeypointEstimator

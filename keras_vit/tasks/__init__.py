@@ -115,10 +115,8 @@ def caption_storage():
 
 
 def layouts():
-    """The `Layout`s of files that only models of one task have."""
-    from keras_vit.tasks.detection.scenic import Scenic
-
-    return (Scenic(),)
+    """By name, the class of the `Layout` of files that only models of one task have."""
+    return {"scenic": "keras_vit.tasks.detection.scenic.Scenic"}
 
 
 def huggingface_types():

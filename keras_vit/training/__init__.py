@@ -13,14 +13,17 @@ from keras_vit.losses import SoftmaxCrossEntropy as SoftmaxCrossEntropy
 from keras_vit.losses import SquaredError as SquaredError
 from keras_vit.metrics import Accuracy as Accuracy
 from keras_vit.tasks.distillation.loss import DistillationLoss as DistillationLoss
-from keras_vit.training.compiling import compile_model as compile_model
-from keras_vit.training.compiling import freeze as freeze
-from keras_vit.training.named_recipes import RECIPES as RECIPES
-from keras_vit.training.named_recipes import find_recipe as find_recipe
-from keras_vit.training.recipes import Recipe as Recipe
-from keras_vit.training.run_config import RunConfig as RunConfig
-from keras_vit.training.workdir import Workdir as Workdir
 
-# These names need TensorFlow, which other Keras backends do without.
-LAZY = {"fit_head": "probing", "make_strategy": "keras_vit.engine.strategy", "train": "run"}
+LAZY = {  # what loads checkpoints or needs TensorFlow, which other Keras backends do without
+    "RECIPES": "named_recipes",
+    "Recipe": "recipes",
+    "RunConfig": "run_config",
+    "Workdir": "workdir",
+    "compile_model": "compiling",
+    "find_recipe": "named_recipes",
+    "fit_head": "probing",
+    "freeze": "compiling",
+    "make_strategy": "keras_vit.engine.strategy",
+    "train": "run",
+}
 __getattr__, __dir__ = lazy_names(__name__, LAZY)

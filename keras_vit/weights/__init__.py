@@ -11,11 +11,13 @@ from keras_vit.weights.class_names import prompt_templates as prompt_templates
 from keras_vit.weights.fetch import fetch as fetch
 from keras_vit.weights.fetch import is_cached as is_cached
 from keras_vit.weights.load import from_pretrained as from_pretrained
-from keras_vit.weights.push import push_to_hub as push_to_hub
-from keras_vit.weights.save import save_weights as save_weights
-from keras_vit.weights.show import show_checkpoint as show_checkpoint
-from keras_vit.weights.soups import average_models as average_models
-from keras_vit.weights.soups import greedy_soup as greedy_soup
-from keras_vit.weights.tokenizer import read_text_preprocessing as read_text_preprocessing
 
-__getattr__, __dir__ = lazy_names(__name__)
+LAZY = {  # what loading a model of images does without
+    "average_models": "soups",
+    "greedy_soup": "soups",
+    "push_to_hub": "push",
+    "read_text_preprocessing": "tokenizer",
+    "save_weights": "save",
+    "show_checkpoint": "show",
+}
+__getattr__, __dir__ = lazy_names(__name__, LAZY)

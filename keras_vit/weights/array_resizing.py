@@ -6,7 +6,9 @@ Arrays of 16 bits become float32, so that a model in float32 gets no rounded val
 import numpy as np
 
 from keras_vit.layers import resize_position_grid
-from keras_vit.layers.flexible_patch_embedding import patch_resize_weights
+from keras_vit.lazy import LazyModule
+
+flexible_patches = LazyModule("keras_vit.layers.flexible_patch_embedding")  # patches of another size
 
 
 def resized_positions(table, old_grid, new_grid, interpolation="bilinear"):
@@ -105,7 +107,9 @@ def resized_patch_kernel(kernel, patch_size):
     `big_vision/models/proj/flexi/vit.py`.
     """
     # B is separable, and so is its pseudo-inverse.
-    by_row, by_column = (patch_resize_weights(*sides) for sides in zip(kernel.shape[:2], patch_size))
+    by_row, by_column = (
+        flexible_patches.patch_resize_weights(*sides) for sides in zip(kernel.shape[:2], patch_size)
+    )
     resized = np.einsum("ij,kl,jlcd->ikcd", by_row, by_column, kernel.astype("float64"), optimize=True)
     return resized.astype(_widened(kernel).dtype)
 

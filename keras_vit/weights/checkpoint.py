@@ -13,6 +13,7 @@ import numpy as np
 from absl import logging
 
 from keras_vit.engine.adapting import adaptable_layers, plain_arrays
+from keras_vit.lazy import LazyModule
 from keras_vit.messages import listed
 from keras_vit.models.backbones import backbone, image_model
 from keras_vit.models.configured import ConfiguredModel
@@ -35,12 +36,12 @@ from keras_vit.weights.catalogue import find, license_note, resolve
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.dense_heads import HEADED, read_head
 from keras_vit.weights.fetch import fetch
-from keras_vit.weights.keras_file import assign_weights, model_of, opened, stored_arrays, without_values
 from keras_vit.weights.layouts import LAYOUTS, check_family, detect_layout
 from keras_vit.weights.layouts.heads import split_heads
 from keras_vit.weights.metadata import read_metadata, with_own_size
 from keras_vit.weights.shards import is_index, stored_size
 
+keras_file = LazyModule("keras_vit.weights.keras_file")  # other files do without
 KINDS = ("auto", "stored", "classifier", *HEADED, "image_text", "pretrainer")
 _EXPECTED = {"image_text": "one with a text tower", "pretrainer": "one trained without labels"}
 _BUFFERS = ("position_ids", ".attn.bias", ".attn.masked_bias")  # ends of keys of arrays without weights
@@ -239,8 +240,8 @@ def read_model(path, kind="stored"):
     with _readable(path):
         store, names = _opened(path)
         with contextlib.closing(store):
-            model = model_of(path)
-            assign_weights(model, store)
+            model = keras_file.model_of(path)
+            keras_file.assign_weights(model, store)
         _check_all_read(model, names)
     if kind == "stored":
         return backbone(model) if model.kind == "pretrainer" else model
@@ -252,7 +253,7 @@ def read_model(path, kind="stored"):
 def _opened(path):
     """The weights of a `.keras` file with one of our models, as `keras_file.opened` returns them."""
     options, cls = _configuration(path)
-    store, names = opened(path)
+    store, names = keras_file.opened(path)
     inside = options[cls.backbone_argument] if cls.backbone_argument else options
     encoder = min_parameters({**DEFAULTS, **inside})
     # Not their sum, in which a negative number would hide the other.
@@ -337,12 +338,12 @@ def lazy_arrays(path, part=image_model):
     """
     with _readable(path):
         store, names = _opened(path)
-        with without_values():
-            whole = model_of(path)
+        with keras_file.without_values():
+            whole = keras_file.model_of(path)
         model = part(whole)
         if any(layer.lora_enabled or layer.quantization_mode for layer in adaptable_layers(whole)):
             return None, None
-        arrays = stored_arrays(whole, model, store, names)
+        arrays = keras_file.stored_arrays(whole, model, store, names)
     return (None, None) if arrays is None else (model, arrays)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit.engine.adapting import copy_with_weights, plain_arrays
 from keras_vit.layers.dense import without_state
+from keras_vit.lazy import LazyModule
 from keras_vit.messages import listed
 from keras_vit.models import ImageGPT, MaskedAutoencoder, VisionTransformer
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
@@ -37,12 +38,12 @@ from keras_vit.weights.checkpoint import (
 )
 from keras_vit.weights.class_names import class_names
 from keras_vit.weights.fetch import fetch
-from keras_vit.weights.tokenizer import read_text_preprocessing
 
 if TYPE_CHECKING:
     from keras_vit.models import DINO, ImageSegmenter, ImageTextModel, MaskedPatchPredictor, ObjectDetector
     from keras_vit.models.vit.option_types import LoadOptions
 
+tokenizers = LazyModule("keras_vit.weights.tokenizer")  # which models of images do without
 HEADS = ("auto", "keep", "reset")
 # Arguments that describe the stored model, too, where the file is ambiguous.
 _STORED = (
@@ -231,7 +232,7 @@ class _Request:
 
     def tokenizer(self, **options):
         """The `TextPreprocessing` next to the file; None under a digest, which does not cover its files."""
-        return None if self.sha256 else read_text_preprocessing(resolve(self.source), **options)
+        return None if self.sha256 else tokenizers.read_text_preprocessing(resolve(self.source), **options)
 
 
 class _Plan(NamedTuple):

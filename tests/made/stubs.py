@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 # The packages that import some names when they are first used.
 PACKAGES = (
     *("keras_vit", "keras_vit.data", "keras_vit.evaluation", "keras_vit.export", "keras_vit.inspection"),
-    "keras_vit.training",
+    *("keras_vit.training", "keras_vit.weights"),
 )
 OPTIONS = "keras_vit/models/vit/option_types.pyi"
 WRITTEN = "# Written by `make stubs`."

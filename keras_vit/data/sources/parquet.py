@@ -87,8 +87,10 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     image = (columns.image, columns.label) if reader else (columns.image,)
     splits = {
         split: ChunkedSamples(
-            *(read_rows, row_name, tuple(chunks), row_numbers, image),
-            *(None if reader else tuple(map(label_of, values)), reader, storage.task),
+            *(tuple(chunks), row_numbers, image, None if reader else tuple(map(label_of, values))),
+            *(reader, storage.task),
+            read=read_rows,
+            name=row_name,
         )
         for split, (row_numbers, values) in rows.items()
     }

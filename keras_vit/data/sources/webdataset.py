@@ -85,7 +85,7 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     columns = ("image", "map") if reader else ("image",)
     make = TarSamples
     if any(map(is_remote, paths)):
-        make = functools.partial(ChunkedSamples, read_members, member_name)
+        make = functools.partial(ChunkedSamples, read=read_members, name=member_name)
     splits = {}
     for split, (places, values) in rows.items():
         places = np.column_stack([places, values]) if reader else np.array(places)
