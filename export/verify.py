@@ -53,7 +53,7 @@ class Reference:
             without classes, and of images without a data set), `decided` (of rows of class scores, the number
             of predictions whose live `margin` is larger) and `decided_agreement` (the fraction of these that
             are equal), `score` (the task's primary metric, or None), `least_score` (the lower end of the 95 %
-            interval of the live accuracy), what `differences` of these outputs returns, `bytes`,
+            interval of the live accuracy or AP), what `differences` of these outputs returns, `bytes`,
             `ms_batch_1` and `ms_batch_16` (medians).
 
         Example:
@@ -72,12 +72,13 @@ class Reference:
 
     @functools.cached_property
     def least_score(self):
-        """The lower end of the 95 % interval of the live model's accuracy; None of other metrics."""
+        """The lower end of the 95 % interval of the live model's score, where it bounds that of exports."""
         task = get_task(self.description.task)
-        if self.labels is None or task.primary_metric != "accuracy" or not self.description.is_classifier:
+        if self.labels is None or not task.bounds_exports:
             return None
-        accuracy = task.scores(task.predictions(self.outputs, self.labels))["accuracy"]
-        return lowest(accuracy, len(self.outputs))
+        _, predictions = task.compared(self.outputs, self.outputs, self.labels, self.description)
+        score = None if predictions is None else task.scores(predictions)[task.primary_metric]
+        return None if score is None else lowest(score, len(self.outputs))
 
     def compare(self, outputs):
         """The differences and the score of `measure`, for outputs of the images."""

@@ -138,6 +138,8 @@ class LabelTask(Task):
         label: Its `LabelKind`.
         primary_metric: The key of the most important score.
         primary_metric_title: Its name in a report.
+        bounds_exports: Whether exports in integers are refused whose primary metric, a fraction, is below the
+            95 % interval of the live model's.
         per_class: A method from predictions and names to a dict for each class, or None.
         confusion: A method from predictions to the confusion matrix of images or pixels, or None.
         reads_images: Whether `rows` takes images, uint8 (height, width, 3), in place of model input.
@@ -150,7 +152,7 @@ class LabelTask(Task):
     recipe_fields = ("class_weights", "probe_first")
     primary_metric = primary_metric_title = title = slug = None
     per_class = confusion = None
-    reads_images = False
+    reads_images = bounds_exports = False
     top = 5
 
     @property

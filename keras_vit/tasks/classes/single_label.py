@@ -137,6 +137,7 @@ class SingleLabel(LabelTask):
     label = label_kind("single_label")
     validation_metric = "accuracy"
     primary_metric = "accuracy"
+    bounds_exports = True
     primary_metric_title = "top-1 accuracy"
     title = "image classification"
     slug = "classification"

@@ -115,6 +115,10 @@ class KeypointOutputs(RowOutputs):
         return self.description.native_image_size
 
     def problem(self, bounds, row, images, live):
+        """As in `RowOutputs`; of integers by the points' mean distance, and by the AP on labeled objects.
+
+        How far a point may be off depends on its sigma and on the object, which the AP knows.
+        """
         if bounds.metric == "max_logit_difference":
             problem, unknown = problem_of_rows(bounds, row, images)
             distance = row["point_distance_99"]
@@ -129,9 +133,11 @@ class KeypointOutputs(RowOutputs):
             return None, "its points are compared with the live model's on images of a data set"
         if mean is None:
             return None, f"no point of the live model has a score above {SURE} to be compared"
-        if mean <= most:
-            return None, None
-        return f"its points are {mean:.2g} pixels off on average; the bound is {most:.2g}", None
+        if mean > most:
+            return f"its points are {mean:.2g} pixels off on average; the bound is {most:.2g}", None
+        if row["score"] < row["least_score"]:
+            return f"its AP is {row['score']:.1%}; the bound is {row['least_score']:.1%}", None
+        return None, None
 
     def page_check(self, outputs):
         return {MAPS: checked_values(outputs[MAPS][0])}

@@ -35,7 +35,7 @@ class KeypointEstimation(HeadedTask):
     slug = "keypoint-estimation"
     outputs_in_words = "heat maps of keypoints"
     head_class = property(lambda self: estimators.KeypointEstimator)
-    reads_images = True
+    reads_images = bounds_exports = True
     top = 100
 
     def check_recipe(self, recipe):

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.exports import pixels
+from made.folders import write_keypoints
 from reference.comparing import assert_close, randomize
 from reference.small import SMALL, run_live
 
 import keras_vit
+from keras_vit.data import load_dataset
 from keras_vit.export.description import describe, parse_description
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.hub import Facts
@@ -19,8 +21,10 @@ from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
-from keras_vit.export.tolerance import Tolerance
+from keras_vit.export.tolerance import Tolerance, lowest
+from keras_vit.export.verify import Reference
 from keras_vit.export.web import check_model
+from keras_vit.tasks import get_task
 from keras_vit.tasks.keypoints.crops import to_image
 from keras_vit.tasks.keypoints.estimating import decoded
 from keras_vit.tasks.keypoints.loss import heat_maps
@@ -144,11 +148,36 @@ def test_distances_are_in_pixels_of_the_input(model):
     assert nothing == {"mean_point_distance": None, "point_distance_99": None}
 
 
+def test_an_export_in_integers_whose_ap_is_below_the_live_models_is_refused(tmp_path):
+    """On average its points are near those of the live model, and on every fourth object they are not."""
+    model = estimator(sigmas=(0.03, 0.03, 0.03))
+    task, description = get_task("keypoints"), describe(model)
+    samples = load_dataset(write_keypoints(tmp_path / "points", 40), task="keypoints").split("train")
+    images, labels = task.sampled(samples, description.preprocessing, len(samples))
+    _, _, truth = task.shown(model, samples)
+
+    def maps(shift):
+        points = truth.copy()
+        points[::4, :, 0] += shift
+        points[..., :2] /= SIZE[::-1]
+        return np.asarray(heat_maps(points, (16, 12), 2.0, sigma=1.5))
+
+    reference = Reference(description, images, labels, maps(0), run=None)
+    same, broken = reference.compare(maps(0)), reference.compare(maps(1.8))
+    assert same["score"] > 0.9 and same["least_score"] == pytest.approx(lowest(same["score"], len(images)))
+    assert broken["score"] < same["least_score"] and 0.4 < broken["mean_point_distance"] < 0.64
+    rounded, outputs = Tolerance("agreement", 0.99), KeypointOutputs(description)
+    assert rounded.check(same, len(images), outputs, reference.outputs) is None
+    words = rf"^its AP is {broken['score']:.1%}; the bound is {same['least_score']:.1%}$"
+    with pytest.raises(ValueError, match=words):
+        rounded.check(broken, len(images), outputs, reference.outputs)
+
+
 def test_exports_of_keypoints_have_tolerances_of_their_own(model):
     outputs = KeypointOutputs(describe(model))
 
     def row(distance, largest=0.0, score=0.5):
-        found = {"max_logit_difference": largest, "mean_logit_difference": largest, "agreement": None}
+        found = {"max_logit_difference": largest, "mean_logit_difference": largest, "least_score": 0.5}
         return {**found, "score": score, "mean_point_distance": distance, "point_distance_99": distance}
 
     exact, rounded = Tolerance("max_logit_difference", 1e-5, level="exact"), Tolerance("agreement", 0.99)
