@@ -199,6 +199,8 @@ class RowOutputs:
     @property
     def head_words(self):
         """What follows the encoder, in words."""
+        if self.kind:
+            return f"head {self.description.around['head']}"
         return f"pooling {self.description.architecture['pooling']}"
 
     @property

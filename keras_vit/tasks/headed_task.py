@@ -1,5 +1,9 @@
 """Tasks whose model is an encoder with a head of its own: segmentation and detection."""
 
+import math
+
+import numpy as np
+
 from keras_vit.models.backbones import backbone
 from keras_vit.tasks.task import LabelTask, check_arguments
 
@@ -42,3 +46,28 @@ class HeadedTask(LabelTask):
             raise ValueError(
                 f"expected a model whose outputs are {self.outputs_in_words}, for task {self.name!r}"
             )
+
+
+class MapTask(HeadedTask):
+    """A `HeadedTask` whose labels and outputs are maps.
+
+    Attributes:
+        max_values: The maximum number of outputs of the images that an export is compared on.
+    """
+
+    max_values = None
+
+    def check_labels(self, labels, num_outputs):
+        for label in labels:
+            self.label.check(label[np.newaxis], num_outputs)
+
+    def sampled(self, samples, preprocessing, count):
+        from keras_vit.tasks.computing import sampled_maps  # needs TensorFlow
+
+        return sampled_maps(samples, preprocessing, count)
+
+    def max_samples(self, description):
+        return max(self.max_values // (math.prod(description.image_size) * description.num_classes), 1)
+
+    def check_samples(self, labels, description):
+        self.check_labels(labels, description.num_classes)

@@ -39,7 +39,7 @@ class DepthMaps(Folder):
             name = files[path]
             self.write(
                 folder / ARRAYS[quantity] / f"{name[:-4]}.npy",
-                _array(values[..., 0] if is_single else values),
+                array_bytes(values[..., 0] if is_single else values),
             )
             if is_single:
                 self._write_pictures(folder, name, model, values[..., 0])
@@ -72,8 +72,8 @@ class DepthMaps(Folder):
         write_ply(path.with_suffix(".ply"), points, colors)
 
 
-def _array(values):
-    """The contents of a .npy file."""
+def array_bytes(values):
+    """The contents of a .npy file of numbers, as float32."""
     import numpy as np
 
     file = io.BytesIO()

@@ -120,10 +120,6 @@ class DepthOutputs(MapOutputs):
         return {self.name: checked_values(outputs[self.name][0])}
 
     @property
-    def head_words(self):
-        return f"head {self.description.around['head']}"
-
-    @property
     def words(self):
         d = self.description
         meanings = {

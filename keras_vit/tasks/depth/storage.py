@@ -1,6 +1,5 @@
 """Depth maps: files beside the images, whose values `depth.json` explains."""
 
-import io
 import json
 
 import numpy as np
@@ -10,6 +9,7 @@ from keras_vit.data.column_types import ColumnForm, is_image, one
 from keras_vit.data.label_storage import LabelStorage, Meaning
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
+from keras_vit.tasks.depth.files import array_bytes
 from keras_vit.tasks.depth.samples import SETTINGS, SUFFIXES, DepthReader, DepthSamples, read_settings
 
 tf, tfds = LazyModule("tensorflow"), LazyModule("tensorflow_datasets")
@@ -58,12 +58,12 @@ class DepthMaps(LabelStorage):
         return label, reader.names
 
     def columns_of(self, label, name, content):
-        return {"depth": _array(label)}
+        return {"depth": array_bytes(label)}
 
     def samples_of(self, images, labels):
         # The labels have their unit already.
         reader = DepthReader("values", names=tuple(f"channel_{i}" for i in range(labels[0].shape[-1])))
-        return DepthSamples(images, tuple(map(_array, labels)), reader, exif=False)
+        return DepthSamples(images, tuple(map(array_bytes, labels)), reader, exif=False)
 
     def members_of(self, columns):
         return {"depth.npy": columns["depth"]}
@@ -74,13 +74,6 @@ class DepthMaps(LabelStorage):
         kept = {name: stored[name] for name in ("unit", "min", "max", "crop") if name in stored}
         quantity = "values" if stored.get("quantity") == "values" else "depth"
         return {SETTINGS: json.dumps({"quantity": quantity, **kept, "names": [*dataset.class_names]}) + "\n"}
-
-
-def _array(label):
-    """The contents of a .npy file of a depth map (height, width, channels)."""
-    file = io.BytesIO()
-    np.save(file, np.float32(label))
-    return file.getvalue()
 
 
 STORAGES = (DepthMaps(),)

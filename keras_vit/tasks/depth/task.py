@@ -8,17 +8,16 @@ from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks.depth import scores as scoring
 from keras_vit.tasks.depth.labels import cropped
-from keras_vit.tasks.headed_task import HeadedTask
+from keras_vit.tasks.headed_task import MapTask
 from keras_vit.tasks.task import concatenate, names_or_indices
 
 STATISTICS = {"minimum": np.min, "median": np.median, "maximum": np.max}  # of a map, in a row of `predict`
-MAX_VALUES = 2**27  # of the maps that an export is compared on: 512 MiB
 CHECKED = 16  # training samples whose depths are compared with the model's largest
 loss_module = LazyModule("keras_vit.tasks.depth.loss")
 estimators = LazyModule("keras_vit.tasks.depth.model")
 
 
-class Depth(HeadedTask):
+class Depth(MapTask):
     """Depth estimation, and the regression of any numbers at each pixel."""
 
     label = label_kind("depth")
@@ -28,6 +27,7 @@ class Depth(HeadedTask):
     title = "depth estimation"
     slug = "depth-estimation"
     outputs_in_words = "maps of depth"
+    max_values = 2**27  # 512 MiB of float32
     head_class = property(lambda self: estimators.DepthEstimator)
     reads_images = True
 
@@ -73,10 +73,6 @@ class Depth(HeadedTask):
 
         is_limited = model.quantity == "metric"
         return with_image_weights(batches, model.max_depth if is_limited else math.inf)
-
-    def check_labels(self, labels, num_outputs):
-        for label in labels:
-            self.label.check(label[np.newaxis], num_outputs)
 
     def predict(self, model, samples, batch_size):
         crop, predictions = (getattr(samples, "label_values", None) or {}).get("crop"), []
@@ -131,18 +127,6 @@ class Depth(HeadedTask):
         report.draw("Predictions", "depths", figure, title)
 
     scores = staticmethod(scoring.depth_scores)
-
-    def sampled(self, samples, preprocessing, count):
-        from keras_vit.tasks.computing import sampled_maps  # needs TensorFlow
-
-        return sampled_maps(samples, preprocessing, count)
-
-    def max_samples(self, description):
-        height, width = description.image_size
-        return max(MAX_VALUES // (height * width * description.num_classes), 1)
-
-    def check_samples(self, labels, description):
-        self.check_labels(labels, description.num_classes)
 
     def compared(self, reference, outputs, labels, description):
         return None, None if labels is None else self._predictions(outputs, labels, description)

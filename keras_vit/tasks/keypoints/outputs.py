@@ -143,10 +143,6 @@ class KeypointOutputs(RowOutputs):
         return {MAPS: checked_values(outputs[MAPS][0])}
 
     @property
-    def head_words(self):
-        return f"head {self.description.around['head']}"
-
-    @property
     def words(self):
         d = self.description
         return (

@@ -103,10 +103,6 @@ class ClassMapOutputs(MapOutputs):
         return {MAP: {**checked_values(outputs[MAP]), "exact": True}}
 
     @property
-    def head_words(self):
-        return f"head {self.description.around['head']}"
-
-    @property
     def words(self):
         count = f"{self.description.num_outputs:,}"
         return (

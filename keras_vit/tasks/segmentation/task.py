@@ -1,24 +1,21 @@
 """Semantic segmentation: each pixel of an image has a class, or none that counts."""
 
-import math
-
 import numpy as np
 
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.messages import listed
-from keras_vit.tasks.headed_task import HeadedTask
+from keras_vit.tasks.headed_task import MapTask
 from keras_vit.tasks.segmentation import scores as scoring
 from keras_vit.tasks.task import names_or_indices
 
-MAX_VALUES = 2**28  # of the logits of all pixels that an export is compared on: 1 GiB
 # Two classes of a pixel whose live logits differ by this fraction of the largest are equal in float32.
 EQUAL_LOGITS = 1e-5
 losses, metrics = LazyModule("keras_vit.losses"), LazyModule("keras_vit.metrics")
 segmenters = LazyModule("keras_vit.tasks.segmentation.model")
 
 
-class Segmentation(HeadedTask):
+class Segmentation(MapTask):
     """Semantic segmentation: a class for each pixel."""
 
     label = label_kind("segmentation")
@@ -29,6 +26,7 @@ class Segmentation(HeadedTask):
     slug = "semantic-segmentation"
     outputs_in_words = "class maps"
     recipe_fields = ("head_options", "class_weights")
+    max_values = 2**28  # 1 GiB of float32
     head_class = property(lambda self: segmenters.ImageSegmenter)
 
     def loss(self, recipe, model):
@@ -56,10 +54,6 @@ class Segmentation(HeadedTask):
         from keras_vit.tasks.segmentation.samples import with_pixel_weights  # needs TensorFlow
 
         return with_pixel_weights(batches)
-
-    def check_labels(self, labels, num_outputs):
-        for label in labels:
-            self.label.check(label[np.newaxis], num_outputs)
 
     def predict(self, model, samples, batch_size):
         if model.preprocessing.image_size is None:
@@ -112,17 +106,6 @@ class Segmentation(HeadedTask):
 
     def confusion(self, predictions):
         return predictions.confusion_matrix
-
-    def sampled(self, samples, preprocessing, count):
-        from keras_vit.tasks.computing import sampled_maps  # needs TensorFlow
-
-        return sampled_maps(samples, preprocessing, count)
-
-    def max_samples(self, description):
-        return max(MAX_VALUES // (math.prod(description.image_size) * description.num_classes), 1)
-
-    def check_samples(self, labels, description):
-        self.check_labels(labels, description.num_classes)
 
     def compared(self, reference, outputs, labels, description):
         is_decided = outputs.ndim < reference.ndim
