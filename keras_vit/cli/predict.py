@@ -84,8 +84,7 @@ def run(args):
         run_eagerly(model)
     limits = _limits(args)
     folders = _chosen_folders(args, task, limits)
-    for folder in prediction_folders():
-        limits |= folder.row_arguments(args, paths)
+    limits |= _row_arguments(args, paths)
     if args.windows and model.preprocessing.image_size is None:
         print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
     with contextlib.ExitStack() as at_end:
@@ -99,6 +98,15 @@ def run(args):
             _write_file(args, task, model, journal)
     if skipped:
         print(f"left out, since they cannot be read: {listed(skipped)}", file=sys.stderr)
+
+
+def _row_arguments(args, paths):
+    """Return the further arguments of the task's `rows` for the options of tasks."""
+    return {
+        name: value
+        for folder in prediction_folders()
+        for name, value in folder.row_arguments(args, paths).items()
+    }
 
 
 def _writers(args, at_end, folders, model, task, files):
@@ -261,13 +269,9 @@ def _row_origin(args):
     """The options of tasks that change rows and are given, with digests of the files that they name."""
     from keras_vit.cli.source import trained_file
 
-    given = {
-        name: value
-        for folder in prediction_folders()
-        for name in folder.row_options
-        if (value := getattr(args, name)) is not None
-    }
+    names = [name for folder in prediction_folders() for name in folder.row_options]
+    values = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     return {
         f"--{name}": content_digest(trained_file(value)) if isinstance(value, str) else value
-        for name, value in given.items()
+        for name, value in values.items()
     }

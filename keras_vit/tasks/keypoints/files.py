@@ -26,12 +26,12 @@ class Skeletons(Folder):
             raise ValueError("--object_classes and --object_score need --objects")
 
     def models(self, args):
-        from keras_vit.tasks.keypoints.object_boxes import is_box_file
+        from keras_vit.tasks.keypoints.objects import is_box_file
 
         return [args.objects] if args.objects and not is_box_file(args.objects) else []
 
     def row_arguments(self, args, paths):
-        from keras_vit.tasks.keypoints.object_boxes import open_boxes
+        from keras_vit.tasks.keypoints.objects import open_boxes
 
         return {"boxes": open_boxes(args, paths)} if args.objects else {}
 

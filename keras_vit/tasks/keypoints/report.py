@@ -19,6 +19,6 @@ class KeypointPictures(ImagePictures):
         colors = [self.model.preprocessing.colors(image) for image in inputs]
         skeleton = self.model.skeleton
         figure = keypoint_figure(colors, estimates, truth, captions, heading, skeleton)
-        words = "Each object as the model receives it, with its similarity to the true points (OKS)."
-        self.report.add(heading, words)
+        about = "Each object as the model receives it, with its similarity to the true points (OKS)."
+        self.report.add(heading, about)
         self.report.draw(heading, heading.split()[0].lower(), figure, f"{heading} of {split}")

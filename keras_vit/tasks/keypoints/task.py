@@ -142,7 +142,7 @@ class KeypointEstimation(HeadedTask):
             threshold: The least score of a point; None for any.
             iou: The largest IoU of two objects, which `boxes` knows, too; None without boxes.
             write: A function of a path, the image and its `Poses`, or None.
-            boxes: A function of `object_boxes`; None: an image is an object.
+            boxes: A function of `objects`; None: an image is an object.
 
         Raises:
             ValueError: for an `iou` without `boxes`.
@@ -150,18 +150,18 @@ class KeypointEstimation(HeadedTask):
         if iou is not None and boxes is None:
             raise ValueError("--iou is of boxes that overlap, which --objects gives; this one is not given")
         names = names_or_indices(model.class_names, model.num_classes)
-        found = boxes and boxes(paths, inputs, top)
-        estimates = model.estimate_keypoints(inputs, found and [one.boxes for one in found])
+        objects = boxes and boxes(paths, inputs, top)
+        estimates = model.estimate_keypoints(inputs, objects and [boxed.boxes for boxed in objects])
         least = DRAWN if threshold is None else threshold
-        for path, image, points, own in zip(paths, inputs, estimates, found or [None] * len(inputs)):
+        for path, image, points, boxed in zip(paths, inputs, estimates, objects or [None] * len(inputs)):
             if write:
                 write(path, image, Poses(points, model.skeleton, least))
             scores = object_scores(points[..., 2])
             sides = [{}] * len(points)
-            if own is not None:
+            if boxed is not None:
                 # As of COCO's results: what the detector and the points say together.
-                scores = scores * own.scores
-                sides = [dict(zip(SIDES, box)) for box in own.boxes.tolist()]
+                scores = scores * boxed.scores
+                sides = [dict(zip(SIDES, box)) for box in boxed.boxes.tolist()]
             yield {
                 "width": image.shape[1],
                 "height": image.shape[0],

@@ -9,9 +9,9 @@ import pytest
 from made.tables import by_table
 
 from keras_vit.cli.rows import FILES, write_rows
+from keras_vit.tasks.detection.box_files import read_box_file
 from keras_vit.tasks.detection.detecting import Detections
-from keras_vit.tasks.keypoints.box_files import read_box_file
-from keras_vit.tasks.keypoints.object_boxes import boxes_of_detector, boxes_of_file
+from keras_vit.tasks.keypoints.objects import boxes_of_detector, boxes_of_file
 
 IMAGES = [np.zeros((30, 40, 3), "uint8")] * 2
 PATHS = ["photos/a.png", "photos/b.png"]

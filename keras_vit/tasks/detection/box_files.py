@@ -8,9 +8,9 @@ import pathlib
 from keras_vit.data.files import parse_json, read_text
 from keras_vit.labels.box_rows import COLUMNS
 from keras_vit.tasks.detection.coco import KEYS, by_id
+from keras_vit.tasks.detection.image_boxes import BoxFile, image_key
 from keras_vit.tasks.detection.labeled import size_of_labels
 from keras_vit.tasks.detection.stored_boxes import class_of, is_crowd, numbers_of, with_extent
-from keras_vit.tasks.keypoints.image_boxes import BoxFile, image_key
 
 SIDES = COLUMNS[:4]
 FORMS = (
@@ -38,8 +38,8 @@ def read_box_file(path):
         ValueError: for a file that cannot be read or has another form, with the place.
 
     Example:
-        >>> result = {"image_id": 7, "category_id": 1, "bbox": [1, 2, 3, 4], "score": 0.5}
-        >>> _ = (tmp / "found.json").write_text(json.dumps([result]))
+        >>> result = '[{"image_id": 7, "category_id": 1, "bbox": [1, 2, 3, 4], "score": 0.5}]'
+        >>> _ = (tmp / "found.json").write_text(result)
         >>> boxes, scores, _ = read_box_file(tmp / "found.json").of("photos/0007.jpg", (20, 30))
         >>> boxes.tolist(), scores.tolist()
         ([[1.0, 2.0, 4.0, 6.0]], [0.5])

@@ -98,10 +98,10 @@ class BoxFile:
         path = redact_url(path)
         if path in self._rows:
             return path
-        own = _parts(os.path.abspath(path))
-        names = self._by_name.get(image_key(own[-1])) or self._by_name.get(image_key(_stem(path)), ())
+        parts = _parts(os.path.abspath(path))
+        names = self._by_name.get(image_key(parts[-1])) or self._by_name.get(image_key(_stem(path)), ())
         ends = {name: _parts(name) for name in names}
-        fits = [name for name, end in ends.items() if len(end) == 1 or end == own[-len(end) :]]
+        fits = [name for name, end in ends.items() if len(end) == 1 or end == parts[-len(end) :]]
         return max(fits, key=lambda name: len(ends[name]), default=None)
 
 

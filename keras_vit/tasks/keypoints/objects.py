@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.messages import listed
-from keras_vit.tasks.keypoints.box_files import READERS, read_box_file
+from keras_vit.tasks.detection.box_files import READERS, read_box_file
 from keras_vit.tasks.task import names_or_indices
 
 LEAST = 0.3  # the least score of an object of a detector
@@ -56,11 +56,8 @@ def boxes_of_file(path, paths, names=None, least=None, iou=None):
     used = None if names is None else _numbers(names, file.names, os.fspath(path))
 
     def find(batch, images, top):
-        found = []
-        for image_path, image in zip(batch, images):
-            boxes = ObjectBoxes(*file.of(image_path, image.shape[:2]))
-            found.append(_chosen(boxes, used, 0 if least is None else least, iou, top))
-        return found
+        boxes = (file.of(image_path, image.shape[:2]) for image_path, image in zip(batch, images))
+        return [_chosen(ObjectBoxes(*objects), used, least or 0, iou, top) for objects in boxes]
 
     return find
 
@@ -91,8 +88,8 @@ def boxes_of_detector(detector, source, names=None, least=None, iou=None):
     least, iou = LEAST if least is None else least, OVERLAP if iou is None else iou
 
     def find(batch, images, top):
-        found = detector.detect(images, least)
-        return [_chosen(ObjectBoxes(*one), used, least, iou, top) for one in found]
+        detections = detector.detect(images, least)
+        return [_chosen(ObjectBoxes(*objects), used, least, iou, top) for objects in detections]
 
     return find
 
@@ -104,19 +101,19 @@ def _numbers(names, known, source):
     return [number for number, name in enumerate(known) if name in names]
 
 
-def _chosen(found, classes, least, iou, top):
+def _chosen(objects, classes, least, iou, top):
     """The `ObjectBoxes` of some classes with a score and few overlaps, at most `top`."""
     from keras_vit.tasks.detection.scores import distinct
 
-    is_chosen = found.scores >= least
+    is_chosen = objects.scores >= least
     if classes is not None:
-        is_chosen &= np.isin(found.classes, classes)
+        is_chosen &= np.isin(objects.classes, classes)
     order = np.flatnonzero(is_chosen)
-    order = order[np.argsort(-found.scores[order], kind="stable")]
-    found = ObjectBoxes(*(values[order] for values in found))
+    order = order[np.argsort(-objects.scores[order], kind="stable")]
+    objects = ObjectBoxes(*(values[order] for values in objects))
     if iou is not None:
-        found = distinct(found, iou)
-    return ObjectBoxes(*(values[:top] for values in found))
+        objects = distinct(objects, iou)
+    return ObjectBoxes(*(values[:top] for values in objects))
 
 
 def open_boxes(args, paths):
