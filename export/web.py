@@ -51,7 +51,7 @@ def export_web(
     own files. It computes with WebGPU where available, otherwise with WebAssembly. When it is opened, it
     computes a test image and uses WebGPU only if its outputs agree with Python's. Outputs of pixels, such as
     classes, and the objects of a detector are drawn over the picture, and over what the camera shows while it
-    is on. Objects are those with at least the score that a slider sets.
+    is on, as are keypoints. Those are shown that have at least the score that a slider sets.
 
     Args:
         saved_model: Folder that `export_saved_model` wrote, of a model with a head.
@@ -194,6 +194,7 @@ def _facts(description, model, drawing):
         "grid": grid_shape(description.image_size, description.patch_size, description.resnet),
         "labels": description.labels,
         "colors": outputs.colors,
+        **outputs.page_facts,
         "check": outputs.page_check(open_tflite(model)[1](check_input(description))),
         "drawing": drawing,
         "files": {"model": MODEL, **RUNTIME},

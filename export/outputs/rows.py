@@ -34,6 +34,7 @@ class RowOutputs:
         in_float: Names of outputs whose end LiteRT's int8 computes in float32.
         can_roll_out: Whether a web page can show attention rollout.
         page_script: The file that shows the outputs on a page, with its path or in `web/`.
+        page_facts: What its script reads, by name, beside and in place of what all pages know.
         page_words: What a web page has done with a picture, and the label of the switch of its overlay.
 
     Example:
@@ -53,6 +54,7 @@ class RowOutputs:
     in_float = ()
     can_roll_out = True
     page_script = "rows.js"
+    page_facts = {}
     page_words = "classified", "Show the attention (rollout)"
 
     def __init__(self, description):

@@ -1,6 +1,7 @@
 // The page: loads the model, checks what this device computes with it, and computes pictures. Another file defines
 // `view`, which shows the outputs of this kind of models:
 //   follows: whether what the camera shows is computed, too;
+//   preprocess(picture, options): makes the model's input in place of the function of that name, if it is there;
 //   show(outputs, picture): shows outputs, arrays by name, in the list and over the picture, an `ImageData`, and
 //     returns what tests read.
 
@@ -10,6 +11,7 @@ const MAX_PIXELS = 2 ** 24; // Some browsers have no larger canvas.
 // Of the largest output, or of the pixels: wrong results differ by about as much as they are.
 const CHECK_BOUND = 0.05;
 const PAUSE = 1000; // milliseconds between two messages about the pictures of the camera
+const SMALL = "min(20rem, 60vh)"; // the side at which smaller pictures are shown, to have room for what is drawn
 const $ = id => document.getElementById(id);
 
 /** The bytes of a file: inside the page, or next to it; unpacked if it is gzipped. */
@@ -114,6 +116,15 @@ function showOverlay() {
   $("attention").hidden = !$("overlay").checked;
 }
 
+/** What draws over the picture, as sharp as the screen is, and its pixels for each of those of the style. */
+function sharpOverlay({width, height}) {
+  const longest = Math.max(width, height), canvas = $("attention"), frame = $("frame"), ratio = window.devicePixelRatio;
+  $("picture").style.width = longest < 320 ? `calc(${SMALL} * ${width / longest})` : "";
+  showOverlay();
+  [canvas.width, canvas.height] = [frame.clientWidth, frame.clientHeight].map(side => Math.round(side * ratio));
+  return {context: canvas.getContext("2d"), ratio};
+}
+
 /** Removes the result of the last picture, and the picture unless the camera is on. */
 function clearResult() {
   $("classes").replaceChildren();
@@ -169,7 +180,7 @@ function showRows(rows) {
 async function classify(picture, isQuiet = false) {
   if (!compiled) throw new Error("The model is not loaded.");
   const start = performance.now();
-  const input = preprocess(picture, page.preprocessing);
+  const input = (view.preprocess ?? preprocess)(picture, page.preprocessing);
   const preparing = performance.now() - start;
   const {outputs, milliseconds} = await run(compiled, input);
   const objects = view.show(outputs, picture);

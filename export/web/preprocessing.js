@@ -86,9 +86,14 @@ function preprocess(picture, options) {
   const [resizedTall, resizedWide] = options.resize === "crop" ? size : [height, width];
   const rows = axisWeights(tall, resizedTall, top, height, options);
   const columns = axisWeights(wide, resizedWide, left, width, options);
-  const pixels = colors(picture, channels);
+  return resampled(picture, rows, columns, channels);
+}
+
+/** The same by the weights of the input's rows and columns: for each [first, weights] of pixels, black outside. */
+function resampled(picture, rows, columns, channels) {
+  const pixels = colors(picture, channels), width = columns.length;
   const stride = picture.width * channels;
-  const input = new Float32Array(height * width * channels);
+  const input = new Float32Array(rows.length * width * channels);
   const row = new Float64Array(stride);
   rows.forEach(([first, weights], y) => {
     row.fill(0);

@@ -118,10 +118,8 @@ def test_a_task_goes_from_a_folder_to_an_export(task, tmp_path, capsys):
     images = sorted((tmp_path / "in").rglob("*.png"))[:2]
     assert str(images[0]) in printed("predict", "--model", workdir, *images, "--format", "jsonl")
     printed("inspect", "--model", workdir, "--dataset", name, "--output", tmp_path / "views")
-    has_page = task != "keypoints"  # no page shows heat maps
-    formats = "tflite,web" if has_page else "tflite"
-    options = ("--formats", formats, "--precisions", "float32,dynamic_int8")
+    options = ("--formats", "tflite,web", "--precisions", "float32,dynamic_int8")
     printed("export", "--model", workdir, "--output", tmp_path / "export", *options)
     exported = open_exported(tmp_path / "export" / "model_float32.tflite")
     assert exported.task == task
-    assert (tmp_path / "export" / "web" / "index.html").is_file() == has_page
+    assert (tmp_path / "export" / "web" / "index.html").is_file()

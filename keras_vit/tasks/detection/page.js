@@ -15,7 +15,6 @@ const view = {
 
 const MAX_OBJECTS = 100; // in a picture, as `detect` of `keras_vit.models.detection` has by default
 const TEXT = 14; // the height of an object's text, in pixels of the screen
-const SMALL = "min(20rem, 60vh)"; // the side at which smaller pictures are shown, to have room for the text
 
 /**
  * The pairs of a patch and a class with at least this score, by decreasing score.
@@ -37,14 +36,9 @@ function objectsOf({boxes, logits, scores}, picture, options, threshold) {
   }).filter(({box}) => box[2] > box[0] && box[3] > box[1]); // not of padding
 }
 
-/** Draws the boxes, classes and scores over the picture, as sharp as the screen is. */
+/** Draws the boxes, classes and scores over the picture. */
 function showObjects(objects, picture) {
-  const {width, height} = picture, longest = Math.max(width, height), canvas = $("attention");
-  $("picture").style.width = longest < 320 ? `calc(${SMALL} * ${width / longest})` : "";
-  showOverlay();
-  const ratio = window.devicePixelRatio, frame = $("frame");
-  [canvas.width, canvas.height] = [frame.clientWidth, frame.clientHeight].map(side => Math.round(side * ratio));
-  const context = canvas.getContext("2d"), line = 2 * ratio;
+  const {width, height} = picture, {context, ratio} = sharpOverlay(picture), {canvas} = context, line = 2 * ratio;
   Object.assign(context, {font: `${TEXT * ratio}px system-ui, sans-serif`, textBaseline: "top"});
   // The best are drawn last, over the others.
   for (const {box, score, number} of [...objects].reverse()) {

@@ -1,5 +1,7 @@
 """The outputs of an export of keypoints: heat maps, of which points are made outside of it."""
 
+import pathlib
+
 import numpy as np
 
 from keras_vit.export.exported_model import ExportedModel, on_model_input
@@ -9,6 +11,8 @@ from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.tasks.keypoints.estimating import SURE, decoded, estimate_keypoints
 from keras_vit.tasks.keypoints.labels import label_of
+from keras_vit.tasks.keypoints.pictures import point_colors
+from keras_vit.tasks.task import names_or_indices
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 cropping = LazyModule("keras_vit.tasks.keypoints.cropping")  # It needs TensorFlow.
@@ -35,13 +39,11 @@ class KeypointOutputs(RowOutputs):
     method, does = "estimate_keypoints", "estimates keypoints"
     attributes = ("flip_index", "skeleton", "sigmas")
     exported = ExportedKeypointEstimator
-    can_roll_out = False
+    on_pages, can_roll_out = True, False
+    page_script = pathlib.Path(__file__).with_name("page.js")
+    page_words = "analyzed", "Show the points"
     # The place between pixels follows from small differences of the largest values.
     in_float = (MAPS,)
-
-    @property
-    def on_pages(self):
-        return False
 
     @property
     def takes_bytes(self):
@@ -138,6 +140,16 @@ class KeypointOutputs(RowOutputs):
         if row["score"] < row["least_score"]:
             return f"its AP is {row['score']:.1%}; the bound is {row['least_score']:.1%}", None
         return None, None
+
+    @property
+    def colors(self):
+        return point_colors(self.description.num_classes).tolist()
+
+    @property
+    def page_facts(self):
+        d = self.description
+        labels = names_or_indices(d.class_names, d.num_classes)
+        return {"labels": labels, "skeleton": d.skeleton or ()}
 
     def page_check(self, outputs):
         return {MAPS: checked_values(outputs[MAPS][0])}

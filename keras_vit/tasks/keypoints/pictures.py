@@ -45,7 +45,7 @@ def skeleton_overlay(
     places = np.clip(points[..., :2] - 0.5, -max(height, width), 2 * max(height, width))
     picture, radius = Image.fromarray(image), max(2, round(max(height, width) / 100))
     draw = ImageDraw.Draw(picture)
-    colors = [*map(tuple, class_colors(points.shape[1] + 1)[1:].tolist())]
+    colors = [*map(tuple, point_colors(points.shape[1]).tolist())]
     for own, scores in zip(places.tolist(), points[..., 2]):
         for first, second in skeleton or ():
             if min(scores[first], scores[second]) > least:
@@ -78,6 +78,15 @@ class Poses(NamedTuple):
         [[[5.0, 3.0, 0.9]]]
         """
         return self._replace(points=self.points * (factor, factor, 1))
+
+
+def point_colors(count):
+    """The color of each point: uint8 (count, 3).
+
+    >>> point_colors(2).tolist()
+    [[128, 0, 0], [0, 128, 0]]
+    """
+    return class_colors(count + 1)[1:]  # Class 0 there is black, the background of masks.
 
 
 def labeled(image, points):

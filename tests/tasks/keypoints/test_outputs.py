@@ -1,12 +1,15 @@
 """Exports of keypoint estimators: heat maps in every format, and points of opened exports."""
 
+import io
 import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
 from made.exports import pixels
 from made.folders import write_keypoints
+from PIL import Image
 from reference.comparing import assert_close, randomize
 from reference.small import SMALL, run_live
 
@@ -23,12 +26,13 @@ from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.tolerance import Tolerance, lowest
 from keras_vit.export.verify import Reference
-from keras_vit.export.web import check_model
+from keras_vit.export.web import export_web
 from keras_vit.tasks import get_task
-from keras_vit.tasks.keypoints.crops import to_image
+from keras_vit.tasks.keypoints.crops import cropped, to_image, window_of
 from keras_vit.tasks.keypoints.estimating import decoded
 from keras_vit.tasks.keypoints.loss import heat_maps
 from keras_vit.tasks.keypoints.outputs import KeypointOutputs
+from keras_vit.tasks.keypoints.pictures import point_colors
 
 SLOW = pytest.mark.slow
 SIZE = (32, 24)
@@ -37,12 +41,11 @@ BOXES = [[[2, 3, 20, 30], [5, 1, 28, 16]], [[0, 0, 9, 9]]]
 HEADS = ("classic", "simple")
 
 
-def estimator(head="classic", **options):
+def estimator(head="classic", channels=3, **options):
     encoder = {**SMALL, "num_classes": None, "num_layers": 1, "image_size": SIZE, "patch_size": 8}
-    names = {"class_names": NAMES, "flip_index": (0, 2, 1), "decoder_width": 8, "head": head}
-    return randomize(
-        keras_vit.KeypointEstimator(keras_vit.VisionTransformer(**encoder), 3, **names, **options), 0.15
-    )
+    names = {"class_names": NAMES, "flip_index": (0, 2, 1), "decoder_width": 8, "head": head, **options}
+    encoder["in_channels"] = channels
+    return randomize(keras_vit.KeypointEstimator(keras_vit.VisionTransformer(**encoder), 3, **names), 0.15)
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +71,12 @@ def test_the_description_builds_the_estimator(model):
     assert "keypoint estimation" in card and "3 keypoints" in card and "None" not in card
 
 
-def test_a_page_is_refused_in_one_line(model):
-    with pytest.raises(ValueError, match="^a web page shows one row of class scores or values; .* none$"):
-        check_model(describe(model))
+def test_a_page_knows_the_points_and_their_skeleton(model):
+    outputs = KeypointOutputs(describe(model))
+    assert outputs.page_facts == {"labels": [*NAMES], "skeleton": ()}
+    assert outputs.colors == point_colors(3).tolist()
+    lines = KeypointOutputs(describe(estimator(class_names=None, skeleton=((0, 2),))))
+    assert json.loads(json.dumps(lines.page_facts)) == {"labels": ["0", "1", "2"], "skeleton": [[0, 2]]}
 
 
 @SLOW
@@ -192,3 +198,119 @@ def test_exports_of_keypoints_have_tolerances_of_their_own(model):
         rounded.check(row(0.7), 2, outputs, live)
     assert "of a data set" in rounded.check(row(0.7, score=None), 2, outputs, live)
     assert "above 0.2 to be compared" in rounded.check(row(None), 2, outputs, live)
+
+
+FOUND = """async () => {
+  const {picture, objects, input} = result, canvas = new OffscreenCanvas(picture.width, picture.height);
+  canvas.getContext("2d").putImageData(picture, 0, 0);
+  const bytes = new Uint8Array(await (await canvas.convertToBlob()).arrayBuffer());
+  const points = objects.map(({x, y, score}) => [x, y, score]);
+  return [Array.from(bytes), points, Array.from(input), boxOf(picture)];
+}"""
+DRAWN = """([x, y]) => {
+  const canvas = $("attention"), {picture} = result;
+  const at = [x * canvas.width / picture.width, y * canvas.height / picture.height].map(Math.floor);
+  return Array.from(canvas.getContext("2d").getImageData(...at, 1, 1).data);
+}"""
+DECODED = "maps => decoded(maps, [16, 12], 3).map(({x, y, score}) => [x, y, score])"
+
+
+def found_as_live(tab, model):
+    """The picture, the box and the live model's points of a page, which has found the same."""
+    content, found, received, box = tab.evaluate(FOUND)
+    picture = np.array(Image.open(io.BytesIO(bytes(content))).convert("RGB"))
+    [[expected]] = model.estimate_keypoints([picture], None if box is None else [[box]])
+    np.testing.assert_allclose(np.array(found)[:, :2], expected[:, :2], atol=0.1)
+    np.testing.assert_allclose(np.array(found)[:, 2], expected[:, 2], atol=1e-4)
+    window = window_of(box, picture.shape[:2], SIZE[1] / SIZE[0])
+    pixels = picture if model.in_channels == 3 else picture @ np.array([[0.299], [0.587], [0.114]])
+    part = cropped(pixels, window, SIZE) / 255
+    np.testing.assert_allclose(received, part.ravel(), atol=1e-5)
+    return picture, box, expected
+
+
+def assert_shows(tab, points, picture, threshold):
+    """Compare the list of a page with points, and what is drawn with one and with a line."""
+    labels, scores = (tab.locator(f"#classes .{part}").all_inner_texts() for part in ("label", "value"))
+    assert [label.strip() for label in labels] == [*NAMES]
+    assert [float(score.strip(" %")) for score in scores] == pytest.approx(points[:, 2] * 100, abs=0.1)
+    sure = points[:, 2] >= threshold
+    assert tab.inner_text("#threshold-value") == f"{100 * threshold:.1f} %: {sure.sum()}"
+    assert tab.locator("#classes .key").count() == sure.sum()
+    middle = points[[0, 2], :2].mean(axis=0)
+    for place, number, is_drawn in ((points[2, :2], 2, sure[2]), (middle, 2, sure[0] and sure[2])):
+        height, width = picture.shape[:2]
+        if (place > 0).all() and (place < (width, height)).all():
+            expected = [*point_colors(3)[number].tolist(), 255] if is_drawn else [0, 0, 0, 0]
+            assert tab.evaluate(DRAWN, place.tolist()) == expected
+
+
+@SLOW
+@pytest.mark.parametrize(
+    "head, channels, accelerator, name",
+    [("simple", 3, "webgpu", "WebGPU"), ("classic", 1, "wasm", "WebAssembly")],
+    ids=["webgpu", "wasm"],
+)
+def test_pages_draw_the_points_over_pictures_and_the_camera(head, channels, accelerator, name, tmp_path):
+    model = estimator(head, channels, skeleton=((0, 2),))
+    saved = export_saved_model(model, tmp_path / "1", warmup=())
+    page = export_web(saved, tmp_path / "web", precision="float32", title="Faces")
+    with served(page) as url, chromium(*WEBGPU, *CAMERA) as browser:
+        tab, _, errors = opened(browser, f"{url}/#{accelerator}", permissions=["camera"])
+        assert tab.inner_text("#status") == f"Ready, on {name}."
+        for size in ((84, 60), (40, 90)):  # wider and higher than the model's input
+            noise = np.random.default_rng(3).integers(0, 256, (6, 5, 3), "uint8")
+            Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC).save(tmp_path / "photo.png")
+            tab.set_input_files("#file", tmp_path / "photo.png")
+            tab.evaluate("last")
+            picture, box, points = found_as_live(tab, model)
+            assert box is None and picture.shape[:2] == size[::-1]
+            for threshold in np.round([0, points[:, 2].mean(), 1], 2).clip(0, 1).tolist():
+                tab.fill("#threshold", str(threshold))
+                assert_shows(tab, points, picture, threshold)
+        assert "A box drawn over the picture" in tab.inner_text("#threshold-choice")
+        area = tab.locator("#frame").bounding_box()
+        at = [
+            (area["x"] + x * area["width"], area["y"] + y * area["height"])
+            for x, y in ((0.7, 0.9), (0.1, 0.3))
+        ]
+        tab.mouse.move(*at[0])
+        tab.mouse.down()
+        tab.mouse.move(*at[1])
+        assert tab.evaluate(DRAWN, [0.1 * 40, 0.6 * 90]) == [0, 0, 0, 255]
+        tab.mouse.up()
+        tab.evaluate("last")
+        _, box, of_box = found_as_live(tab, model)
+        assert box == pytest.approx([0.1 * 40, 0.3 * 90, 0.7 * 40, 0.9 * 90], abs=1)
+        assert np.abs(of_box - points).max() > 0.1
+        tab.mouse.click(*at[0])
+        tab.evaluate("last")
+        assert found_as_live(tab, model)[1] is None
+        tab.uncheck("#overlay")
+        assert tab.is_hidden("#attention")
+        tab.check("#overlay")
+        tab.click("#camera")
+        wait(tab, "!$('video').hidden && result.picture.width > 500")
+        tab.evaluate("window.result = null")
+        wait(tab, "window.result")  # the next picture of the camera
+        found_as_live(tab, model)
+        assert tab.is_visible("#attention") and tab.is_visible("#video")
+        tab.click("#shutter")
+        wait(tab, "$('video').hidden && !$('picture').hidden")
+        tab.evaluate("last")
+        found_as_live(tab, model)
+        assert_decodes_as_python(tab)
+        assert not errors
+
+
+def assert_decodes_as_python(tab):
+    """Compare the page's points with Python's, of random maps with noise, at edges, and of a flat map."""
+    random = np.random.default_rng(5)
+    places = np.concatenate([random.uniform(size=(20, 3, 2)), random.integers(0, 2, (4, 3, 2))])
+    points = np.concatenate([places, np.full((24, 3, 1), 2)], axis=2)
+    maps = np.asarray(heat_maps(points, (16, 12), 2.0, sigma=1.5))
+    maps = np.concatenate([maps + random.normal(0, 0.02, maps.shape), np.zeros((1, 16, 12, 3))])
+    for own, expected, scores in zip(maps.astype("float32"), *decoded(maps)):
+        found = np.array(tab.evaluate(DECODED, own.ravel().tolist()))
+        np.testing.assert_allclose(found[:, :2], expected, atol=1e-4)
+        np.testing.assert_allclose(found[:, 2], scores, rtol=1e-6)
