@@ -5,13 +5,16 @@ import shutil
 
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 from reference.small import HYBRID, NEWER, NO_TRANSFORMER, one_block, penalized
 
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.data.datasets import load_dataset
+from keras_vit.export.description import describe, parse_description
 from keras_vit.export.folder import export_folder
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.hub import Facts
+from keras_vit.export.hub_card import model_card
 from keras_vit.export.saved_model import export_saved_model
 
 NAMES = ("ant", "bee", "cät", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay")
@@ -136,6 +139,24 @@ def segmenter(head="up", size=(16, 24), layers=2):
             weight.assign(rng.normal(mean or is_variance, 0.2, weight.shape) ** 2)
             weight.assign(weight * rng.choice([-1, 1], weight.shape) ** (not is_variance))
     return model
+
+
+def photos(*sizes):
+    """Smooth images of sizes (height, width)."""
+    small = np.random.default_rng(1).integers(0, 256, (5, 7, 3), "uint8")
+    return [np.asarray(Image.fromarray(small).resize(size[::-1], Image.Resampling.BICUBIC)) for size in sizes]
+
+
+def described(model, task, words):
+    """The `Description` of a model, after tests of its JSON, of what it builds and of words in its card."""
+    description = describe(model, seed=3)
+    assert parse_description(description.as_json(), "m.onnx") == description
+    assert description.task == task
+    built = description.build(description.live_preprocessing)
+    assert type(built) is type(model) and built.output_shape == model.output_shape
+    card = model_card(description, Facts(), "vit")
+    assert all(word in card for word in words) and "None" not in card
+    return description
 
 
 def saved_function(compute, folder, assets, **variables):

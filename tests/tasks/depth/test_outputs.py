@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
-from made.exports import pixels
+from made.exports import described, photos, pixels
 from PIL import Image
 from reference.comparing import assert_close, randomize
 from reference.small import SMALL, run_live
@@ -15,8 +15,6 @@ from reference.small import SMALL, run_live
 import keras_vit
 from keras_vit.export.description import describe, parse_description
 from keras_vit.export.exported_model import open_exported
-from keras_vit.export.hub import Facts
-from keras_vit.export.hub_card import model_card
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
 from keras_vit.export.saved_model import export_saved_model
@@ -47,11 +45,6 @@ def estimator(size=SIZE, **options):
     small = {"decoder_size": 8, "neck_sizes": (4, 4, 8, 8), "head_size": 4}
     model = keras_vit.DepthEstimator(keras_vit.VisionTransformer(**encoder), **{**small, **options})
     return randomize(model, 0.15)  # Larger weights multiply the rounding of float16.
-
-
-def photos(*sizes):
-    small = np.random.default_rng(1).integers(0, 256, (5, 7, 3), "uint8")
-    return [np.asarray(Image.fromarray(small).resize(size[::-1], Image.Resampling.BICUBIC)) for size in sizes]
 
 
 def served_maps(loaded, images):
@@ -182,16 +175,11 @@ def test_openvino_computes_the_first_and_the_last_matmul_in_float_in_int8(model,
 
 
 def test_the_description_builds_the_estimator(model):
-    description = describe(model, seed=3)
-    assert parse_description(description.as_json(), "m.onnx") == description
-    assert (description.task, description.output, description.labels) == ("depth", "values", ())
-    built = description.build(description.live_preprocessing)
-    assert type(built) is keras_vit.DepthEstimator and built.output_shape == model.output_shape
+    description = described(model, "depth", ("depth estimation", "up to 10 in the unit"))
+    assert (description.output, description.labels) == ("values", ())
     for name, value in (("task", "segmentation"), ("around", None), ("kind", "segmenter")):
         with pytest.raises(ValueError, match="'m.onnx' is damaged"):
             parse_description(json.dumps({**json.loads(description.as_json()), name: value}), "m.onnx")
-    card = model_card(description, Facts(), "vit")
-    assert "depth estimation" in card and "up to 10 in the unit" in card and "None" not in card
     with pytest.raises(ValueError, match="the task 'depth' for a DepthEstimator; got 'single_label'"):
         describe(model, "single_label")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
-from made.exports import pixels
+from made.exports import described, pixels
 from made.folders import write_keypoints
 from PIL import Image
 from reference.comparing import assert_close, randomize
@@ -17,8 +17,6 @@ import keras_vit
 from keras_vit.data import load_dataset
 from keras_vit.export.description import describe, parse_description
 from keras_vit.export.exported_model import open_exported
-from keras_vit.export.hub import Facts
-from keras_vit.export.hub_card import model_card
 from keras_vit.export.litert.ml_drift import refusals
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
@@ -59,16 +57,11 @@ def images():
 
 
 def test_the_description_builds_the_estimator(model):
-    description = describe(model, seed=3)
-    assert parse_description(description.as_json(), "m.onnx") == description
-    assert (description.task, description.output, description.labels) == ("keypoints", "values", ())
+    description = described(model, "keypoints", ("keypoint estimation", "3 keypoints"))
+    assert (description.output, description.labels) == ("values", ())
     assert tuple(description.flip_index) == (0, 2, 1)
-    built = description.build(description.live_preprocessing)
-    assert type(built) is keras_vit.KeypointEstimator and built.output_shape == model.output_shape
     with pytest.raises(ValueError, match="'m.onnx' is damaged"):
         parse_description(json.dumps({**json.loads(description.as_json()), "task": "depth"}), "m.onnx")
-    card = model_card(description, Facts(), "vit")
-    assert "keypoint estimation" in card and "3 keypoints" in card and "None" not in card
 
 
 def test_a_page_knows_the_points_and_their_skeleton(model):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
-from made.exports import HEADS, SCENE, pixels, segmenter
+from made.exports import HEADS, SCENE, described, photos, pixels, segmenter
 from made.refusals import assert_is, tables
 from made.tables import by_table
 from PIL import Image
@@ -20,8 +20,6 @@ from keras_vit.evaluation import evaluate
 from keras_vit.export.description import describe, parse_description
 from keras_vit.export.exported_model import open_exported
 from keras_vit.export.folder import export_folder
-from keras_vit.export.hub import Facts
-from keras_vit.export.hub_card import model_card
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite, open_runner
@@ -34,11 +32,6 @@ from keras_vit.tasks.segmentation.samples import MaskSamples
 from keras_vit.tasks.segmentation.scores import one_hot
 
 SLOW = pytest.mark.slow
-
-
-def photos(*sizes):
-    small = np.random.default_rng(1).integers(0, 256, (5, 7, 3), "uint8")
-    return [np.asarray(Image.fromarray(small).resize(size[::-1], Image.Resampling.BICUBIC)) for size in sizes]
 
 
 def encoded(images):
@@ -116,9 +109,8 @@ def test_opened_exports_are_evaluated_and_segment_like_the_live_model(model, sav
 
 
 def test_the_description_builds_the_segmenter(model):
-    description = describe(model, seed=3)
-    assert parse_description(description.as_json(), "m.onnx") == description
-    assert (description.task, description.output, description.labels) == ("segmentation", "logits", SCENE)
+    description = described(model, "segmentation", ("semantic segmentation", "`class_map`"))
+    assert (description.output, description.labels) == ("logits", SCENE)
     assert description.around["head"] == "up" and not description.is_classifier
     values = json.loads(description.as_json())
     wrong = {"task": "single_label", "around": None, "num_outputs": 4, "class_names": ["a"]}
@@ -127,8 +119,6 @@ def test_the_description_builds_the_segmenter(model):
         text = json.dumps({**values, **dict([change])})
         with pytest.raises(ValueError, match="'m.onnx' is damaged"):
             parse_description(text, "m.onnx")
-    card = model_card(description, Facts(), "vit")
-    assert "semantic segmentation" in card and "`class_map`" in card
 
 
 REFUSED = {  # by the row of the manual
