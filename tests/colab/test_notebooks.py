@@ -12,7 +12,7 @@ import keras
 import nbformat
 import numpy as np
 import pytest
-from made.folders import write_boxes, write_classes, write_depths, write_masks
+from made.folders import write_boxes, write_classes, write_depths, write_keypoints, write_masks
 from made.notebooks import differences, executed, offline_parameters, pictures
 from made.tables import by_table
 from made.trained import NotInstalled
@@ -325,6 +325,18 @@ def test_vectors_classify_search_and_find_copies(tmp_path):
     assert done.figures == {"search": 1}
     assert done.fraction("knn") > 0.88
     assert "'copy.png'" in done.printed("twice")
+
+
+@pytest.mark.slow
+def test_points_of_all_objects_in_a_picture_are_drawn_and_exported(tmp_path):
+    corners = {"DATASET": f"folder:{write_keypoints(tmp_path / 'corners')}", "STEPS": 8, "BATCH": 4}
+    done = run("13_keypoints", tmp_path, again=corners, is_quiet=False)
+    assert done.figures == {"estimate": 1}
+    assert "5 keypoints (center, top, bottom, left, right)" in done.printed("load-data")
+    assert done.fraction("train", "\nAP") > 0.65 and done.fraction("evaluate", "PCK at 10%:") > 0.88
+    assert done.fraction("export", "tflite_dynamic_int8 AP") > 0.65
+    distance = re.search(r"([\d.]+) pixels from", done.printed("litert-file"))[1]
+    assert float(distance) < 0.2
 
 
 @by_table(
