@@ -5,6 +5,9 @@ import sys
 import types
 from collections.abc import Mapping
 
+from keras_vit.messages import did_you_mean
+from keras_vit.names_elsewhere import FUNCTION, instead
+
 NONE = types.MappingProxyType({})
 
 
@@ -28,7 +31,10 @@ def lazy_names(package, names=NONE):
 
     def __getattr__(name):
         if name not in names:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            hint = ""
+            if not name.startswith("_"):  # which tools look for
+                hint = instead(name, FUNCTION) or did_you_mean(name, __dir__())
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
         source, root = names[name] or name, package.partition(".")[0]
         module = importlib.import_module(source if source.startswith(f"{root}.") else f"{package}.{source}")
         return getattr(module, name) if names[name] else module

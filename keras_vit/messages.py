@@ -1,8 +1,12 @@
 """Lists, untrusted text and suggestions in messages."""
 
+import contextlib
 import difflib
+import os
 import re
 import urllib.parse
+
+from keras_vit.names_elsewhere import RENAMED
 
 URL = re.compile(
     r"""([a-z][a-z0-9+.-]*://)(?:[^/\s?#'"]*@)?((?:\[[^\]\s]*\])?(?:(?!::)[^\s?#'"])*)"""  # user:password@
@@ -72,7 +76,8 @@ def redact_urls(text):
 def did_you_mean(name, names, form="{}"):
     """The end of a message about an unknown name: the names that are most like it, or nothing.
 
-    Case and punctuation are ignored. If no name is like it, those that begin with it are suggested.
+    Case and punctuation are ignored. If no name is like it, those that begin with it are suggested. What
+    other packages call a known name is like that name only.
 
     Args:
         name: The unknown name.
@@ -83,14 +88,31 @@ def did_you_mean(name, names, form="{}"):
     " (did you mean 'learning_rate'?)"
     >>> did_you_mean("val", ["train", "validation"]), did_you_mean("cifar-10", ["cifar10"], "tfds:{}")
     (" (did you mean 'validation'?)", " (did you mean 'tfds:cifar10'?)")
+    >>> did_you_mean("img_size", ["image_size", "patch_size"]), did_you_mean("img_size", ["size"])
+    (" (did you mean 'image_size'?)", '')
     """
     if not isinstance(name, str):
         return ""
     text, strings = _plain(name), [known for known in names if isinstance(known, str)]
     known = {_plain(string): string for string in reversed(strings)}  # of two the first
-    close = [text] if text in known else difflib.get_close_matches(text, known, 3, 0.7)
+    ours = _plain(RENAMED.get(name.lower(), name))
+    close = [ours] if ours in known else difflib.get_close_matches(text, known, 3, 0.7)
     close = close or [key for key in known if len(text) > 2 and key.startswith(text)][:3]
     return f" (did you mean {' or '.join(repr(form.format(known[key])) for key in close)}?)" if close else ""
+
+
+def similar_path(path):
+    """The end of a message about a path that does not exist: the most similar names in its folder.
+
+    >>> _ = (tmp / "flowers").mkdir()
+    >>> similar_path(tmp / "flower")
+    " (did you mean '.../flowers'?)"
+    """
+    folder, name = os.path.split(os.fspath(path))
+    with contextlib.suppress(OSError):
+        form = os.path.join(folder, "").replace("{", "{{").replace("}", "}}") + "{}"
+        return did_you_mean(name, sorted(os.listdir(folder or ".")), form)
+    return ""
 
 
 def _plain(name):

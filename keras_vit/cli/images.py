@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 from keras_vit.data.files import IMAGE_SUFFIXES, image_files
-from keras_vit.messages import redact_url
+from keras_vit.messages import redact_url, similar_path
 from keras_vit.preprocessing.web_images import is_url
 
 
@@ -73,7 +73,7 @@ def _images_at(argument, urls):
         # A name may have the characters of a pattern.
         if glob.has_magic(argument):
             return _images_of_pattern(argument)
-        raise ValueError(f"no such image file: {argument}")
+        raise ValueError(f"no such image file: {argument}{similar_path(argument)}")
     images = image_files(path)
     if not images:
         raise ValueError(f"no images in the folder {argument!r}; expected {', '.join(IMAGE_SUFFIXES)}")

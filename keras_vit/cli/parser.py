@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import itertools
 import os
 import pathlib
 import pkgutil
@@ -49,13 +50,14 @@ SUBCOMMANDS_ELSEWHERE = {
     "weights": "convert checkpoint",
     "data": "dataset datasets shards",
     "checks": "env info doctor environment collect_env versions",
+    "push": "push_to_hub upload publish",
     "embed": "encode vectors features embeddings extract",
 }
 OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand has
-    "--total_steps (epochs × images / batch size)": "epochs num_epochs n_epochs max_epochs",
+    "--total_steps (epochs × images / batch size)": "epochs num_epochs n_epochs max_epochs num_train_epochs",
     "--total_steps {}": "steps num_steps max_steps iterations",
-    "--workdir {}": "output output_dir out save_dir logdir",
-    "--weights {}": "weights checkpoint ckpt pretrained init load",
+    "--workdir {}": "output output_dir out save_dir logdir project",
+    "--weights {}": "weights checkpoint ckpt pretrained init load model_name_or_path",
     "--config {}": "cfg c config_file",
     "--log wandb.integration.keras.WandbMetricsLogger": "wandb log_wandb wandb_project",
     "--log mlflow.keras.MlflowCallback": "mlflow",
@@ -63,12 +65,15 @@ OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand 
     "--threshold {}": "conf confidence conf_thres score_threshold",
     "--iou {}": "nms iou_thres iou_threshold",
     "--precisions float16": "half fp16",
+    "--dataset folder:{}": "train_dir train_data data_root dataset_dir imagefolder",
     "--dataset {}": "data data_path dataset_name d",
-    "--batch_size {}": "bs batch b",
+    "--batch_size {}": "bs batch b per_device_train_batch_size",
     "--batch_sizes {}": "bs batch b batch_size",
     "--image_size {}": "img_size size resolution input_size imgsz",
     "--image {}": "img",
-    "--output {}": "output_dir out save dest o to",
+    "--show FOLDER": "save save_img visualize plot vis",
+    "--output FILE.csv": "save_txt save_json save_csv",
+    "--output {}": "output_dir out save dest o to project",
     "--format json": "json",
     "--json {}": "output output_file out save o",
     "--top {}": "topk top_k k",
@@ -83,8 +88,10 @@ OPTIONS_ELSEWHERE = {  # of two with the same name, the first that a subcommand 
     "--formats {}": "format type",
     "--precisions {}": "precision quantize dtype",
     "--split {}": "subset",
-    "--model {}": "model_name model_path arch architecture m",
+    "--set {}": "cfg_options opts override overrides",
+    "--model {}": "model_name model_path model_name_or_path arch architecture m",
 }
+POSITIONALS_ELSEWHERE = {"images": "source input inputs input_dir images image img"}
 # Options of other tools that a subcommand does without, and what it does instead.
 NOTES = {
     "the same command continues what was interrupted": "resume resume_from continue",
@@ -102,7 +109,7 @@ FORMATS_ELSEWHERE = {
 }
 MODEL_ELSEWHERE = "weights checkpoint ckpt pretrained load run workdir"  # where --model names no variant
 FIELDS_ELSEWHERE = {
-    "base_lr": "lr learning_rate",
+    "base_lr": "lr lr0 learning_rate",
     "weight_decay": "wd",
     "warmup_steps": "warmup",
     "clip_norm": "grad_clip clip_grad max_grad_norm",
@@ -113,6 +120,7 @@ FIELDS_ELSEWHERE = {
     "accumulation_steps": "grad_accum gradient_accumulation_steps",
     "dtype": "amp bf16 fp16 half mixed_precision",
     "optimizer": "opt optim",
+    "decay": "sched scheduler lr_scheduler_type",
     "patience": "early_stopping early_stopping_patience es_patience",
     "remat": "gradient_checkpointing",
     **dict.fromkeys(("cutmix", "ema", "freeze", "layer_decay", "mixup", "randaugment", "task"), ""),
@@ -190,6 +198,13 @@ class _Parser(argparse_flags.ArgumentParser):
             known: The options.
             where: Begins the message.
         """
+        known = [*known, *(action.dest for action in self._actions if not action.option_strings)]
+        for text in itertools.takewhile(lambda word: not word.startswith("-"), words):
+            name, equals, value = text.partition("=")
+            meaning = _meanings(known, value).get(name, "") if equals and not self._subparsers else ""
+            if meaning and not os.path.exists(text):
+                meaning = f"{meaning} {value}" if meaning in known else meaning
+                self.error(f"{where}unknown argument {text}; did you mean {meaning}?")
         for text, following in zip(words, [*words[1:], "-"]):
             name, equals, value = text.partition("=")
             if name == "--" or self._subparsers and not name.startswith("-"):
@@ -219,6 +234,9 @@ def _meanings(known, value):
         rows += [(f"--set {field}={{}}", f"{field} {names}") for field, names in FIELDS_ELSEWHERE.items()]
     elif "--model" in known:
         rows.append(("--model {}", MODEL_ELSEWHERE))
+    rows += [
+        ("{}, without an option", names) for name, names in POSITIONALS_ELSEWHERE.items() if name in known
+    ]
     rows += [row for row in OPTIONS_ELSEWHERE.items() if row[0].split()[0] in known]
     return {name: meaning.format(value) for meaning, names in reversed(rows) for name in names.split()}
 

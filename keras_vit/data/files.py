@@ -166,7 +166,7 @@ def refuse_unreadable(files, on_bad_image, noun="image(s)"):
     """
     if files and on_bad_image == "fail":
         raise ValueError(
-            f"{len(files)} {noun} cannot be read: {listed(files)}; remove them or give --on_bad_image skip"
+            f"{len(files)} {noun} cannot be read: {listed(files, 3)}; remove them or give --on_bad_image skip"
         )
 
 

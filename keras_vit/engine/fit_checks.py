@@ -1,6 +1,7 @@
 """Checks of `compile` and `fit` for mistakes that would make training fail silently."""
 
 import math
+import os
 import warnings
 
 import keras
@@ -50,6 +51,7 @@ def check_array(model, images):
 
     >>> check_array(model, np.zeros((2, 32, 32, 3)))
     """
+    check_is_array(images)
     inputs = getattr(model, "inputs", None) or ()
     if len(inputs) != 1 or not isinstance(images, np.ndarray):
         return
@@ -60,6 +62,19 @@ def check_array(model, images):
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"expected an array of the shape ({wanted}), not empty; got {images.shape}")
     check_dtype(inputs[0], images)
+
+
+def check_is_array(images):
+    """Raise ValueError for the path of an image, of which Keras says no more than that it is no array.
+
+    >>> check_is_array("photo.jpg")
+    Traceback (most recent call last):
+    ValueError: expected an array, as from model.preprocessing(['photo.jpg']); got 'photo.jpg'
+    """
+    first = images[0] if isinstance(images, list) and images else images
+    if isinstance(first, str | os.PathLike):
+        shown = repr(os.fspath(first))
+        raise ValueError(f"expected an array, as from model.preprocessing([{shown}]); got {shown}")
 
 
 def check_dtype(expected, images):

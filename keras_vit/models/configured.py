@@ -5,12 +5,27 @@ from typing import Any
 import keras
 
 from keras_vit.engine.distributed_model import DistributedModel
+from keras_vit.engine.fit_checks import check_is_array
 from keras_vit.layers.dense import restoring, state_config, without_state
+from keras_vit.messages import listed
 from keras_vit.models.preprocessed import with_preprocessing
+from keras_vit.names_elsewhere import CALL, METHOD, instead
 from keras_vit.types import Tensor
 
+_PLAIN = not hasattr(DistributedModel, "__getattr__")  # PyTorch's modules have one.
 
-class ConfiguredModel(DistributedModel):
+
+class _HintingType(type(DistributedModel)):
+    """The type of models' classes, whose errors name what other packages call otherwise."""
+
+    def __getattr__(cls, name):
+        hint = instead(name, METHOD)
+        raise AttributeError(
+            f"type object {cls.__name__!r} has no attribute {name!r}{hint}", name=name, obj=cls
+        )
+
+
+class ConfiguredModel(DistributedModel, metaclass=_HintingType):
     """A model with a constructor of its own, whose configuration has its arguments and its layers' state.
 
     A subclass adds the constructor's arguments to `get_config`, and has the method `_inner_models` if some of
@@ -48,7 +63,22 @@ class ConfiguredModel(DistributedModel):
     def get_config(self):
         return {"name": self.name, "trainable": self.trainable, **state_config(self.own_layers())}
 
+    def __getattr__(self, name):
+        """Raise Python's error for a missing attribute, with a hint.
+
+        It is called after the error, which may be that of a property.
+        """
+        if name.startswith("_") or name not in METHOD:
+            return super().__getattribute__(name) if _PLAIN else super().__getattr__(name)
+        hint = instead(name, METHOD)
+        error = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+        raise AttributeError(error, name=name, obj=self)
+
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
+        check_is_array(inputs)
+        if unknown := [name for name in kwargs if name not in ("training", "mask")]:
+            hint = instead(unknown[0], CALL)
+            raise ValueError(f"expected inputs, training and mask only; got {listed(unknown)}{hint}")
         arrays = [x for x in keras.tree.flatten(inputs) if hasattr(x, "dtype")]
         dtypes = {keras.backend.standardize_dtype(x.dtype) for x in arrays}
         # Keras would take pixels for the normalized input.

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from keras_vit.messages import redact_url
+from keras_vit.messages import redact_url, similar_path
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.web_images import download_image, is_url
 
@@ -61,7 +61,7 @@ def read_image(source):
         with _open(source) as file, _opened(file) as image:
             return _turned(_stored_pixels(image, file), image)
     except FileNotFoundError:
-        raise ValueError(f"no such image file: {name}") from None
+        raise ValueError(f"no such image file: {name}{similar_path(name)}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         reason = f"it has more than {bounds.MAX_PIXELS} pixels"
         raise ValueError(f"not a readable image: {name} ({reason})") from None

@@ -10,7 +10,7 @@ from keras_vit.data.augmentation.options import CROP_AREA, Augmentation
 from keras_vit.engine.device_dtype import AUTO, SUPPORTED
 from keras_vit.engine.optimizers import LAYER_DECAY
 from keras_vit.engine.schedules import DECAYS
-from keras_vit.messages import did_you_mean
+from keras_vit.messages import did_you_mean, listed
 from keras_vit.rules import field
 from keras_vit.tasks import NAMES, task_with_labels
 from keras_vit.types import Tensor
@@ -197,8 +197,8 @@ class Recipe(Augmentation):
         """
         known = [each.name for each in dataclasses.fields(self)]
         if unknown := [name for name in changes if name not in known]:
-            hint = did_you_mean(unknown[0], known)
-            raise ValueError(f"a recipe has no {', '.join(unknown)}{hint}; its fields are {', '.join(known)}")
+            hinted = [f"{name}{did_you_mean(name, known)}" for name in unknown]
+            raise ValueError(f"a recipe has no {', '.join(hinted)}; its fields are {listed(known, 10)}")
         steps = changes.get("total_steps")
         is_given = {"eval_every", "checkpoint_every"} & {*changes}
         if not is_given and isinstance(steps, int) and 0 < steps < self.eval_every:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from keras_vit.messages import listed
 from keras_vit.types import Path
 from keras_vit.writing import atomic_open, atomic_path, atomic_write
 
@@ -64,7 +65,7 @@ class Workdir:
             if differing:
                 raise ValueError(
                     f"{os.fspath(self.path)!r} holds a run of another configuration; it differs in "
-                    f"{', '.join(differing)}; choose another --workdir"
+                    f"{listed(differing)}; choose another --workdir"
                 )
         elif self.path.is_file() or any(self.path.glob("[!.]*")):  # The lock is a hidden file.
             raise ValueError(

@@ -11,7 +11,7 @@ import re
 import urllib.parse
 import warnings
 
-from keras_vit.messages import listed, one_line
+from keras_vit.messages import listed, one_line, similar_path
 from keras_vit.rules import integer, optional
 from keras_vit.rules import path as path_rule
 from keras_vit.types import Path
@@ -160,7 +160,7 @@ def _local(text):
                 return path / name
         raise ValueError(f"{text!r} is a folder without {listed(LOCAL_WEIGHTS)}; give the checkpoint file")
     if not os.path.isfile(path):
-        raise ValueError(f"no such checkpoint file: {text!r}")
+        raise ValueError(f"no such checkpoint file: {text!r}{similar_path(text)}")
     return path
 
 

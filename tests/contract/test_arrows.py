@@ -9,12 +9,13 @@ from made.tables import by_table
 ROOT = pathlib.Path(__file__).parents[2]
 ARROWS = {  # the arrows as drawn; each part may also import what its targets may
     "interpolation": (),
-    "lazy": (),
+    "lazy": ("messages",),
     "names": (),
     "progress": (),
     "types": (),
     "startup_logs": (),
-    "messages": (),
+    "names_elsewhere": (),
+    "messages": ("names_elsewhere",),
     "rules": ("messages",),
     "table": (),  # of the tasks: `keras_vit/tasks/__init__.py`, which imports nothing until it is asked
     "labels": ("lazy", "names", "rules", "table"),

@@ -20,7 +20,7 @@ from keras_vit.data.files import (
 from keras_vit.data.folder_splits import folder_splits, split_fields, split_of_row
 from keras_vit.data.samples import samples_of_files
 from keras_vit.labels import label_kind
-from keras_vit.messages import listed
+from keras_vit.messages import listed, similar_path
 from keras_vit.tasks import folder_hints, folder_loaders, label_kinds
 
 # Names that are more often of splits than of classes, such as training_set, seg_test and val2017.
@@ -63,8 +63,12 @@ def load_folder(
         ('smile', 'hat')
     """
     root = pathlib.Path(path).expanduser()
+    if root.is_file():
+        raise ValueError(
+            f"expected a folder, such as {os.fspath(root.parent)!r}; got the file {os.fspath(root)!r}"
+        )
     if not root.is_dir():
-        raise ValueError(f"no such folder: {os.fspath(root)!r}")
+        raise ValueError(f"no such folder: {os.fspath(root)!r}{similar_path(root)}")
     label_type, files = label_kind(task), visible_files(root)
     load = folder_loaders().get("image_text" if texts else label_type.name)
     load = load or functools.partial(_load_labels, kind=label_type, labels=labels)

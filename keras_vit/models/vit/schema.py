@@ -37,7 +37,7 @@ from keras_vit.layers.layer_norm import NORMS
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.position_embedding import KINDS
 from keras_vit.layers.rotary import rotary_options
-from keras_vit.messages import did_you_mean
+from keras_vit.messages import did_you_mean, listed
 from keras_vit.models.vit.geometry import (
     DYNAMIC_SIZE,
     grid_shape,
@@ -47,6 +47,7 @@ from keras_vit.models.vit.geometry import (
 )
 from keras_vit.models.vit.option_rules import contradictions
 from keras_vit.models.vit.resnet_stem import FORMS
+from keras_vit.names_elsewhere import NOTED
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import SIZE, Rule, boolean, check_fields, integer, number, one_of, optional, pair, text
 
@@ -444,10 +445,9 @@ def refuse_unknown(names, cls=None):
         if unknown[0] in FRONT_ENDS:
             owner = FRONT_ENDS[unknown[0]].__name__
             raise ValueError(f"{name} has no option {unknown[0]}; use keras_vit.{owner}, which has it")
-        raise ValueError(
-            f"{name} has no option {', '.join(unknown)}{did_you_mean(unknown[0], options)}; its options are "
-            f"{', '.join(options)}"
-        )
+        hints = [f" ({NOTED[each]})" if each in NOTED else did_you_mean(each, options) for each in unknown]
+        hinted = ", ".join(map("".join, zip(unknown, hints)))
+        raise ValueError(f"{name} has no option {hinted}; its options are {listed(options, 10)}")
 
 
 def check_options(options, source):

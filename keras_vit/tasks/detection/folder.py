@@ -100,8 +100,8 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
         lists[1].append(encode_boxes(rows))
     if wrong and on_bad_image != "skip":
         raise ValueError(
-            f"{len(wrong)} box(es) are wrong: {listed(wrong)}; mend them or give --on_bad_image skip, which "
-            "leaves out their images"
+            f"{len(wrong)} box(es) are wrong: {listed(wrong, 2)}; mend them or give --on_bad_image skip, "
+            "which leaves out their images"
         )
     if "train" not in splits:
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {listed(sorted(splits))}")

@@ -140,7 +140,8 @@ def checked_rows(objects, size, numbers, are_fractions=False):
         elif box[0] > box[2] or box[1] > box[3]:
             reason = f"sides in the wrong order: {_in_words(one.sides)}"
         elif (box < -far).any() or (box > 1 + far).any():
-            reason = f"outside of its image of {size[0]}×{size[1]} pixels: {_in_words(one.sides)}"
+            unit = "; expected parts of the image, from 0 to 1" if are_fractions else ""
+            reason = f"outside of its image of {size[0]}×{size[1]} pixels: {_in_words(one.sides)}{unit}"
         elif (key := (*one.sides, one.name)) in seen:
             reason = f"the same box and class twice: {_in_words(one.sides)}"
         if reason:
