@@ -55,7 +55,7 @@ def test_the_wheel_holds_the_parts_of_web_pages(wheel, repository):
     scripts = {
         path.relative_to(repository).as_posix() for path in repository.glob("keras_vit/tasks/*/page.js")
     }
-    assert len(scripts) == 3 and scripts <= wheel.keys()
+    assert len(scripts) == 4 and scripts <= wheel.keys()
 
 
 def test_the_wheel_installs_the_console_script(wheel):

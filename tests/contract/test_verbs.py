@@ -431,7 +431,7 @@ VERBS = {
         f"export {option}": (checked_export(option), EXPORTED | {"two towers"})
         for option in ("saved_model", "tflite", "onnx", "openvino", "hub")
     },
-    "export web": (checked_export("web"), EXPORTED - KEYPOINTS - {"features", "tokens", "surface normals"}),
+    "export web": (checked_export("web"), EXPORTED - {"features", "tokens", "surface normals"}),
     "train single_label": (trained_from(task="single_label"), UNPACKED - {"tokens"}),
     "train multi_label": (trained_from(task="multi_label"), UNPACKED - {"tokens"}),
     "train regression": (trained_from(task="regression"), UNPACKED - {"tokens"}),
