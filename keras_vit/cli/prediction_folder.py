@@ -11,10 +11,12 @@ class Folder:
         task: The task of the models whose predictions it has.
         options: The names of further options, which need it.
         row_options: The names of further options of the task, which change the predictions themselves.
+        key: Of a list in the predictions of an image, which are no classes; None of classes.
+        columns: What a table has of each of them beside its name.
     """
 
-    option = task = None
-    options = row_options = ()
+    option = task = key = None
+    options = row_options = columns = ()
 
     def add_arguments(self, add):
         """Add the further options to a parser, by its `add_argument`."""
@@ -37,6 +39,10 @@ class Folder:
             paths: Of all images.
         """
         return {}
+
+    def table_rows(self, values):
+        """The rows of a table for the list of an image: dicts of a name and the columns."""
+        return values
 
     def writer(self, folder, model, files, args):
         """Begin a new folder.

@@ -9,13 +9,11 @@ import pathlib
 import textwrap
 
 from keras_vit.cli.report import text_table
-from keras_vit.tasks import coco_parts
+from keras_vit.tasks import coco_parts, prediction_folders
 from keras_vit.writing import atomic_open, atomic_path
 
 TABLE_IMAGES = 1000  # whose rows are aligned with each other
 PARQUET_IMAGES = 10_000  # in a row group
-OF_OBJECTS = ("score", "left", "top", "right", "bottom")
-OF_KEYPOINTS = ("score", "x", "y", "object")
 
 
 def _table(results, names):
@@ -63,22 +61,23 @@ def _json(results, names):
 
 
 def best_of(found):
-    """The dicts of the classes, objects or keypoints in an image; of keypoints with the object's number."""
-    if "keypoints" in found:
-        objects = enumerate(found["keypoints"], 1)
-        return [{**point, "object": number} for number, one in objects for point in one["points"]]
-    return found["objects"] if "objects" in found else found["classes"]
+    """The dicts of the classes in an image, or of what its task finds there, such as objects."""
+    folder = _folder_of(found)
+    return folder.table_rows(found[folder.key]) if folder else found["classes"]
+
+
+def _folder_of(found):
+    """The `Folder` of a task whose predictions are not classes."""
+    return next((folder for folder in prediction_folders() if folder.key in found), None)
 
 
 def _keys(found):
-    """What is known of each class, object or keypoint beside its name.
+    """What is known of each row of `best_of` beside its name, also where there is none.
 
-    Of a class its "probability", or in a class map its "fraction" of the pixels; of an object, of which there
-    may be none, its score and its box; of a keypoint its score, its place and the number of its object.
+    Of a class its "probability", or in a class map its "fraction" of the pixels.
     """
-    if "keypoints" in found:
-        return OF_KEYPOINTS
-    return OF_OBJECTS if "objects" in found else [*found["classes"][0]][1:]
+    folder = _folder_of(found)
+    return folder.columns if folder else [*found["classes"][0]][1:]
 
 
 def _cells(row):

@@ -7,6 +7,7 @@ class Boxes(Folder):
     """Images with the objects of a detector, or of a segmenter by queries."""
 
     option, task = "boxes", "detection"
+    key, columns = "objects", ("score", "left", "top", "right", "bottom")
 
     def writer(self, folder, model, files, args):
         from keras_vit.inspection.png import png_bytes

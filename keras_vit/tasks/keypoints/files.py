@@ -9,6 +9,7 @@ class Skeletons(Folder):
 
     option, task = "boxes", "keypoints"
     row_options = ("objects", "object_classes", "object_score")
+    key, columns = "keypoints", ("score", "x", "y", "object")
 
     def add_arguments(self, add):
         source = (
@@ -34,6 +35,10 @@ class Skeletons(Folder):
         from keras_vit.tasks.keypoints.objects import open_boxes
 
         return {"boxes": open_boxes(args, paths)} if args.objects else {}
+
+    def table_rows(self, values):
+        numbered = enumerate(values, 1)
+        return [{**point, "object": number} for number, estimate in numbered for point in estimate["points"]]
 
     def writer(self, folder, model, files, args):
         from keras_vit.inspection.png import png_bytes
