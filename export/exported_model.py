@@ -17,6 +17,7 @@ from keras_vit.export.formats import ARCHIVES, SAVED_MODEL, format_of, suffix_of
 from keras_vit.export.outputs import outputs_of
 from keras_vit.messages import did_you_mean
 from keras_vit.models.classifying import classify
+from keras_vit.preprocessing.inputs import is_raw
 from keras_vit.rules import integer, optional
 from keras_vit.tasks import export_outputs
 from keras_vit.types import Images, Path
@@ -86,18 +87,23 @@ class ExportedModel:
         )
 
     def outputs(self, images: Images) -> dict[str, np.ndarray]:
-        """All outputs for images in [0, 1]: dict of arrays, float32 whatever the file computes in.
+        """All outputs for images: dict of arrays, float32 whatever the file computes in.
 
         Args:
-            images: Float (batch, height, width, channels) in [0, 1], or uint8.
+            images: What `preprocessing` takes: a path, a URL, bytes, a Pillow image, uint8 pixels, or a list.
+                Or what it returns: float (batch, height, width, channels) in [0, 1].
 
         Raises:
-            ValueError: if the images have another shape than the file takes, or values far outside of [0, 1],
-                as pixels of floats have, or NaN.
+            ValueError: if an image cannot be read, or floats have another shape than the file takes, values
+                far outside of [0, 1], as pixels of floats have, or NaN.
+
+        Example:
+            >>> exported = open_exported(export_saved_model(model, "served/1"))
+            >>> keras.utils.save_img(tmp / "photo.png", np.zeros((40, 50, 3)))
+            >>> exported.outputs(tmp / "photo.png")["logits"].shape
+            (1, 10)
         """
-        images = np.asarray(images)
-        if images.dtype == np.uint8:
-            images = images / np.float32(255)
+        images = self.description.preprocessing(images) if is_raw(images) else np.asarray(images)
         images = np.ascontiguousarray(images, "float32")
         if images.size and not (images.min() >= _LOWEST and images.max() <= _HIGHEST):  # False for NaN
             values = f"{images.min():g} to {images.max():g}"

@@ -89,11 +89,10 @@ def run(args):
         print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
     with contextlib.ExitStack() as at_end:
         maps = {**({"windows": True} if args.windows else {}), **limits}
-        writers, shown = _writers(args, at_end, folders, model, task, files)
-        if writers:
+        if writers := _writers(args, at_end, folders, model, task, files):
             maps["write"] = lambda *prediction: [write(*prediction) for write in writers]
         journal = args.output and at_end.enter_context(_journal(args, paths, model))
-        skipped = _print_rows(args, task, model, paths, journal, shown, {**maps, **things})
+        skipped = _print_rows(args, task, model, paths, journal, {**maps, **things})
         if journal:
             _write_file(args, task, model, journal)
     if skipped:
@@ -110,7 +109,7 @@ def _row_arguments(args, paths):
 
 
 def _writers(args, at_end, folders, model, task, files):
-    """Return the functions that write folders for each prediction, and the `Shown` of --show or None."""
+    """Return the functions that write folders for each prediction."""
 
     def new_folder(path):
         return at_end.enter_context(atomic_path(path, overwrite=False))
@@ -119,9 +118,9 @@ def _writers(args, at_end, folders, model, task, files):
         folder.writer(new_folder(getattr(args, folder.option)), model, files, args) for folder in folders
     ]
     if not args.show:
-        return writers, None
+        return writers
     shown = Shown(new_folder(args.show), task, model, files)
-    return [*writers, *([shown.write] if task.reads_images else [])], shown
+    return [*writers, shown.write if task.reads_images else shown.write_row]
 
 
 def _check_options(args):
@@ -197,15 +196,13 @@ def _given(names, args):
     return [f"--{name}" for name in names if getattr(args, name) not in (None, False)]
 
 
-def _print_rows(args, task, model, paths, journal, shown, maps):
+def _print_rows(args, task, model, paths, journal, maps):
     """Print the predictions; the paths that are left out."""
     from keras_vit.cli.image_batches import predicted
 
     first, skip, skipped = journal.count if journal else 0, args.on_bad_image == "skip", []
     progress = args.format == "table" or not sys.stdout.isatty()
     rows = predicted(task, model, paths, args.top or task.top, first, progress, skip, **maps)
-    if shown and not task.reads_images:
-        rows = shown.of_rows(rows, paths)
     readable = _readable(journal.recorded(rows) if journal else rows, skipped, skip)
     for text in FORMATS[args.format](readable, task.value_names(model)):
         print_now(text, end="")

@@ -51,14 +51,9 @@ class Shown:
         picture = (255 * labeled_picture(image / 255, prediction, name)).round().astype("uint8")
         self._write(path, with_words(picture, [*colors], [*colors.values()]))
 
-    def of_rows(self, rows, paths):
-        """Pass on the rows of a task for whole images, and draw them."""
-        from keras_vit.preprocessing import read_image
-
-        for path, row in zip(paths, rows, strict=True):
-            if "error" not in row:
-                self._write(path, with_words(enlarged(read_image(path))[0], lines_of(row)))
-            yield row
+    def write_row(self, path, image, row):
+        """Draw the row of a task for whole images."""
+        self._write(path, with_words(enlarged(image)[0], lines_of(row)))
 
     def _write(self, path, picture):
         from keras_vit.inspection.png import png_bytes

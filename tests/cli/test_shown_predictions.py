@@ -1,5 +1,7 @@
 """Pictures of predictions of every task, in the folder of --show."""
 
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from reference.small import SMALL, one_block
 from keras_vit import DepthEstimator, ImageSegmenter, ObjectDetector, VisionTransformer
 from keras_vit.cli.shown_predictions import SMALLEST, Shown, enlarged
 from keras_vit.inspection import box_overlay, class_colors
+from keras_vit.preprocessing import image_files
 from keras_vit.tasks import get_task
 from keras_vit.tasks.depth.pictures import COLORS
 from keras_vit.tasks.detection.detecting import Detections
@@ -42,6 +45,19 @@ def test_classes_are_words_below_the_image(photo, keras_vit, tmp_path):
     below = drawn[200:]
     assert below.shape == (2 * 16, 300, 3) and (below.max(), below.min() < 100) == (255, True)
     assert all((half < 128).any() for half in (below[:16], below[16:]))
+
+
+def test_an_image_of_classes_is_read_once(photo, keras_vit, tmp_path, monkeypatch):
+    one_block().save(tmp_path / "model.keras")
+    other, opened, open_encoded = shutil.copy(photo, tmp_path / "other.png"), [], image_files._open
+
+    def counted(source):
+        opened.append(str(source))
+        return open_encoded(source)
+
+    monkeypatch.setattr(image_files, "_open", counted)
+    keras_vit("predict", "--model", tmp_path / "model.keras", photo, other, "--show", tmp_path / "found")
+    assert sorted(opened) == sorted(map(str, (photo, other)))
 
 
 def test_what_cannot_be_read_has_no_picture(photo, keras_vit, tmp_path):

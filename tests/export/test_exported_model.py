@@ -11,6 +11,8 @@ import tensorflow as tf
 from made.exports import FILES, pixels, saved_function
 from made.sampling import some
 from made.servers import Server, file, serving
+from made.tables import by_table
+from PIL import Image
 from reference.comparing import assert_same_arrays
 from reference.small import one_block
 
@@ -105,14 +107,23 @@ def test_images_of_another_shape_are_refused(onnx):
             onnx.outputs(np.zeros(shape))
 
 
-def test_pixels_are_scaled_and_values_far_outside_of_the_range_are_refused(onnx):
-    images = np.round(255 * pixels(2)).astype("uint8")
-    outputs, expected = (onnx.outputs(x) for x in (images, images / np.float32(255)))
-    assert_same_arrays(outputs, expected)
+@by_table("kind", ["path", "bytes", "picture", "pixels", "list"])
+def test_outputs_of_raw_images_are_those_of_its_preprocessing(kind, onnx, tmp_path):
+    photo = np.random.default_rng(0).integers(0, 256, (20, 28, 3), "uint8")
+    path = tmp_path / "photo.png"
+    Image.fromarray(photo).save(path)
+    images = {"path": path, "bytes": path.read_bytes(), "picture": Image.fromarray(photo)}
+    images |= {"pixels": photo, "list": [path, photo]}
+    expected = onnx.outputs(onnx.preprocessing([photo] * (2 if kind == "list" else 1)))
+    assert_same_arrays(onnx.outputs(images[kind]), expected)
+
+
+def test_values_far_outside_of_the_range_are_refused(onnx):
+    images = np.round(255 * pixels(2))
     damaged = pixels(2)
     damaged[1, 3, 4, 0] = np.nan
     message = r"expected float images in \[0, 1\], or uint8; got values from "
-    for wrong, values in ((images.astype("float32"), r"\d+ to 255$"), (damaged, "nan to nan$")):
+    for wrong, values in ((images, r"\d+ to 255$"), (damaged, "nan to nan$")):
         with pytest.raises(ValueError, match=message + values):
             onnx.outputs(wrong)
 
