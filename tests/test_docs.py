@@ -300,7 +300,7 @@ def test_the_reference_lists_every_method_that_a_page_or_notebook_calls():
         assert own & called <= {*members.split(", "), *apart}, path
 
 
-@pytest.mark.parametrize("name", ["api_tables", "cli_options", "griffe_export", "rooms"])
+@pytest.mark.parametrize("name", ["api_tables", "cli_options", "griffe_export", "rooms", "whole_options"])
 def test_the_examples_of_the_hooks_hold(name):
     failed, tried = doctest.testmod(script(f"docs/{name}.py"))
     assert tried and not failed

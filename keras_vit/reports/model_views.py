@@ -160,15 +160,15 @@ def _components(subject):
 
 
 def _rollout(subject):
-    title, maps, drawn, notes = "Attention rollout", [], [], []
+    title, maps, drawn, seen = "Attention rollout", [], [], []
     for images, pixels, names in subject.groups():
         rollouts = inspection.attention_rollout(subject.model, images)
         norms = inspection.patch_norms(subject.model, images)
         maps.append(rollouts)
-        notes += [_artifact_words(*image) for image in zip(names, norms, rollouts[:, np.newaxis])]
+        seen += zip(names, norms, rollouts[:, np.newaxis])
         figure = figures.attention_overlay(pixels, rollouts, names, title, norms > ARTIFACT_NORM)
         drawn.append((figure, f"{title}: {', '.join(names)}"))
-    return maps, drawn, *notes
+    return maps, drawn, *_artifact_notes(seen)
 
 
 def _heads(subject):
@@ -179,6 +179,16 @@ def _heads(subject):
     title = f"Attention of each head{block}: {names[0]}"
     drawn = figures.head_figure(pixels[0], maps, title, norms > ARTIFACT_NORM)
     return maps, [(drawn, title)], _artifact_words(names[0], norms, maps)
+
+
+def _artifact_notes(seen):
+    """Return the words of each of several images that has artifacts, and one sentence for all others."""
+    clean = [largest for _, norms, _ in seen if (largest := norms.max()) <= ARTIFACT_NORM]
+    if len(clean) < 2:
+        return [_artifact_words(*image) for image in seen]
+    bound = f"{ARTIFACT_NORM:g} times the median; the largest is {max(clean):.1f} times"
+    notes = [_artifact_words(*image) for image in seen if image[1].max() > ARTIFACT_NORM]
+    return [*notes, f"In {len(clean)} of {len(seen)} images no patch has a norm above {bound}."]
 
 
 def _artifact_words(name, norms, maps):

@@ -3,7 +3,7 @@
 import shlex
 
 from keras_vit.data.datasets import title_of
-from keras_vit.reports.page import table
+from keras_vit.reports.page import code, table
 
 HEADING = "What next"
 EVALUATE = ("scores on the test images", "evaluate --model {run} --dataset {data}")
@@ -38,7 +38,7 @@ def add_next_steps(report, config, name):
     if config.recipe.image_text is not None:
         commands = OF_PAIRS
     values = {"run": shlex.quote(name), "data": shlex.quote(_named(config.dataset))}
-    rows = [(what, f"keras-vit {command.format(**values)}") for what, command in commands]
+    rows = [(what, code(f"keras-vit {command.format(**values)}")) for what, command in commands]
     text = "Commands for the folders that have the run and the data; photos and photo.jpg are yours."
     report.add(HEADING, text, table("Next steps", ("for", "command"), rows))
 

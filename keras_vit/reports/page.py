@@ -108,6 +108,15 @@ def table(title, columns, rows, folded=False):
     return _PARTS.table(title, [*zip(columns, numeric)], rows, numeric, folded)
 
 
+def code(command):
+    """Return a command, of which a narrow screen breaks no word: browsers break lines after hyphens.
+
+    >>> code("vit -a")
+    Markup('<code><span>vit</span> <span>-a</span></code>')
+    """
+    return _PARTS.code(command.split(" "))
+
+
 def png_of(figure):
     """Return the content of a PNG file of a matplotlib figure."""
     file = io.BytesIO()

@@ -132,8 +132,11 @@ def summary(record):
     'test accuracy 0.5000 on 10 images after 20 steps in 3 s'
     >>> summary({"test_knn_accuracy": 0.5, "test_samples": 10, "steps": 20, "train_seconds": 3.2})
     'test k-NN accuracy 0.5000 on 10 images after 20 steps in 3 s'
+    >>> summary({"test_ap": 0.5, "test_samples": 10, "steps": 20, "train_seconds": 3.2})
+    'test ap 0.5000 on 10 images after 20 steps in 3 s'
     """
-    metrics = [*(task.primary_metric for task in label_tasks().values()), *RETRIEVAL]
+    primary = [task.primary_metric for task in label_tasks().values()]
+    metrics = [*dict.fromkeys([*primary, *RETRIEVAL])]  # Several tasks share "ap".
     metrics += [f"teacher_{metric}" for metric in metrics]
     tests = [name for name in record if name.startswith("test_") and name != "test_samples"]
     # Objectives without labels have their own scores, all of which are shown.

@@ -142,6 +142,18 @@ def test_a_browser_shows_the_report_without_an_error_or_a_request(subcommand, fi
     assert {url for url in requested if not url.startswith("data:")} == {report.as_uri()}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["scenes", "depth", "detect", "keypoints"])
+def test_a_phone_shows_the_report_of_a_run_of_each_kind(recipe, keras_vit, tmp_path):
+    run = ("--recipe", f"digits_{recipe}", "--dataset", "digits_scenes", "--workdir", tmp_path / "run")
+    keras_vit("finetune", *run, "--total_steps", 2, "--set", "warmup_steps=1", "--set", "eval_every=2")
+    with chromium() as browser:
+        page = browser.new_page(viewport=PHONE)
+        page.goto((tmp_path / "run" / "report.html").as_uri())
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
+        assert page.evaluate(SMALLEST_TEXT) >= 12
+
+
 # Strokes of digits, in fractions of the drawing field.
 DRAWN = {
     "1": [[(0.4, 0.25), (0.52, 0.15), (0.52, 0.85)]],

@@ -89,6 +89,13 @@ def test_artifacts_are_counted_with_their_attention():
     )
 
 
+def test_images_without_artifacts_have_one_sentence():
+    model, report = small(), Report()
+    add_views(report, Subject(model, [*images_for(model)], ["a", "b"]), ["rollout"])
+    text = read_page(report.page("t")).text
+    assert text.count("norm above") == text.count("In 2 of 2 images no patch has a norm above 3 times") == 1
+
+
 def test_patches_are_those_requested_and_others_are_refused_by_name():
     model = small(image_size=(16, 24))
     images = [*images_for(model)]

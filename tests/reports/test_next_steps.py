@@ -1,5 +1,6 @@
 """The commands at the end of a run's report."""
 
+import html
 import re
 import shlex
 import types
@@ -17,8 +18,8 @@ def commands_of(dataset="folder:/home/me/flowers", name="tulips", needs_labels=T
     add_next_steps(report, types.SimpleNamespace(dataset=dataset, task=task, recipe=recipe), name)
     page = report.page("A run")
     assert HEADING in page and "/home" not in page
-    cells = re.findall("<td[^>]*>(keras-vit .*?)</td>", page)
-    return [cell.replace("&#34;", '"').replace("&#39;", "'") for cell in cells]
+    cells = re.findall("<td[^>]*><code>(.*?)</code></td>", page)
+    return [html.unescape(re.sub("</?span>", "", cell)) for cell in cells]
 
 
 @pytest.mark.parametrize(

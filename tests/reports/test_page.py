@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from made.browser import chromium
+from made.browser import PHONE, chromium
 from made.pages import read_page
 from made.tables import by_table
 from matplotlib.figure import Figure
@@ -14,6 +14,7 @@ from keras_vit.inspection.png import png_bytes
 from keras_vit.reports.page import (
     MAX_PATCHES,
     Report,
+    code,
     explorer,
     format_value,
     gallery,
@@ -95,6 +96,22 @@ def test_a_click_and_the_arrow_keys_choose_a_patch_without_a_network(tmp_path):
         tab.keyboard.press("ArrowDown")
         assert chosen() == (("1", "2"), [0, 0, 0, 0, 0, 220])
     assert not errors and all(url.startswith(("file:", "data:")) for url in requests)
+
+
+@pytest.mark.slow
+def test_a_phone_shows_numbers_beside_long_names_and_breaks_no_word_of_a_command(tmp_path):
+    report, name = Report(), "great_spotted_woodpecker_of_northern_europe"
+    report.add("One", table("Scores", ("name", "samples", "accuracy"), [(name, 2, 0.5), ("rose", 3, 1.0)]))
+    command = "keras-vit export --model runs/a --formats tflite --output phone --dataset folder:flowers"
+    report.add("One", table("Next", ("for", "command"), [("files for phones", code(command))]))
+    (tmp_path / "page.html").write_text(report.page("A model"))
+    with chromium() as browser:
+        tab = browser.new_page(viewport=PHONE)
+        tab.goto((tmp_path / "page.html").as_uri())
+        rights = "[...document.querySelectorAll('td')].map(e => e.getBoundingClientRect().right)"
+        assert max(tab.evaluate(rights)) <= PHONE["width"]
+        lines = "[...document.querySelectorAll('code span')].map(e => e.getClientRects().length)"
+        assert tab.evaluate(lines) == [1] * len(command.split())
 
 
 def test_text_in_any_place_is_escaped():
