@@ -66,10 +66,10 @@ def needs_keras(args):
     from keras_vit.export.formats import format_of, suffix_of
 
     keras_options = args.labels, args.prompts, args.maps, args.boxes, args.instances, args.show
-    models = [args.model, *(model for folder in prediction_folders() for model in folder.models(args))]
-    if any(keras_options) or not all(suffix_of(model) or os.path.isdir(model) for model in models):
+    rows = [_given(folder.row_options, args) for folder in prediction_folders()]
+    if any(keras_options) or any(rows) or not (suffix_of(args.model) or os.path.isdir(args.model)):
         return True
-    return any(format_of(model).needs_keras for model in models)
+    return format_of(args.model).needs_keras
 
 
 def run(args):

@@ -27,12 +27,8 @@ class Folder:
     def check_rows(self, args):
         """As `check`, of the options that change the predictions."""
 
-    def models(self, args):
-        """What the options name as further models: a list of what --model may be."""
-        return []
-
     def row_arguments(self, args, paths):
-        """The arguments of the task's `rows` for the options that change the predictions.
+        """The arguments of the task's `rows` for the options that change the predictions, which need Keras.
 
         Args:
             args: The arguments of `predict`.

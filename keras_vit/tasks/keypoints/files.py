@@ -26,15 +26,12 @@ class Skeletons(Folder):
         if args.objects is None and (args.object_classes or args.object_score is not None):
             raise ValueError("--object_classes and --object_score need --objects")
 
-    def models(self, args):
-        from keras_vit.tasks.keypoints.objects import is_box_file
-
-        return [args.objects] if args.objects and not is_box_file(args.objects) else []
-
     def row_arguments(self, args, paths):
-        from keras_vit.tasks.keypoints.objects import open_boxes
+        if not args.objects:
+            return {}
+        from keras_vit.tasks.keypoints.objects import open_boxes  # needs Keras
 
-        return {"boxes": open_boxes(args, paths)} if args.objects else {}
+        return {"boxes": open_boxes(args, paths)}
 
     def table_rows(self, values):
         numbered = enumerate(values, 1)

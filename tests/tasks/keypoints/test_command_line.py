@@ -3,7 +3,8 @@
 import json
 import pathlib
 import shutil
-import types
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from reference.comparing import randomize
 from reference.small import SMALL
 
 import keras_vit
-from keras_vit.cli.predict import needs_keras
 from keras_vit.tasks.keypoints.pictures import skeleton_overlay
 from keras_vit.tasks.keypoints.task import object_scores
 
@@ -168,11 +168,24 @@ def test_a_command_is_not_continued_with_other_boxes(refused, model, photos, tmp
     refused(command, "was begun with another --objects; remove it to begin again")
 
 
-def test_keras_is_imported_for_a_detector_and_not_for_a_file_of_boxes():
-    given = dict.fromkeys(("labels", "prompts", "maps", "boxes", "instances", "show", "objects"))
-    for objects, needs in ((None, False), ("found.json", False), ("a.tflite", False), ("a.keras", True)):
-        args = types.SimpleNamespace(**{**given, "model": "model.tflite", "objects": objects})
-        assert needs_keras(args) is needs, objects
+NEEDS = """
+import sys, types, _keras_vit_cli
+with _keras_vit_cli.without_keras():
+    from keras_vit.cli.predict import needs_keras
+    from keras_vit.tasks import prediction_folders
+    names = ("labels", "prompts", "maps", "boxes", "instances", "show", "object_classes", "object_score")
+    for objects in (None, "found.json"):
+        args = types.SimpleNamespace(**{**dict.fromkeys(names), "model": "model.tflite", "objects": objects})
+        assert needs_keras(args) is (objects is not None)
+    args.objects = None
+    assert [folder.row_arguments(args, []) for folder in prediction_folders()] == [{}] * 4
+assert "keras" not in sys.modules
+"""
+
+
+def test_keras_is_imported_for_boxes_of_objects_alone():
+    done = subprocess.run([sys.executable, "-c", NEEDS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_does_not_fit_is_refused(refused, model, photo, tmp_path):
