@@ -7,7 +7,7 @@ VOID = {"meta", "link", "img", "br", "hr", "input"}
 ALLOWED = {
     *("html", "head", "meta", "title", "link", "style", "body", "header", "nav", "main", "section", "div"),
     *("h1", "h2", "p", "ol", "li", "a", "figure", "figcaption", "img", "table", "caption", "thead", "tbody"),
-    *("tr", "th", "td", "details", "summary", "small"),
+    *("tr", "th", "td", "details", "summary", "small", "code"),
     *("canvas", "span", "output", "script"),
 }
 
