@@ -233,7 +233,7 @@ def rotate(x: Tensor, positions: Tensor, interleaved: bool) -> Tensor:
         # Shifts take as long on CPUs as a product with a permutation, which GPUs and TPUs would round.
         following, preceding = (ops.cast(ops.roll(rotated, by, axis=-1), "float32") for by in (-1, 1))
         cos, sin = (ops.repeat(table, 2, axis=-1) for table in (cos, sin))
-        is_odd = np.arange(size, dtype="float32") % 2
+        is_odd = ops.convert_to_tensor(np.arange(size, dtype="float32") % 2)  # PyTorch multiplies no arrays
         rotated = ops.cast(rotated, "float32") * cos
         rotated = rotated + following * (sin * (is_odd - 1)) + preceding * (sin * is_odd)
     else:

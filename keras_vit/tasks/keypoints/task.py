@@ -11,7 +11,6 @@ from keras_vit.tasks.headed_task import HeadedTask
 from keras_vit.tasks.keypoints import scores as scoring
 from keras_vit.tasks.keypoints.crops import to_image
 from keras_vit.tasks.keypoints.labels import AREA, BOX_ROWS, CORNER, MIRRORED, UNLABELED
-from keras_vit.tasks.keypoints.pictures import DRAWN, Poses
 from keras_vit.tasks.task import concatenate, names_or_indices
 
 VALIDATION_BATCH = 64
@@ -19,6 +18,7 @@ SIDES = COLUMNS[:4]
 MAX_VALUES = 2**27  # of the heat maps that an export is compared on: 512 MiB
 loss_module = LazyModule("keras_vit.tasks.keypoints.loss")
 estimators = LazyModule("keras_vit.tasks.keypoints.model")
+pictures = LazyModule("keras_vit.tasks.keypoints.pictures")
 estimating = LazyModule("keras_vit.tasks.keypoints.estimating")
 # They need TensorFlow.
 damage, samples_module = LazyModule("keras_vit.data.damage"), LazyModule("keras_vit.tasks.keypoints.samples")
@@ -152,10 +152,10 @@ class KeypointEstimation(HeadedTask):
         names = names_or_indices(model.class_names, model.num_classes)
         objects = boxes and boxes(paths, inputs, top)
         estimates = model.estimate_keypoints(inputs, objects and [boxed.boxes for boxed in objects])
-        least = DRAWN if threshold is None else threshold
+        least = pictures.DRAWN if threshold is None else threshold
         for path, image, points, boxed in zip(paths, inputs, estimates, objects or [None] * len(inputs)):
             if write:
-                write(path, image, Poses(points, model.skeleton, least))
+                write(path, image, pictures.Poses(points, model.skeleton, least))
             scores = object_scores(points[..., 2])
             sides = [{}] * len(points)
             if boxed is not None:
