@@ -72,13 +72,13 @@ def enlarged(image, prediction=None):
     factor = math.ceil(SMALLEST / max(image.shape[:2]))
     if factor == 1:
         return image, prediction
-    if hasattr(prediction, "enlarged"):
-        return image.repeat(factor, axis=0).repeat(factor, axis=1), prediction.enlarged(factor)
 
     def repeated(pixels, axis=0):
         return pixels.repeat(factor, axis=axis).repeat(factor, axis=axis + 1)
 
-    if hasattr(prediction, "boxes"):
+    if hasattr(prediction, "enlarged"):
+        prediction = prediction.enlarged(factor)
+    elif hasattr(prediction, "boxes"):
         prediction = prediction._replace(boxes=prediction.boxes * factor)
         prediction = (
             prediction._replace(masks=repeated(prediction.masks, 1))

@@ -56,3 +56,34 @@ def wait(tab, condition):
     """Wait for a condition. Playwright's own function evaluates a string, which the page does not allow."""
     pause = "await new Promise(done => setTimeout(done, 20))"
     tab.evaluate(f"async () => {{ while (!({condition})) {pause}; }}")
+
+
+# Of a place in pixels of the picture, the color of what is drawn over it.
+DRAWN = """([x, y]) => {
+  const canvas = $("attention"), {picture} = result;
+  const at = [x * canvas.width / picture.width, y * canvas.height / picture.height].map(Math.floor);
+  return Array.from(canvas.getContext("2d").getImageData(...at, 1, 1).data);
+}"""
+
+
+def hide_and_show_overlay(tab):
+    """Check the switch of what is drawn over the picture."""
+    tab.uncheck("#overlay")
+    assert tab.is_hidden("#attention")
+    tab.check("#overlay")
+
+
+def follow_camera(tab, width=100):
+    """Turn the camera on, whose pictures are wider than this, and wait for the result of the next one."""
+    tab.click("#camera")
+    wait(tab, f"!$('video').hidden && result.picture.width > {width}")
+    tab.evaluate("window.result = null")
+    wait(tab, "window.result")
+    assert tab.is_visible("#attention") and tab.is_visible("#video")
+
+
+def take_picture(tab):
+    """Take the picture of the camera, and wait for its result."""
+    tab.click("#shutter")
+    wait(tab, "$('video').hidden && !$('picture').hidden")
+    tab.evaluate("last")

@@ -7,7 +7,7 @@ import pathlib
 
 from keras_vit.data.files import parse_json, read_text
 from keras_vit.labels.box_rows import COLUMNS
-from keras_vit.tasks.detection.coco import KEYS, by_id
+from keras_vit.tasks.detection.coco import KEYS, by_id, value_of
 from keras_vit.tasks.detection.image_boxes import BoxFile, image_key
 from keras_vit.tasks.detection.labeled import size_of_labels
 from keras_vit.tasks.detection.stored_boxes import class_of, is_crowd, numbers_of, with_extent
@@ -88,16 +88,16 @@ def _of_coco(path, content):
         for number, (_, row) in by_id(content, "categories", f"{path}, category").items()
     }
     for number, (where, image) in by_id(content, "images", f"{path}, image").items():
-        images[number] = str(_value(image, "file_name", where))
+        images[number] = str(value_of(image, "file_name", where))
         file.add_image(images[number], size_of_labels(image.get("width"), image.get("height"), where))
     for number, row in enumerate(content["annotations"]):
         where = f"{path}, annotation {number}"
-        image = class_of(_value(row, "image_id", where), where, "the id of an image")
+        image = class_of(value_of(row, "image_id", where), where, "the id of an image")
         if image not in images:
             raise ValueError(f"{where}: expected the id of an image; got {image!r}")
         if not is_crowd(row.get("iscrowd"), where):
-            category = class_of(_value(row, "category_id", where), where)
-            sides = with_extent(_value(row, "bbox", where), where)
+            category = class_of(value_of(row, "category_id", where), where)
+            sides = with_extent(value_of(row, "bbox", where), where)
             file.add(images[image], sides, names.get(category, category), row.get("score"), where)
     return file
 
@@ -108,10 +108,10 @@ def _of_results(path, rows):
     for number, row in enumerate(rows):
         where = f"{path}, result {number}"
         image, category = (
-            class_of(_value(row, key, where), where, of)
+            class_of(value_of(row, key, where), where, of)
             for key, of in (("image_id", "the id of an image"), ("category_id", "the number of a class"))
         )
-        sides = with_extent(_value(row, "bbox", where), where)
+        sides = with_extent(value_of(row, "bbox", where), where)
         file.add(image_key(str(image)), sides, category, row.get("score"), where)
     return file
 
@@ -135,20 +135,13 @@ def _of_table(path, rows):
     file = BoxFile(path, lists_images=False)
     for number, row in enumerate(rows, 1):
         where = f"{path}, row {number}"
-        _add_object(file, str(_value(row, "image", where)), row, "class", where)
+        _add_object(file, str(value_of(row, "image", where)), row, "class", where)
     return file
 
 
 def _add_object(file, image, row, name, where):
-    sides = numbers_of([_value(row, side, where) for side in SIDES], 4, where)
-    file.add(image, sides, _value(row, name, where), row.get("score"), where)
-
-
-def _value(row, key, where):
-    if not isinstance(row, dict) or key not in row:
-        got = (", ".join(map(str, row)) or "none") if isinstance(row, dict) else str(row)[:40]
-        raise ValueError(f"{where}: expected the key {key!r}; got {got}")
-    return row[key]
+    sides = numbers_of([value_of(row, side, where) for side in SIDES], 4, where)
+    file.add(image, sides, value_of(row, name, where), row.get("score"), where)
 
 
 def _other(path, got):

@@ -32,7 +32,7 @@ def read_coco(folder):
     for path, content in contents.items():
         categories = by_id(content, "categories", f"{path}, category")
         categories = {
-            number: str(class_of(_value(category, "name", where), where, "a name"))
+            number: str(class_of(value_of(category, "name", where), where, "a name"))
             for number, (where, category) in categories.items()
         }
         names |= dict.fromkeys(categories.values())
@@ -82,17 +82,17 @@ def images_of(folder, path, content, categories, make=lambda stored, annotation:
     stated_by = (folder.relative(path),) if split else ()
     images = {}
     for number, (where, image) in by_id(content, "images", f"{path}, image").items():
-        file = folder.find(str(_value(image, "file_name", where)), path, split, where)
+        file = folder.find(str(value_of(image, "file_name", where)), path, split, where)
         size = size_of_labels(image.get("width"), image.get("height"), where)
         images[number] = LabeledImage(path, file, [], split, stated_by, size)
     for number, annotation in enumerate(_list(content["annotations"], f"{path}, annotations")):
         number_or_id = annotation.get("id", number)
         where = f"{path}, annotation {number_or_id if isinstance(number_or_id, int | str) else number}"
-        image_id = class_of(_value(annotation, "image_id", where), where, "the id of an image")
+        image_id = class_of(value_of(annotation, "image_id", where), where, "the id of an image")
         if image_id not in images:
             raise ValueError(f"{where}: expected the id of an image; got {image_id!r}")
-        sides = with_extent(_value(annotation, "bbox", where), where)
-        category = class_of(_value(annotation, "category_id", where), where)
+        sides = with_extent(value_of(annotation, "bbox", where), where)
+        category = class_of(value_of(annotation, "category_id", where), where)
         crowd = is_crowd(annotation.get("iscrowd"), where)
         name = categories.get(category, category)
         stored = StoredObject(where, sides, name, crowd, annotation.get("area"))
@@ -120,7 +120,7 @@ def by_id(content, key, place):
     rows = {}
     for number, row in enumerate(_list(content[key], f"{place.rpartition(', ')[0]}, {key}")):
         where = f"{place} {number}"
-        row_id = class_of(_value(row, "id", where), where, "an id")
+        row_id = class_of(value_of(row, "id", where), where, "an id")
         if row_id in rows:
             raise ValueError(f"{where}: expected an id of its own; got {row_id!r} twice")
         rows[row_id] = where, row
@@ -133,7 +133,9 @@ def _list(value, where):
     return value
 
 
-def _value(row, key, where):
-    if key not in row:
-        raise ValueError(f"{where}: expected the key {key!r}; got {', '.join(row) or 'none'}")
+def value_of(row, key, where):
+    """The value of a key of an object; ValueError, with the place, for another row or without the key."""
+    if not isinstance(row, dict) or key not in row:
+        got = (", ".join(map(str, row)) or "none") if isinstance(row, dict) else str(row)[:40]
+        raise ValueError(f"{where}: expected the key {key!r}; got {got}")
     return row[key]

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
+from made.browser import CAMERA, WEBGPU, chromium, follow_camera, hide_and_show_overlay, opened, served
 from made.exports import described, photos, pixels
 from PIL import Image
 from reference.comparing import assert_close, randomize
@@ -245,13 +245,7 @@ def test_pages_show_depth_over_pictures_and_the_camera(name, tmp_path):
             drawn = np.reshape(tab.evaluate(code), (16, 24, 4))
             colors = depth_colors(found[0, ..., 0], low, high, output == "disparity").astype(int)
             assert np.abs(drawn[..., :3] - colors).max() <= 4 and (drawn[..., 3] == 255).all()
-            tab.uncheck("#overlay")
-            assert tab.is_hidden("#attention")
-            tab.check("#overlay")
-            tab.click("#camera")
-            wait(tab, "!$('video').hidden && result.picture.width > 100")
-            tab.evaluate("window.result = null")
-            wait(tab, "window.result")  # the next picture of the camera
-            assert tab.is_visible("#attention") and tab.is_visible("#video")
+            hide_and_show_overlay(tab)
+            follow_camera(tab)
             assert not errors
             tab.close()

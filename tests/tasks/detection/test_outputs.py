@@ -8,7 +8,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
+from made.browser import (
+    CAMERA,
+    DRAWN,
+    WEBGPU,
+    chromium,
+    follow_camera,
+    hide_and_show_overlay,
+    opened,
+    served,
+    take_picture,
+)
 from made.exports import described
 from made.scenes import few_scenes
 from PIL import Image
@@ -239,11 +249,6 @@ FOUND = """async () => {
   const bytes = new Uint8Array(await (await canvas.convertToBlob()).arrayBuffer());
   return [Array.from(bytes), objects.map(({box, score, number}) => [...box, score, number])];
 }"""
-DRAWN = """([x, y]) => {
-  const canvas = $("attention"), {picture} = result;
-  const at = [x * canvas.width / picture.width, y * canvas.height / picture.height].map(Math.floor);
-  return Array.from(canvas.getContext("2d").getImageData(...at, 1, 1).data);
-}"""
 
 
 def found_as_live(tab, model, threshold):
@@ -296,18 +301,10 @@ def test_pages_draw_the_objects_over_pictures_and_the_camera(resize, query_size,
             assert_shows(tab, found_as_live(tab, model, threshold), threshold)
         tab.fill("#threshold", "1")
         assert tab.evaluate("result.objects") == [] and tab.locator("#classes li").count() == 0
-        tab.uncheck("#overlay")
-        assert tab.is_hidden("#attention")
-        tab.check("#overlay")
+        hide_and_show_overlay(tab)
         tab.fill("#threshold", "0.3")
-        tab.click("#camera")
-        wait(tab, "!$('video').hidden && result.picture.width > 500")
-        tab.evaluate("window.result = null")
-        wait(tab, "window.result")  # the next picture of the camera
+        follow_camera(tab, 500)
         found_as_live(tab, model, 0.3)
-        assert tab.is_visible("#attention") and tab.is_visible("#video")
-        tab.click("#shutter")
-        wait(tab, "$('video').hidden && !$('picture').hidden")
-        tab.evaluate("last")
+        take_picture(tab)
         assert_shows(tab, found_as_live(tab, model, 0.3), 0.3)
         assert not errors

@@ -6,7 +6,17 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
+from made.browser import (
+    CAMERA,
+    DRAWN,
+    WEBGPU,
+    chromium,
+    follow_camera,
+    hide_and_show_overlay,
+    opened,
+    served,
+    take_picture,
+)
 from made.exports import described, pixels
 from made.folders import write_keypoints
 from PIL import Image
@@ -200,11 +210,6 @@ FOUND = """async () => {
   const points = objects.map(({x, y, score}) => [x, y, score]);
   return [Array.from(bytes), points, Array.from(input), boxOf(picture)];
 }"""
-DRAWN = """([x, y]) => {
-  const canvas = $("attention"), {picture} = result;
-  const at = [x * canvas.width / picture.width, y * canvas.height / picture.height].map(Math.floor);
-  return Array.from(canvas.getContext("2d").getImageData(...at, 1, 1).data);
-}"""
 DECODED = "maps => decoded(maps, [16, 12], 3).map(({x, y, score}) => [x, y, score])"
 
 
@@ -279,18 +284,10 @@ def test_pages_draw_the_points_over_pictures_and_the_camera(head, channels, acce
         tab.mouse.click(*at[0])
         tab.evaluate("last")
         assert found_as_live(tab, model)[1] is None
-        tab.uncheck("#overlay")
-        assert tab.is_hidden("#attention")
-        tab.check("#overlay")
-        tab.click("#camera")
-        wait(tab, "!$('video').hidden && result.picture.width > 500")
-        tab.evaluate("window.result = null")
-        wait(tab, "window.result")  # the next picture of the camera
+        hide_and_show_overlay(tab)
+        follow_camera(tab, 500)
         found_as_live(tab, model)
-        assert tab.is_visible("#attention") and tab.is_visible("#video")
-        tab.click("#shutter")
-        wait(tab, "$('video').hidden && !$('picture').hidden")
-        tab.evaluate("last")
+        take_picture(tab)
         found_as_live(tab, model)
         assert_decodes_as_python(tab)
         assert not errors

@@ -8,7 +8,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.browser import CAMERA, WEBGPU, chromium, opened, served, wait
+from made.browser import (
+    CAMERA,
+    WEBGPU,
+    chromium,
+    follow_camera,
+    hide_and_show_overlay,
+    opened,
+    served,
+    take_picture,
+)
 from made.exports import HEADS, SCENE, described, photos, pixels, segmenter
 from made.refusals import assert_is, tables
 from made.tables import by_table
@@ -244,16 +253,8 @@ def test_pages_show_the_classes_over_pictures_and_the_camera(head, tmp_path):
             assert np.abs(drawn[..., :3] - class_colors(5)[found].astype(int)).max() <= 1
             assert ((drawn[..., 3] == 0) == (found == 0)).all()
             assert tab.is_visible("#attention")
-            tab.uncheck("#overlay")
-            assert tab.is_hidden("#attention")
-            tab.check("#overlay")
-            tab.click("#camera")
-            wait(tab, "!$('video').hidden && result.picture.width > 100")
-            tab.evaluate("window.result = null")
-            wait(tab, "window.result")  # the next picture of the camera
-            assert tab.is_visible("#attention") and tab.is_visible("#video")
-            tab.click("#shutter")
-            wait(tab, "$('video').hidden && !$('picture').hidden")
-            tab.evaluate("last")
+            hide_and_show_overlay(tab)
+            follow_camera(tab)
+            take_picture(tab)
             assert not errors
             tab.close()
