@@ -17,6 +17,7 @@ def coco_parts(results, names, folder):
         folder: Of the file.
 
     Example:
+        >>> import json
         >>> found = {"score": 0.5, "points": [{"name": "nose", "score": 0.5, "x": 1.5, "y": 2.5}]}
         >>> result = {"image": "a/1.png", "width": 8, "height": 6, "keypoints": [found]}
         >>> content = json.loads("".join(coco_parts([result], ["eye", "nose"], "a")))
