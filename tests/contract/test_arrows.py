@@ -76,6 +76,7 @@ TENSORFLOW_ALLOWED = {
     "keras_vit/engine/tensorflow_step.py",
     "keras_vit/tasks/computing.py",
     "keras_vit/tasks/keypoints/cropping.py",
+    "keras_vit/tasks/keypoints/decoding.py",
     "keras_vit/tasks/keypoints/points.py",
     "keras_vit/tasks/keypoints/reader.py",
     "keras_vit/tasks/pretraining/image_gpt_task.py",

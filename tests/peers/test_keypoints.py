@@ -34,7 +34,7 @@ def test_a_crop_has_the_pixels_of_transformers(size, rng):
         found = cropped(image, window, Preprocessing(size)).numpy().transpose(2, 0, 1)
         # At the edge of the image it has no mean of a pixel and black.
         rows, columns = np.mgrid[: size[0], : size[1]]
-        places = to_image(np.stack([columns, rows], axis=2), window, size) - 0.5
+        places = to_image(np.stack([columns, rows], axis=2), window.numpy(), size) - 0.5
         last = np.array([width - 1, height - 1])
         is_inside = ((places >= 0.01) & (places <= last - 0.01)).all(axis=2)
         is_outside = ((places <= -1.01) | (places >= last + 1.01)).any(axis=2)

@@ -75,17 +75,17 @@ def to_image(places, windows, size):
     """The points of a picture of a window in the image.
 
     Args:
-        places: (…, points, 2), in pixels of the picture by their centers.
-        windows: (…, 4), as of `window_of`.
+        places: (…, points, 2), an array or a tensor, in pixels of the picture by their centers.
+        windows: (…, 4), the same, as of `window_of`.
         size: (height, width) of the picture: the model's input, or its heat maps.
 
     Returns:
-        float64 (…, points, 2), in pixels of the image from edge to edge.
+        (…, points, 2), in pixels of the image from edge to edge.
 
     Example:
         >>> to_image(np.array([[0.0, 0.0], [47, 63]]), np.array([2, 3, 94, 126]), (64, 48)).tolist()
         [[2.5, 3.5], [96.5, 129.5]]
     """
-    windows = np.asarray(windows, "float64")[..., np.newaxis, :]
-    last = np.maximum(np.array(size[::-1], "float64") - 1, 1)
-    return windows[..., :2] + np.asarray(places, "float64") / last * windows[..., 2:] + 0.5
+    height, width = size
+    windows = windows[..., np.newaxis, :]
+    return windows[..., :2] + places / [max(width - 1, 1), max(height - 1, 1)] * windows[..., 2:] + 0.5

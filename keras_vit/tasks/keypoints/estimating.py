@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keras_vit.export.exported_model import ExportedModel
 
 SURE = 0.2  # the score above which a point counts for its object, as in ViTPose's evaluation, and is compared
-RADIUS, SIGMA = 5, 0.8  # of the blur before the refinement, in pixels; the authors' sigma for 11 pixels is 2
+BLUR = {"sigma": 0.8, "radius": 5}  # before the refinement, in pixels; the authors' sigma for 11 pixels is 2
 LEAST, MOST = 1e-3, 50.0  # of the values whose logarithms are taken
 EPSILON = np.finfo("float32").eps  # keeps the matrix of a flat map regular
 
@@ -158,23 +158,37 @@ def decoded(heat_maps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     flat = maps.reshape(objects, points, height * width)
     best, scores = flat.argmax(axis=2), flat.max(axis=2).astype("float64")
     rows, columns = np.divmod(best, width)
-    blurred = gaussian_filter(maps, (0, 0, SIGMA, SIGMA), radius=(0, 0, RADIUS, RADIUS))
+    blurred = gaussian_filter(maps, **BLUR, axes=(2, 3))
     logs = np.log(np.clip(blurred.astype("float64"), LEAST, MOST))
     logs = np.pad(logs, ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
-    number, point = np.ogrid[:objects, :points]
-
-    def at(down, right):
-        return logs[number, point, rows + 1 + down, columns + 1 + right]
-
-    center = at(0, 0)
-    right, down = (at(0, 1) - at(0, -1)) / 2, (at(1, 0) - at(-1, 0)) / 2
-    across, along = (
-        after - 2 * center + before + EPSILON
-        for after, before in ((at(0, 1), at(0, -1)), (at(1, 0), at(-1, 0)))
-    )
-    mixed = (at(1, 1) - at(0, 1) - at(1, 0) + 2 * center - at(0, -1) - at(-1, 0) + at(-1, -1)) / 2
-    determinant = across * along - mixed**2
-    steps = np.stack([along * right - mixed * down, across * down - mixed * right], axis=-1)
-    is_regular = determinant[..., np.newaxis] != 0
-    steps = np.divide(steps, determinant[..., np.newaxis], out=np.zeros_like(steps), where=is_regular)
+    number, point, down, right = np.ogrid[:objects, :points, :3, :3]
+    rows_and_columns = rows[..., np.newaxis, np.newaxis] + down, columns[..., np.newaxis, np.newaxis] + right
+    numerators, determinant = newton_step(logs[number, point, *rows_and_columns])
+    steps, determinant = np.stack(numerators, axis=-1), determinant[..., np.newaxis]
+    steps = np.divide(steps, determinant, out=np.zeros_like(steps), where=determinant != 0)
     return np.stack([columns, rows], axis=-1) - steps, scores
+
+
+def newton_step(logs):
+    """The Newton step from the maximum of a quadratic function to the middle, as a fraction.
+
+    Args:
+        logs: The function's values at nine pixels, (…, 3, 3), an array or a tensor.
+
+    Returns:
+        ((x, y), denominator): arrays (…); the denominator is the determinant of the second derivatives.
+
+    Example:
+        >>> x, y = np.meshgrid([-1, 0, 1], [-1, 0, 1])
+        >>> (right, down), determinant = newton_step(-((x - 0.25) ** 2) - (y + 0.5) ** 2)
+        >>> [round(float(-side / determinant), 3) for side in (right, down)]
+        [0.25, -0.5]
+    """
+    center = logs[..., 1, 1]
+    above, below = logs[..., 0, 1], logs[..., 2, 1]
+    left, right = logs[..., 1, 0], logs[..., 1, 2]
+    right_slope, down_slope = (right - left) / 2, (below - above) / 2
+    across, along = right - 2 * center + left + EPSILON, below - 2 * center + above + EPSILON
+    mixed = (logs[..., 2, 2] - right - below + 2 * center - left - above + logs[..., 0, 0]) / 2
+    numerators = along * right_slope - mixed * down_slope, across * down_slope - mixed * right_slope
+    return numerators, across * along - mixed**2

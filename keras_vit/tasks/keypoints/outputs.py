@@ -1,4 +1,4 @@
-"""The outputs of an export of keypoints: heat maps, of which points are made outside of it."""
+"""The outputs of an export of keypoints: heat maps, and their points where the format can decode them."""
 
 import pathlib
 
@@ -15,9 +15,11 @@ from keras_vit.tasks.keypoints.pictures import point_colors
 from keras_vit.tasks.task import names_or_indices
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
-cropping = LazyModule("keras_vit.tasks.keypoints.cropping")  # It needs TensorFlow.
+# They need TensorFlow.
+cropping = LazyModule("keras_vit.tasks.keypoints.cropping")
+decoding = LazyModule("keras_vit.tasks.keypoints.decoding")
 
-MAPS = "heat_maps"
+MAPS, POINTS = "heat_maps", "points"
 MAX_DISTANCE = 0.1  # of 99 % of the points in floats, in pixels of the model's input
 MAX_FRACTION = 0.02  # of integers, the mean distance as a fraction of the input's longer side
 
@@ -29,10 +31,12 @@ class ExportedKeypointEstimator(ExportedModel):
 
 
 class KeypointOutputs(RowOutputs):
-    """A heat map for each point of an object.
+    """A heat map and a place for each point of an object.
 
-    `of_images` returns a dict of `heat_maps` (batch, rows, columns, points). `of_uint8` returns the same of
-    whole images, each widened with black to the proportions of the model's input.
+    `of_images` returns a dict of `heat_maps` (batch, rows, columns, points) and, unless the model is for any
+    size, `points` (batch, points, 3): x and y in pixels of the model's input, and the score. `of_uint8`
+    returns the same of whole images, each widened with black to the proportions of the model's input, in
+    pixels of the image. `of_litert` returns the heat maps alone, which phone GPUs compute as a whole.
     """
 
     task, kind, model_class = "keypoints", "keypoint_estimator", "KeypointEstimator"
@@ -50,34 +54,51 @@ class KeypointOutputs(RowOutputs):
         return self.description.channels in (1, 3) and self.description.image_size != DYNAMIC_SIZE
 
     def of_images(self, images, stages):
+        if self.description.image_size == DYNAMIC_SIZE:
+            return self.of_litert(images, stages)
+        height, width = self.description.image_size
+        return self._decoded(images, stages, tf.constant([0.0, 0.0, width - 1, height - 1]))
+
+    def of_litert(self, images, stages):
         return {MAPS: stages(images)["logits"]}
+
+    def _decoded(self, images, stages, windows):
+        """The outputs of model input, with points in the images of which it shows windows (…, 4)."""
+        outputs = self.of_litert(images, stages)
+        return {**outputs, POINTS: decoding.points_of(outputs[MAPS], windows)}
 
     def of_uint8(self, images, stages):
         if self.description.image_size == DYNAMIC_SIZE:
             return super().of_uint8(images, stages)
-        return self.of_images(self._cropped(images, self._window(images)), stages)
+        window = self._window(images)
+        return self._decoded(self._cropped(images, window), stages, tf.cast(window, tf.float32))
 
     def of_bytes(self, image_bytes, stages):
-        """The outputs of `serving_bytes`: the heat maps of each encoded image as a whole.
+        """The outputs of `serving_bytes`, of each encoded image as a whole.
 
         Returns:
-            dict of `heat_maps` (batch, rows, columns, points); and `windows` (batch, 4): left, top, width and
-            height of the part of the image that they show, as of `crops.window_of`.
+            dict of `heat_maps` (batch, rows, columns, points); `points` (batch, points, 3): x and y in pixels
+            of the image, and the score; and `windows` (batch, 4): left, top, width and height of the part of
+            the image that the maps show, as of `crops.window_of`.
         """
         d = self.description
-        spec = tf.TensorSpec((None, *d.image_size, d.channels), tf.float32)
+        images = tf.TensorSpec((None, *d.image_size, d.channels), tf.float32)
+        windows = tf.TensorSpec((4,), tf.float32)
         compute = tf.function(
-            lambda images: self.of_images(images, stages), input_signature=[spec], autograph=False
+            lambda images, window: self._decoded(images, stages, window),
+            input_signature=[images, windows],
+            autograph=False,
         )
-        [shape] = [maps.shape[1:] for maps in compute.get_concrete_function().structured_outputs.values()]
+        batched = compute.get_concrete_function().structured_outputs
+        specs = {name: tf.TensorSpec(x.shape[1:], x.dtype) for name, x in batched.items()}
 
-        def maps(image):
+        def found(image):
             window = self._window(image)
-            [found] = compute(self._cropped(image, window)).values()
-            return {MAPS: found[0], "windows": tf.cast(window, tf.float32)}
+            shown = tf.cast(window, tf.float32)
+            outputs = compute(self._cropped(image, window), shown)
+            return {**{name: x[0] for name, x in outputs.items()}, "windows": shown}
 
-        specs = {MAPS: tf.TensorSpec(shape, tf.float32), "windows": tf.TensorSpec((4,), tf.float32)}
-        return signatures.map_encoded(maps, image_bytes, d.channels, specs)
+        return signatures.map_encoded(found, image_bytes, d.channels, {**specs, "windows": windows})
 
     def _window(self, images):
         """The window of whole images (batch, height, width, channels)."""
@@ -159,8 +180,9 @@ class KeypointOutputs(RowOutputs):
         d = self.description
         return (
             f"`{MAPS}`: a heat map for each of {d.num_classes} keypoints (batch, rows, columns, "
-            f"{d.num_classes}), whose largest value is near 1 where the point is. The signature "
-            "`serving_bytes` makes of encoded images the heat maps of the whole images, and `windows`, the "
-            "part of the image that they show: left, top, width and height in pixels by their centers. "
-            "`open_exported(…).estimate_keypoints` returns points."
+            f"{d.num_classes}), whose largest value is near 1 where the point is. `points` (batch, "
+            f"{d.num_classes}, 3), not in LiteRT files: x and y in pixels, and the score. The signature "
+            "`serving_bytes` makes both of whole encoded images, and `windows`, the part of the image that "
+            "the maps show: left, top, width and height in pixels by their centers. "
+            "`open_exported(…).estimate_keypoints` crops the images to boxes and returns points."
         )
