@@ -21,7 +21,7 @@ def points_of(heat_maps, windows):
 
     Example:
         >>> from keras_vit.tasks.keypoints.loss import heat_maps
-        >>> maps = tf.constant(heat_maps(np.array([[[0.4, 0.7, 2]]]), (64, 48)), tf.float32)
+        >>> maps = tf.cast(heat_maps(np.array([[[0.4, 0.7, 2]]]), (64, 48)), tf.float32)
         >>> points_of(maps, tf.constant([0.0, 0.0, 191, 255])).numpy().round().tolist()
         [[[77.0, 179.0, 1.0]]]
     """
