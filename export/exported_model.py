@@ -15,7 +15,7 @@ from keras_vit.export import tar_archive
 from keras_vit.export.description import Description
 from keras_vit.export.formats import ARCHIVES, SAVED_MODEL, format_of, suffix_of, suffixes
 from keras_vit.export.outputs import outputs_of
-from keras_vit.messages import did_you_mean
+from keras_vit.messages import did_you_mean, names_arguments
 from keras_vit.models.classifying import classify
 from keras_vit.preprocessing.inputs import is_raw
 from keras_vit.rules import integer, optional
@@ -31,8 +31,8 @@ def on_model_input(function: _Method) -> _Method:
     """The method of an export for a function of a live model and images."""
 
     @functools.wraps(function)
-    def method(self, images, *arguments, **options):
-        return function(self.of_model_input(), images, *arguments, **options)
+    def method(self, *arguments, **options):
+        return function(self.of_model_input(), *arguments, **options)
 
     return cast(_Method, method)
 
@@ -154,6 +154,7 @@ class _TakesModelInput(ExportedModel):
         return super().predict_on_batch(images * std + mean)
 
 
+@names_arguments
 def open_exported(
     path: Path, threads: int | None = None, *, trust: bool = False, sha256: str | None = None
 ) -> ExportedModel:

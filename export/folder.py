@@ -23,6 +23,7 @@ from keras_vit.export.saved_model import check_exportable, float32_copy
 from keras_vit.export.tolerance import MARGIN
 from keras_vit.export.towers import references, text_files
 from keras_vit.export.verify import full_precision_matmul, live_reference, live_run
+from keras_vit.messages import names_arguments
 from keras_vit.models import ImageTextModel
 from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
@@ -41,6 +42,7 @@ CALIBRATION_IMAGES = 200
 VERSIONS_OF = ("keras", "tensorflow", "ai-edge-litert", "onnxruntime", "openvino", "nncf")
 
 
+@names_arguments
 def export_folder(
     model: keras.Model,
     path: Path,

@@ -1,12 +1,20 @@
 """Lists, untrusted text and suggestions in messages."""
 
+from __future__ import annotations
+
 import contextlib
 import difflib
+import functools
+import inspect
 import os
 import re
 import urllib.parse
+from collections.abc import Callable
+from typing import TypeVar, cast
 
 from keras_vit.names_elsewhere import RENAMED
+
+_Function = TypeVar("_Function", bound=Callable)
 
 URL = re.compile(
     r"""([a-z][a-z0-9+.-]*://)(?:[^/\s?#'"]*@)?((?:\[[^\]\s]*\])?(?:(?!::)[^\s?#'"])*)"""  # user:password@
@@ -99,6 +107,31 @@ def did_you_mean(name, names, form="{}"):
     close = [ours] if ours in known else difflib.get_close_matches(text, known, 3, 0.7)
     close = close or [key for key in known if len(text) > 2 and key.startswith(text)][:3]
     return f" (did you mean {' or '.join(repr(form.format(known[key])) for key in close)}?)" if close else ""
+
+
+def names_arguments(function: _Function) -> _Function:
+    """A function whose error for a wrong call lists its arguments, and suggests one for an unknown name.
+
+    >>> @names_arguments
+    ... def detect(images, threshold=0.5): ...
+    >>> detect([], conf=0.3)
+    Traceback (most recent call last):
+    TypeError: detect() has no argument conf (did you mean 'threshold'?); it has images, threshold
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            names = [name for name in signature.parameters if name not in ("self", "model")]
+            unknown = [f"{name}{did_you_mean(name, names)}" for name in kwargs if name not in names]
+            what = f"has no argument {', '.join(unknown)}" if unknown else f"is {error}"
+            raise TypeError(f"{function.__name__}() {what}; it has {', '.join(names)}") from None
+        return function(*args, **kwargs)
+
+    return cast(_Function, call)
 
 
 def similar_path(path):

@@ -27,6 +27,10 @@ NAMES = {
     "mixed_float16": "amp",
     "huggingface": "transformers hf",
     "validation": "dev eval",
+    "images": "source pixel_values",
+    "threshold": "conf confidence score_threshold conf_threshold",
+    "top": "top_k topk k",
+    "iou": "iou_threshold nms_threshold",
 }
 # Options that loading a model does without, and what it does instead.
 NOTES = {

@@ -48,12 +48,17 @@ def model():
             "model(model.inputs[0], output_attentions=True)",
             "got output_attentions; use keras_vit.insp",
         ),
+        (
+            "model.classify('photo.jpg', top_k=3)",
+            "classify() has no argument top_k (did you mean 'top'?); it has",
+        ),
+        ("keras_vit.save_weights(model, 'm.h5')", "is missing a required argument: 'layout'; it has path,"),
         ("model('photo.jpg')", "expected an array, as from model.preprocessing(['photo.jpg'])"),
         ("model.predict(pathlib.Path('photo.jpg'))", "expected an array, as from model.preprocessing(["),
     ],
 )
 def test_names_of_other_packages_are_told_ours(expression, message, model):
-    with pytest.raises((ValueError, AttributeError)) as error:
+    with pytest.raises((ValueError, AttributeError, TypeError)) as error:
         eval(expression, {"keras_vit": keras_vit, "model": model, "pathlib": pathlib})
     assert message in str(error.value) and len(str(error.value)) < 350
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from keras_vit import tasks
 from keras_vit.data.dataset import Dataset as Dataset
 from keras_vit.labels import label_kind
-from keras_vit.messages import did_you_mean, redact_url
+from keras_vit.messages import did_you_mean, names_arguments, redact_url
 from keras_vit.rules import integer, one_of, optional, text
 from keras_vit.types import Path
 
@@ -101,6 +101,7 @@ SOURCES = {
 }
 
 
+@names_arguments
 def load_dataset(
     name: Path,
     seed: int | None = 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keras_vit.messages import listed
+from keras_vit.messages import listed, names_arguments
 from keras_vit.tasks import get_task, task_of_model
 from keras_vit.weights.class_names import class_names, is_same_class
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keras_vit.tasks.task import Task
 
 
+@names_arguments
 def evaluate(
     model: keras.Model | ExportedModel,
     samples: EncodedSamples,

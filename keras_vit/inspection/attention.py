@@ -18,9 +18,11 @@ from keras_vit.inspection.blocks import (
     score_chunks,
     walk,
 )
+from keras_vit.messages import names_arguments
 from keras_vit.types import Images
 
 
+@names_arguments
 def attention_weights(model: keras.Model, images: Images, block: int = -1) -> np.ndarray:
     """Compute the attention scores of one encoder block.
 
@@ -45,6 +47,7 @@ def attention_weights(model: keras.Model, images: Images, block: int = -1) -> np
     return _array(layer.attention.scores(layer.attention_input(tokens), positions=positions))
 
 
+@names_arguments
 def attention_maps(model: keras.Model, images: Images, block: int | None = None) -> np.ndarray:
     """Compute the attention of each head from the query token to the patches.
 

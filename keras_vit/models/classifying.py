@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keras_vit.labels import labels_of
+from keras_vit.messages import names_arguments
 from keras_vit.rules import integer
 from keras_vit.types import Images
 
@@ -36,6 +37,7 @@ def check_head(model):
         raise ValueError(getattr(model, "without_head", message))
 
 
+@names_arguments
 def classify(
     model: VisionTransformer | ExportedModel,
     images: Images,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_vit.messages import names_arguments
 from keras_vit.models.backbones import backbone, inner_transformer
 from keras_vit.models.classifying import check_finite
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, patch_pixels
@@ -27,6 +28,7 @@ _IN_MEMORY = 2**25  # bytes of either of two temporary files; more are on disk
 _AT_ONCE = 2**24  # logits of a whole image that are resized at once, at least of one class
 
 
+@names_arguments
 def segment(
     model: keras.Model | ExportedModel,
     images: Images,
@@ -127,6 +129,7 @@ def _classes_of(logits, size, preprocessing):
     return classes
 
 
+@names_arguments
 def dense_features(
     model: keras.Model,
     images: Images,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit.messages import names_arguments
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_resizing import INTERPOLATIONS, padded, resize, resize_and_crop
 from keras_vit.preprocessing.inputs import as_list, as_pixels
@@ -163,6 +164,7 @@ class Preprocessing:
         """Whether images of different sizes become input of one shape, so that they fit in one batch."""
         return self.packs or self.image_size is not None
 
+    @names_arguments
     def __call__(self, images: Images, value_range: tuple[float, float] | None = None) -> Any:
         if is_tensor(images):
             layer = self.as_layer(value_range, dtype="float32")

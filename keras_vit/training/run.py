@@ -18,7 +18,7 @@ from keras_vit.data.fingerprint import fingerprint
 from keras_vit.engine.device_dtype import AUTO, SUPPORTED, device_dtype
 from keras_vit.engine.preemption import LeaveAfterFirstWorker, note_sigterm, stop
 from keras_vit.engine.strategy import STRATEGIES, make_deterministic, make_devices
-from keras_vit.messages import spelled
+from keras_vit.messages import names_arguments, spelled
 from keras_vit.tasks.task import Source
 from keras_vit.training.building import build_model, finished_model, subset, whole_model
 from keras_vit.training.callbacks import (
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from keras_vit.training.run_config import RunConfig
 
 
+@names_arguments
 def train(
     config: RunConfig,
     path: Path,

@@ -56,7 +56,7 @@ import pathlib
 import re
 
 from keras_vit import rules
-from keras_vit.messages import listed
+from keras_vit.messages import listed, names_arguments
 from keras_vit.variants import is_variant, other_spelling, parse_variant
 
 CSV = pathlib.Path(__file__).with_name("catalogue.csv")
@@ -298,6 +298,7 @@ def _best_first(rows):
     return sorted(rows, key=lambda row: -(row.top1 or 0))
 
 
+@names_arguments
 def list_models(filter: str = "", *, variant: str | None = None) -> list[str]:
     """List the names of published checkpoints, for `from_pretrained`.
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from keras_vit.messages import one_line
+from keras_vit.messages import names_arguments, one_line
 from keras_vit.rules import one_of, optional
 from keras_vit.weights.huggingface_card import model_card
 from keras_vit.weights.kinds import parts_of
@@ -23,6 +23,7 @@ PUSHED = ("huggingface", "timm")  # in order of preference
 LOG_IN = "log in ('hf auth login', or HF_TOKEN) with an account that may write it"
 
 
+@names_arguments
 def push_to_hub(
     model: keras.Model,
     repository: str,

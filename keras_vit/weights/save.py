@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit import rules
+from keras_vit.messages import names_arguments
 from keras_vit.models.vit.geometry import grid_shape, is_dynamic, prefix_tokens
 from keras_vit.rules import one_of
 from keras_vit.types import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import keras
 
 
+@names_arguments
 def save_weights(
     model: keras.Model,
     path: Path,

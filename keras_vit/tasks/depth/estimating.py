@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_vit.messages import names_arguments
 from keras_vit.models.backbones import inner_transformer
 from keras_vit.models.classifying import check_finite
 from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
@@ -26,6 +27,7 @@ DEPTHS = ("metric", "relative")  # the quantities that are larger where it is fa
 WITHOUT_SCALE = ("relative", "disparity")  # those of which each image has its own scale
 
 
+@names_arguments
 def estimate(
     model: keras.Model | ExportedModel,
     images: Images,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from keras_vit.messages import names_arguments
 from keras_vit.models.classifying import check_finite, largest
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.rules import integer, number
@@ -36,6 +37,7 @@ class Detections(NamedTuple):
     classes: np.ndarray
 
 
+@names_arguments
 def detect(
     model: keras.Model | ExportedModel,
     images: Images,

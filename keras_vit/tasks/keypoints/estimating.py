@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
+from keras_vit.messages import names_arguments
 from keras_vit.models.classifying import check_finite
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.rules import boolean, integer
@@ -26,6 +27,7 @@ LEAST, MOST = 1e-3, 50.0  # of the values whose logarithms are taken
 EPSILON = np.finfo("float32").eps  # keeps the matrix of a flat map regular
 
 
+@names_arguments
 def estimate_keypoints(
     model: keras.Model | ExportedModel,
     images: Images,
