@@ -50,7 +50,7 @@ def model():
         ),
         (
             "model.classify('photo.jpg', top_k=3)",
-            "classify() has no argument top_k (did you mean 'top'?); it has",
+            "classify() has no argument top_k (did you mean 'top'?)",
         ),
         ("keras_vit.save_weights(model, 'm.h5')", "is missing a required argument: 'layout'; it has path,"),
         ("model('photo.jpg')", "expected an array, as from model.preprocessing(['photo.jpg'])"),

@@ -142,9 +142,10 @@ def huggingface_additions():
 
 def timm_additions():
     """What tasks add to the layout of timm."""
-    from keras_vit.tasks.depth.timm import ADDITIONS
+    from keras_vit.tasks.depth import timm as depth
+    from keras_vit.tasks.keypoints import timm as keypoints
 
-    return (ADDITIONS,)
+    return depth.ADDITIONS, keypoints.ADDITIONS
 
 
 def two_towers():

@@ -11,8 +11,8 @@ class KeypointEstimatorParts(HeadedParts):
     def __init__(self, model):
         super().__init__(model)
         self.missing = (
-            f"{self.plural} have one layout, 'huggingface'; save the `encoder` (num_classes=0 of a file), or "
-            "all of it as .keras"
+            f"{self.plural} are written in one layout, 'huggingface'; save the `encoder` (num_classes=0 of "
+            "a file), or all of it as .keras"
         )
 
     def hub_words(self):

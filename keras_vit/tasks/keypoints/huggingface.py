@@ -23,10 +23,10 @@ from keras_vit.weights.layouts.table import CONV, Row, torch_rows
 from keras_vit.writing import atomic_path
 
 DECODER_WIDTH, PADDING, SIZE = 256, 2, (256, 192)  # constants of theirs, and the default size of its images
-_HEAD = "keypoint_head"  # until it is known that it is no head of a classifier
-_NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+HEAD = "keypoint_head"  # until it is known that it is no head of a classifier
+NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
 _TABLE = "position_embedding/table"
-_LAST = re.compile(r"(backbone\.encoder\.layer\.\d+\.mlp\.)fc2\.(weight|bias)")
+_LAST = re.compile(r"(backbone\.(?:encoder\.layer|blocks)\.\d+\.mlp\.)fc2\.(weight|bias)")
 _NAMES, _OURS = re.compile(r"LABEL_\d+"), "keras_vit"
 _MODEL = "VitPoseForPoseEstimation"
 
@@ -41,17 +41,17 @@ def _rows():
     rows = [
         *torch_rows(names, theirs="backbone."),
         *torch_rows(block, "encoder_block_{i}/", "backbone.encoder.layer.{i}."),
-        Row(f"{_HEAD}/kernel", "head.conv.weight", CONV),
-        Row(f"{_HEAD}/bias", "head.conv.bias"),
+        Row(f"{HEAD}/kernel", "head.conv.weight", CONV),
+        Row(f"{HEAD}/bias", "head.conv.bias"),
     ]
     for i in range(2):
         # Their transposed convolutions have the axes of a convolution in the other direction, like ours.
         rows.append(Row(f"deconvolution_{i}/kernel", f"head.deconv{i + 1}.weight", CONV))
-        rows += [Row(f"norm_{i}/{our}", f"head.batchnorm{i + 1}.{their}") for our, their in _NORM.items()]
+        rows += [Row(f"norm_{i}/{our}", f"head.batchnorm{i + 1}.{their}") for our, their in NORM.items()]
     return tuple(rows)
 
 
-def _with_expert(arrays, index):
+def with_expert(arrays, index):
     """The arrays of ViTPose+, in which the last layers of the MLPs are whole, with those of an expert.
 
     The experts compute the last channels of these layers, each for the images of another data set.
@@ -66,7 +66,7 @@ def _with_expert(arrays, index):
 
 
 def _renamed(arrays, keys):
-    whole = _with_expert(arrays, 0)
+    whole = with_expert(arrays, 0)
     return whole, {key: name for key, name in keys.items() if key in whole}
 
 
@@ -148,11 +148,11 @@ class VitPoseForm(ModelForm):
 
     def has_head(self, arrays):
         is_classic = "deconvolution_0/kernel" in arrays
-        return f"{_HEAD}/kernel" in arrays and is_classic == (self.head == "classic")
+        return f"{HEAD}/kernel" in arrays and is_classic == (self.head == "classic")
 
     def head_options(self, checkpoint, layout, folder):
         arrays, keys = checkpoint.arrays, checkpoint.keys
-        for name in [name for name in arrays if name.startswith(_HEAD)]:
+        for name in [name for name in arrays if name.startswith(HEAD)]:
             path = name.removeprefix("keypoint_")
             arrays[path], keys[path] = arrays.pop(name), keys.pop(name)
         kernel = arrays["head/kernel"]
@@ -278,7 +278,7 @@ def one_expert(folder: Path, path: Path, dataset_index: int = 0) -> pathlib.Path
     one_of(range(experts)).check("dataset_index", dataset_index)
     if path.exists():
         raise ValueError(f"{str(path)!r} exists; give another name")
-    arrays = _with_expert(read_arrays(folder / "model.safetensors"), dataset_index)
+    arrays = with_expert(read_arrays(folder / "model.safetensors"), dataset_index)
     arrays = {key: array for key, array in arrays.items() if ".mlp.experts." not in key}
     path.mkdir()
     texts = {CONFIG: {**config, "backbone_config": {**backbone, "num_experts": 1}}}

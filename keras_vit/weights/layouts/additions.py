@@ -16,6 +16,8 @@ class TimmAdditions(NamedTuple):
         others: A pattern of the keys of arrays that are left out.
         other_families: By description, a pattern of keys that only files have that cannot be read.
         read_config: A function from the contents of a config.json to options; None for other contents.
+        renamed: A function of a file's arrays by its keys to these as `rows` name them, and options that
+            no array shows.
     """
 
     forms: dict
@@ -25,6 +27,7 @@ class TimmAdditions(NamedTuple):
     others: str
     other_families: dict = types.MappingProxyType({})
     read_config: Callable = lambda config: None
+    renamed: Callable = lambda arrays: (arrays, {})
 
 
 class HuggingFaceAdditions(NamedTuple):

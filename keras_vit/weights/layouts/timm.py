@@ -150,13 +150,16 @@ class Timm(Layout):
         return [k for k in keys if k == mask_token or skipped.fullmatch(k) or self.left_out.fullmatch(k)]
 
     def read(self, arrays):
-        prefix = self.prefix(arrays) or ""
+        prefix, options = self.prefix(arrays) or "", {}
+        for task in timm_additions():
+            arrays, shown = task.renamed(arrays)
+            options |= shown
         names, grid = _names(arrays, prefix)
         mapped = super().read({name: array for name, (_, array) in names.items()})
         mapped = mapped.with_keys({name: key for name, (key, _) in names.items()})
         if prefix + _REGISTERS in arrays:
             add_first_position(mapped.arrays)
-        return mapped._replace(options={"position_grid": grid} if grid else {})
+        return mapped._replace(options={**options, **({"position_grid": grid} if grid else {})})
 
     def write(self, arrays, config):
         if timm_config.is_eva(config):

@@ -152,5 +152,5 @@ def test_what_the_layout_cannot_express_is_refused(name, tmp_path):
 
 
 def test_a_layout_of_encoders_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="keypoint estimators have one layout, 'huggingface'"):
+    with pytest.raises(ValueError, match="keypoint estimators are written in one layout, 'huggingface'"):
         save_weights(made(), tmp_path / "model.safetensors", "timm")
