@@ -130,7 +130,9 @@ class KeypointEstimation(HeadedTask):
         height, width = description.image_size
         return max(16 * MAX_VALUES // (height * width * description.num_classes), 1)
 
-    def rows(self, model, paths, inputs, top, threshold=None, iou=None, write=None, boxes=None):
+    def rows(
+        self, model, paths, inputs, top, threshold=None, iou=None, write=None, boxes=None, flip_test=False
+    ):
         """As in `LabelTask`, with `keypoints`, a list of objects, in place of `classes`.
 
         An object has a `score` and `points`, with their scores and places in pixels; with `boxes` also the
@@ -143,6 +145,7 @@ class KeypointEstimation(HeadedTask):
             iou: The largest IoU of two objects, which `boxes` knows, too; None without boxes.
             write: A function of a path, the image and its `Poses`, or None.
             boxes: A function of `objects`; None: an image is an object.
+            flip_test: As for `estimate_keypoints`.
 
         Raises:
             ValueError: for an `iou` without `boxes`.
@@ -151,7 +154,8 @@ class KeypointEstimation(HeadedTask):
             raise ValueError("--iou is of boxes that overlap, which --objects gives; this one is not given")
         names = names_or_indices(model.class_names, model.num_classes)
         objects = boxes and boxes(paths, inputs, top)
-        estimates = model.estimate_keypoints(inputs, objects and [boxed.boxes for boxed in objects])
+        found = objects and [boxed.boxes for boxed in objects]
+        estimates = model.estimate_keypoints(inputs, found, flip_test)
         least = pictures.DRAWN if threshold is None else threshold
         for path, image, points, boxed in zip(paths, inputs, estimates, objects or [None] * len(inputs)):
             if write:

@@ -68,6 +68,15 @@ def test_points_of_low_scores_are_left_out(json_of, live, model, photo):
     assert [point["name"] for point in found["points"]] == expected and 0 < len(expected) < 3
 
 
+def test_the_flip_test_is_that_of_the_model(json_of, live, model, photo):
+    [row] = json_of("predict", "--model", model, photo, "--flip_test")
+    [[points]] = live.estimate_keypoints(photo, flip_test=True)
+    [found] = row["keypoints"]
+    rows = [[point[name] for name in ("x", "y", "score")] for point in found["points"]]
+    np.testing.assert_allclose(rows, points, rtol=1e-5)
+    assert np.abs(points - live.estimate_keypoints(photo)[0][0]).max() > 1e-3
+
+
 def test_a_table_of_csv_has_a_row_for_each_point(keras_vit, model, photo):
     lines = keras_vit("predict", "--model", model, photo, "--format", "csv").stdout.splitlines()
     assert lines[0] == "image,rank,class,score,x,y,object" and len(lines) == 4
@@ -173,9 +182,10 @@ import sys, types, _keras_vit_cli
 with _keras_vit_cli.without_keras():
     from keras_vit.cli.predict import needs_keras
     from keras_vit.tasks import prediction_folders
-    names = ("labels", "prompts", "maps", "boxes", "instances", "show", "object_classes", "object_score")
+    names = "labels", "prompts", "maps", "boxes", "instances", "show", "object_classes", "object_score"
     for objects in (None, "found.json"):
-        args = types.SimpleNamespace(**{**dict.fromkeys(names), "model": "model.tflite", "objects": objects})
+        args = types.SimpleNamespace(**dict.fromkeys(names), model="model.tflite", objects=objects)
+        args.flip_test = False
         assert needs_keras(args) is (objects is not None)
     args.objects = None
     assert [folder.row_arguments(args, []) for folder in prediction_folders()] == [{}] * 4
