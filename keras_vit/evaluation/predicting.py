@@ -87,7 +87,8 @@ def check_classes(model, dataset):
     `is_same_class`). A model without names is assumed to have ImageNet's classes in their published order
     if the data set has ImageNet's.
     """
-    get_task(dataset.task).check_model(model)
+    task = get_task(dataset.task)
+    task.check_model(model)
     expected = dataset.class_names
     if not expected:
         return
@@ -99,8 +100,9 @@ def check_classes(model, dataset):
         )
     imagenet = class_names("imagenet_1k_synsets")
     names = model.class_names or (imagenet if {*expected} == {*imagenet} else expected)
+    is_same = task.is_same_class or is_same_class
     for i, (name, other) in enumerate(zip(names, expected)):
-        if not is_same_class(name, other):
+        if not is_same(name, other):
             raise ValueError(
                 f"class {i} is {name!r} in the model and {other!r} in the data set; these must be equal"
             )

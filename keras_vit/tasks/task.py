@@ -39,6 +39,8 @@ class Task:
             checkpoint.
         higher_is_better: Whether the best checkpoint has its highest value.
         label: Its `LabelKind`; None for a task without labels.
+        is_same_class: A function of two names, whether they mean the same class; None:
+            `weights.class_names.is_same_class`.
         needs_labels: Whether its data sets need labels; otherwise it takes folders of images without any.
         reads_texts: Whether its data sets have texts.
         recipe_fields: The fields of a recipe that this task uses, of those that not every task does.
@@ -58,7 +60,7 @@ class Task:
     name = None
     validation_metric = "loss"
     higher_is_better = False
-    label = None
+    label = is_same_class = None
     needs_labels = True
     reads_texts = ends_with_tokens = keeps_whole = False
     recipe_fields = ()

@@ -3,7 +3,7 @@
 import re
 
 from keras_vit.layers.segmentation_head import QueryAttentionBias
-from keras_vit.tasks import headed_models
+from keras_vit.tasks import get_task, headed_models
 from keras_vit.weights.class_names import is_same_class
 from keras_vit.weights.layouts import LAYOUTS
 
@@ -183,4 +183,5 @@ def _has_classes_of(checkpoint, stored, model, class_names):
     if any(getattr(stored, name) != getattr(model, name) for name in model.class_options):
         return False
     pairs = zip(class_names or (), model.class_names or ())
-    return all(is_same_class(*pair) for pair in pairs)
+    is_same = get_task(model.task).is_same_class or is_same_class
+    return all(is_same(*pair) for pair in pairs)

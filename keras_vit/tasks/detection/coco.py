@@ -69,7 +69,7 @@ def _content(path):
     return None if is_panoptic else content
 
 
-def images_of(folder, path, content, categories, make=lambda stored, annotation: stored):
+def images_of(folder, path, content, categories, make=lambda stored, annotation: stored, needs_boxes=True):
     """The `LabeledImage`s of a file.
 
     Args:
@@ -77,6 +77,7 @@ def images_of(folder, path, content, categories, make=lambda stored, annotation:
         path, content: Of the file.
         categories: dict from the ids of categories to their names.
         make: A function from a `StoredObject` and its annotation to an object of the image.
+        needs_boxes: Whether an annotation without a box is refused; else its sides are None.
     """
     split = split_of_labels(folder.root, path)
     stated_by = (folder.relative(path),) if split else ()
@@ -91,7 +92,8 @@ def images_of(folder, path, content, categories, make=lambda stored, annotation:
         image_id = class_of(value_of(annotation, "image_id", where), where, "the id of an image")
         if image_id not in images:
             raise ValueError(f"{where}: expected the id of an image; got {image_id!r}")
-        sides = with_extent(value_of(annotation, "bbox", where), where)
+        box = value_of(annotation, "bbox", where) if needs_boxes else annotation.get("bbox")
+        sides = None if box is None else with_extent(box, where)
         category = class_of(value_of(annotation, "category_id", where), where)
         crowd = is_crowd(annotation.get("iscrowd"), where)
         name = categories.get(category, category)

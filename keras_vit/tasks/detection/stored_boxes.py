@@ -23,7 +23,7 @@ class StoredObject:
 
     Args:
         where: Its place, for messages.
-        sides: Left, top, right and bottom: pixels, or fractions of the image's sides.
+        sides: Left, top, right and bottom: pixels, or fractions of the image's sides; None: the whole image.
         name: Of its class, a str, or its number.
         crowd: Whether it is a crowd, or too difficult to count.
         area: Its own area in pixels; None for that of the box.
@@ -33,7 +33,7 @@ class StoredObject:
     """
 
     where: str
-    sides: tuple[float, float, float, float]
+    sides: tuple[float, float, float, float] | None
     name: str | int
     crowd: bool = False
     area: float | None = None

@@ -4,6 +4,7 @@ import functools
 
 from keras_vit.messages import listed
 from keras_vit.tasks.detection.coco import by_id, contents_of, images_of
+from keras_vit.tasks.keypoints.reader import SETTINGS
 from keras_vit.tasks.keypoints.stored_objects import CENTER, PosedObject, points_of
 
 
@@ -22,7 +23,7 @@ def read_coco(folder, settings):
 
     Raises:
         ValueError: for a value that is missing, of another type, or an id that is there twice; if categories
-            have different keypoints.
+            have different keypoints, and `settings` name none.
     """
     contents = {path: content for path, content in contents_of(folder).items() if _has_keypoints(content)}
     if not contents:
@@ -30,26 +31,30 @@ def read_coco(folder, settings):
     labeled, known = [], {}
     for path, content in contents.items():
         rows = by_id(content, "categories", f"{path}, category")
-        for where, category in rows.values():
-            if not category.get("keypoints"):
+        annotations = [row for row in _rows(content["annotations"]) if row.get("keypoints")]
+        used = {row["category_id"] for row in annotations if isinstance(row.get("category_id"), int | str)}
+        for number, (where, category) in rows.items():
+            if not category.get("keypoints") or number not in used:
                 continue
             points = {"names": _names(category["keypoints"], where), "skeleton": _skeleton(category, where)}
-            if known and points != known:
+            if known and points["names"] != known["names"] and not settings.get("names"):
                 raise ValueError(
-                    f"{where}: expected the keypoints and the skeleton of all categories; got others"
+                    f"{where}: expected the keypoints of all categories with annotations, or names in "
+                    f"{SETTINGS}; got others"
                 )
-            known = points
+            known = {**points, **{name: value for name, value in known.items() if value}}
         names = settings.get("names") or known.get("names") or _numbers(content)
         known.setdefault("names", names)
         make = functools.partial(_posed, len(names))
-        labeled += images_of(folder, path, content, dict.fromkeys(rows, "object"), make)
+        classes = dict.fromkeys(rows, "object")
+        labeled += images_of(folder, path, content, classes, make, needs_boxes=False)
     return {*contents}, labeled, known
 
 
 def _posed(count, stored, annotation):
     """The `PosedObject` of an annotation, without points if its category has none."""
     points = annotation.get("keypoints")
-    triples = [] if points is None else points_of(points, count, stored.where, CENTER)
+    triples = points_of(points, count, stored.where, CENTER) if points else []
     return PosedObject(stored.where, triples, stored)
 
 

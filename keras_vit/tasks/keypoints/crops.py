@@ -57,7 +57,7 @@ def cropped(pixels, window, size):
         >>> cropped(np.ones((2, 2, 1)), (-0.5, 0, 2, 1), (2, 3))[0, :, 0].tolist()
         [0.5, 1.0, 0.5]
     """
-    result = np.asarray(pixels, "float32")
+    result = np.asarray(pixels)
     for axis, count in enumerate(size):
         first, extent, last = window[1 - axis], window[3 - axis], result.shape[axis] - 1
         places = first + extent / 2 + (np.arange(count) - (count - 1) / 2) * extent / max(count - 1, 1)

@@ -55,8 +55,8 @@ def estimate_keypoints(
         where the center of the first pixel is at 0.5, and the score, the largest value of the heat map.
 
     Raises:
-        ValueError: for boxes that do not fit the images, a model for any size, an image that cannot be read,
-            or a model that computes NaN.
+        ValueError: for boxes that do not fit the images, a model for any size, a flip test without a
+            `flip_index`, an image that cannot be read, or a model that computes NaN.
 
     Example:
         >>> encoder = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
@@ -69,6 +69,11 @@ def estimate_keypoints(
     Source: Xu et al. 2022 (ViTPose, arXiv 2204.12484); Huang et al. 2020 (UDP, arXiv 1911.07524).
     """
     boolean.check("flip_test", flip_test)
+    if flip_test and model.flip_index is None:
+        raise ValueError(
+            "flip_test needs a model with a flip_index, which says what points exchange their places in a "
+            "mirrored image, or with class_names, such as left_eye and right_eye; got one without"
+        )
     integer(at_least=1).check("batch_size", batch_size)
     preprocessing = of_a_size(model.preprocessing)
     images = as_list(images, preprocessing.channels)
@@ -81,7 +86,7 @@ def estimate_keypoints(
         if flip_test:
             mirrored = check_finite(np.asarray(model.predict_on_batch(inputs[:, :, ::-1]), "float32"))
             mirrored = mirrored[:, :, ::-1]
-            maps = (maps + (mirrored if model.flip_index is None else mirrored[..., model.flip_index])) / 2
+            maps = (maps + mirrored[..., model.flip_index]) / 2
         places, scores = decoded(maps)
         places = to_image(places, windows, maps.shape[1:3])
         points = np.concatenate([places, scores[..., np.newaxis]], axis=2)

@@ -105,10 +105,12 @@ def _labels_of_splits(labeled, sizes, reader):
         stated_by[image.split] += image.stated_by
         if image.path not in sizes:
             continue
+        objects = [item for item in image.objects if item.is_labeled]
+        if len(objects) > 1 and (unboxed := [item.where for item in objects if item.box.sides is None]):
+            wrong[image.path] = [f"{where} (without a box, beside others in its image)" for where in unboxed]
+            continue
         checked = [
-            checked_label(item, sizes[image.path], reader.flip_index, image.are_fractions)
-            for item in image.objects
-            if item.is_labeled
+            checked_label(item, sizes[image.path], reader.flip_index, image.are_fractions) for item in objects
         ]
         if reasons := [reason for _, reason in checked if reason]:
             wrong[image.path] = reasons

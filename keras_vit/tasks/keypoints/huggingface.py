@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_vit.rules import integer, number, one_of
 from keras_vit.tasks.keypoints.model import HEADS, SCALE
+from keras_vit.tasks.keypoints.names import mirrored_by_name
 from keras_vit.types import Path
 from keras_vit.weights.array_files import read_arrays, write_arrays
 from keras_vit.weights.json_files import read_json
@@ -180,7 +181,7 @@ class VitPoseForm(ModelForm):
 
     def written_config(self, model, values):
         further = values.pop(_OURS, {})
-        by_names = _flip_index(model.class_names)
+        by_names = mirrored_by_name(model.class_names) if model.class_names else None
         if model.flip_index not in (None, by_names):
             further["flip_index"] = [*model.flip_index]
         if model.sigmas is not None:
@@ -230,18 +231,10 @@ def _points(config, count):
     names = tuple(names) if is_named else None
     return {
         "class_names": names,
-        "flip_index": further.get("flip_index") or _flip_index(names),
+        "flip_index": further.get("flip_index"),
         "skeleton": config.get("edges") or None,
         "sigmas": further.get("sigmas"),
     }
-
-
-def _flip_index(names):
-    """The points that exchange their places in a mirrored image by their names; None without any."""
-    from keras_vit.tasks.keypoints.reader import mirrored_by_name  # needs TensorFlow
-
-    flip_index = mirrored_by_name(names) if names else ()
-    return None if flip_index == tuple(range(len(flip_index))) else flip_index
 
 
 def one_expert(folder: Path, path: Path, dataset_index: int = 0) -> pathlib.Path:

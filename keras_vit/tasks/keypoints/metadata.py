@@ -44,9 +44,9 @@ def _objects(value, where):
 
 def _count(rows):
     """The number of points of the first object that has some."""
-    first = next(item[POINTS] for _, _, objects in rows for item in objects if POINTS in item)
-    is_nested = isinstance(first, list) and first and isinstance(first[0], list)
-    return (len(first) if is_nested else len(first) // 3) if isinstance(first, list) and first else 1
+    found = (item.get(POINTS) for _, _, objects in rows for item in objects)
+    first = next((points for points in found if points and isinstance(points, list)), [[]])
+    return len(first) if isinstance(first[0], list) else len(first) // 3
 
 
 def _image(root, where, row, objects, count):
@@ -57,11 +57,9 @@ def _image(root, where, row, objects, count):
     for item in objects:
         if POINTS not in item:
             raise ValueError(f"{where}: expected {POINTS} of each object; got {', '.join(item) or 'none'}")
-        box, crowd = None, item.get("iscrowd", item.get("is_crowd"))
-        if item.get("bbox") is not None:
-            sides = with_extent(item["bbox"], where)
-            box = StoredObject(where, sides, "object", is_crowd(crowd, where), item.get("area"))
-        posed.append(PosedObject(where, points_of(item[POINTS], count, where, CENTER), box))
-    if len(posed) > 1 and any(item.box is None for item in posed):
-        raise ValueError(f"{where}: expected a bbox of each of {len(posed)} objects of an image; got fewer")
+        sides = None if item.get("bbox") is None else with_extent(item["bbox"], where)
+        crowd = is_crowd(item.get("iscrowd", item.get("is_crowd")), where)
+        box = StoredObject(where, sides, "object", crowd, item.get("area"))
+        points = points_of(item[POINTS], count, where, CENTER) if item[POINTS] else []
+        posed.append(PosedObject(where, points, box))
     return LabeledImage(path, file, posed, size=size)

@@ -17,6 +17,7 @@ from keras_vit.models.headed_model import HeadedModel
 from keras_vit.models.vit.geometry import patch_pixels
 from keras_vit.rules import integer, items, number, one_of, optional
 from keras_vit.tasks.keypoints.estimating import estimate_keypoints
+from keras_vit.tasks.keypoints.names import are_same_points, mirrored_by_name
 from keras_vit.tasks.keypoints.reader import checked_partners
 
 if TYPE_CHECKING:
@@ -47,10 +48,11 @@ class KeypointEstimator(HeadedModel):
         head: "classic" or "simple".
         decoder_width: Channels of the transposed convolutions of "classic".
         flip_index: For each point the number of the one that takes its place in a mirrored image, such as the
-            right eye for the left one; None: its own.
+            right eye for the left one; None: by `class_names`, such as `left_eye` and `right_eye`.
         skeleton: Pairs of numbers of points between which a line is drawn.
         sigmas: A number for each point by which distances are judged in
-            `keras_vit.evaluation.keypoint_scores`; None: those of COCO for its 17 points, else 0.05.
+            `keras_vit.evaluation.keypoint_scores`; None: those of the data, of COCO for its 17 points, or
+            0.05.
         class_names: One name per point, or None.
         split_seed: Seed of the split of the training data; None if unknown.
         dtype: A dtype policy for an encoder that is given by its arguments.
@@ -62,8 +64,8 @@ class KeypointEstimator(HeadedModel):
 
     Raises:
         ValueError: for an unknown head, numbers that do not fit the points, an encoder with layers after its
-            tokens or without a Transformer, or image sides that patches do not divide; by `compile` for
-            micro-batches of "classic".
+            tokens, without a Transformer or with patches that are no squares, or image sides that patches do
+            not divide; by `compile` for micro-batches of "classic".
 
     Example:
         >>> encoder = keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3)
@@ -82,7 +84,6 @@ class KeypointEstimator(HeadedModel):
     head_layers = r"(deconvolution|norm)_\d+|head"
     class_layers = ("head",)
     head_options = ("head",)
-    class_options = ("flip_index",)
     without_head = "this model estimates keypoints; use its `estimate_keypoints` method"
     rules = {
         "num_classes": _POSITIVE,
@@ -110,10 +111,14 @@ class KeypointEstimator(HeadedModel):
     ) -> None:
         encoder = as_encoder(encoder, dtype)
         self.store_arguments(locals())
+        if flip_index is None and class_names:
+            flip_index = mirrored_by_name(class_names)
         self.flip_index, self.sigmas = flip_index and tuple(flip_index), sigmas and tuple(sigmas)
         self.skeleton = skeleton and tuple(map(tuple, skeleton))
         self._check_points()
         encoder.check_one_size("a grid of patches")
+        if len({*encoder.patch_size}) > 1:
+            raise ValueError(f"expected patches that are squares; got a patch_size of {encoder.patch_size}")
         [x] = grids_of_blocks(encoder, [encoder.num_layers - 1])
         policy = encoder.dtype_policy
         if head == "classic":
@@ -146,6 +151,16 @@ class KeypointEstimator(HeadedModel):
             raise ValueError(f"expected a skeleton of numbers below {count}; got {lines}")
         if self.sigmas is not None and len(self.sigmas) != count:
             raise ValueError(f"expected {count} sigmas; got {len(self.sigmas)}")
+
+    @classmethod
+    def with_stored(cls, stored: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+        names = options.get("class_names")
+        count = options.get("num_classes", len(names) if names else stored["num_classes"])
+        known = stored.get("class_names")
+        are_same = count == stored["num_classes"] and (not (names and known) or are_same_points(names, known))
+        of_points = () if are_same else ("class_names", "flip_index", "skeleton", "sigmas")
+        kept = {name: x for name, x in stored.items() if name not in (*of_points, "split_seed")}
+        return {**kept, "num_classes": count, **options}
 
     @staticmethod
     def min_own_parameters(config: dict[str, Any]) -> int:

@@ -124,7 +124,7 @@ class KeypointOutputs(RowOutputs):
         """
         (places, scores), (others, _) = decoded(live), decoded(outputs)
         size = np.array([live.shape[2], live.shape[1]])
-        steps = (np.array(self._input_size[::-1]) - 1) / np.maximum(size - 1, 1)
+        steps = (np.array(self.description.native_image_size[::-1]) - 1) / np.maximum(size - 1, 1)
         distances = np.linalg.norm((others - places) * steps, axis=2)[scores > SURE]
         if not distances.size:
             return {"mean_point_distance": None, "point_distance_99": None}
@@ -132,10 +132,6 @@ class KeypointOutputs(RowOutputs):
             "mean_point_distance": float(distances.mean()),
             "point_distance_99": float(np.percentile(distances, 99)),
         }
-
-    @property
-    def _input_size(self):
-        return self.description.native_image_size
 
     def problem(self, bounds, row, images, live):
         """As in `RowOutputs`; of integers by the points' mean distance, and by the AP on labeled objects.
@@ -151,7 +147,7 @@ class KeypointOutputs(RowOutputs):
                 f"1% of its points are {distance:.2g} pixels or more off; the bound is {MAX_DISTANCE}",
                 None,
             )
-        mean, most = row["mean_point_distance"], MAX_FRACTION * max(self._input_size)
+        mean, most = row["mean_point_distance"], MAX_FRACTION * max(self.description.native_image_size)
         if row["score"] is None:
             return None, "its points are compared with the live model's on images of a data set"
         if mean is None:

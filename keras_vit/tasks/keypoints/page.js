@@ -5,8 +5,7 @@ const view = {
   follows: true,
   preprocess(picture, {image_size, channels}) {
     const [left, top, across, down] = windowOf(picture, boxOf(picture), image_size), [height, width] = image_size;
-    const rows = weightsOf(top, down, height, picture.height);
-    return resampled(picture, rows, weightsOf(left, across, width, picture.width), channels);
+    return resampled(picture, weightsOf(top, down, height), weightsOf(left, across, width), channels);
   },
   show({heat_maps: maps}, picture) {
     const threshold = $("threshold").valueAsNumber, box = boxOf(picture);
@@ -39,8 +38,8 @@ function windowOf({width, height}, box, [rows, columns]) {
   return [(left + right - across) / 2, (top + bottom - down) / 2, across, down];
 }
 
-/** The bilinear weights of `count` pixels from edge to edge of a window, of an axis of `side` pixels. */
-function weightsOf(first, extent, count, side) {
+/** The bilinear weights of `count` pixels from edge to edge of a window, of an axis. */
+function weightsOf(first, extent, count) {
   return Array.from({length: count}, (_, i) => {
     const place = first + extent / 2 + (i - (count - 1) / 2) * extent / Math.max(count - 1, 1);
     const before = Math.floor(place), weights = [before + 1 - place, place - before];

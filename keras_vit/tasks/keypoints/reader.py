@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 
 import numpy as np
 
@@ -12,12 +11,12 @@ from keras_vit.data.files import parse_json, read_text
 from keras_vit.lazy import LazyModule
 from keras_vit.messages import did_you_mean
 from keras_vit.tasks.keypoints.labels import BOX_ROWS, COLUMNS
+from keras_vit.tasks.keypoints.names import mirrored_by_name
 from keras_vit.tasks.keypoints.stored_objects import label_of_json
 
 tf = LazyModule("tensorflow")
 SETTINGS = "keypoints.json"
 MAX_KEYPOINTS = 1000
-SIDES = ("left", "right")  # in names of points that exchange their places in a mirrored image
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +26,7 @@ class KeypointReader:
     Args:
         names: A name for each point.
         flip_index: For each point the number of the one that takes its place in a mirrored image; None: by
-            the names, of which `left_eye` and `right_eye`, or `l_eye` and `r_eye`, exchange their places.
+            the names, of which `left_eye` and `right_eye`, or `LEye` and `REye`, exchange their places.
         skeleton: Pairs of numbers of points between which a line is drawn.
         sigmas: A number for each point by which distances are judged in `scores.keypoint_scores`; None for
             the default.
@@ -87,24 +86,6 @@ def shaped(label, count):
     return tf.ensure_shape(label, (BOX_ROWS + count, COLUMNS))
 
 
-def mirrored_by_name(names):
-    """For each name the number of the one that has right in place of left, or left in place of right.
-
-    >>> mirrored_by_name(["nose", "left_eye", "right_eye", "l_ear", "r_ear", "left_foot"])
-    (0, 2, 1, 4, 3, 5)
-    """
-    places = {name.lower(): number for number, name in enumerate(names)}
-    pairs = (SIDES, tuple(side[0] for side in SIDES))
-    opposites = {side: opposite for pair in pairs for side, opposite in (pair, pair[::-1])}
-
-    def partner(name):
-        parts = _words(name.lower())
-        swapped = "".join(opposites.get(part, part) for part in parts)
-        return swapped if sum(part in opposites for part in parts) == 1 else name.lower()
-
-    return tuple(places.get(partner(name), number) for number, name in enumerate(names))
-
-
 def read_settings(root, **known):
     """The `KeypointReader` of a folder, whose `keypoints.json` comes before what is known of its labels.
 
@@ -147,9 +128,16 @@ def settings_of(root):
     settings = parse_json(read_text(path), repr(os.fspath(path)))
     if not isinstance(settings, dict):
         raise ValueError(f"{os.fspath(path)}: expected an object; got {type(settings).__name__}")
+    if {"images", "annotations"} <= settings.keys():  # COCO's labels under the same name
+        return {}
     if unknown := [name for name in settings if name not in fields]:
         hint = did_you_mean(unknown[0], fields)
         raise ValueError(f"{os.fspath(path)}: expected keys of {', '.join(fields)}; got {unknown[0]!r}{hint}")
+    if "names" in settings:
+        try:
+            _checked_names(settings["names"])
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)}: {error}") from None
     return settings
 
 
@@ -202,8 +190,3 @@ def _is_index(value, count):
 
 def _is_positive(value):
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-
-
-def _words(name):
-    """The letters, and what is between them, of a name."""
-    return re.split(r"([^a-z]+)", name)

@@ -16,12 +16,6 @@ from keras_vit.tasks.task import names_or_indices
 MAX_DETECTIONS = 20  # of an image that are scored
 DISTANCES = {"pck05": 0.05, "pck10": 0.1, "pck20": 0.2}  # of a correct point, by the longer side of the box
 SAME = 0.5  # the similarity from which an object counts as found
-SIGMA = 0.05  # of points without a sigma of their own
-COCO_SIGMAS = {
-    **{"nose": 0.026, "eye": 0.025, "ear": 0.035, "shoulder": 0.079, "elbow": 0.072, "wrist": 0.062},
-    **{"hip": 0.107, "knee": 0.087, "ankle": 0.089},
-}
-COCO_NAMES = ("nose", *(f"{side}_{part}" for part in [*COCO_SIGMAS][1:] for side in ("left", "right")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,17 +223,6 @@ def keypoint_table(
             }
         )
     return rows
-
-
-def default_sigmas(names: Sequence[str] | None, count: int) -> tuple[float, ...]:
-    """The sigmas of COCO for its 17 points; else 0.05 for each point.
-
-    >>> default_sigmas(COCO_NAMES, 17)[:2], default_sigmas(["a", "b"], 2)
-    ((0.026, 0.025), (0.05, 0.05))
-    """
-    if names and tuple(names) == COCO_NAMES:
-        return tuple(COCO_SIGMAS[name.rpartition("_")[2]] for name in names)
-    return (SIGMA,) * count
 
 
 def _correct(distances):

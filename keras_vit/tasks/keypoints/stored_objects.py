@@ -32,24 +32,24 @@ class PosedObject:
         where: Its place, for messages.
         points: (x, y, visibility) of each point, in pixels from edge to edge, or fractions of the image's
             sides.
-        box: Its `StoredObject`, whose sides are pixels or fractions, too; None: the whole image.
+        box: Its `StoredObject`, whose sides are pixels or fractions, too, or None.
     """
 
     where: str
     points: list
-    box: StoredObject | None = None
+    box: StoredObject
 
     name = "object"  # which `detection.folder.joined` compares
 
     @property
     def sides(self):
         """All that tells one object from another."""
-        return *(self.box.sides if self.box else ()), *self.points
+        return *(self.box.sides or ()), *self.points
 
     @property
     def is_labeled(self):
         """Whether it is one object and has a point with a label."""
-        return not (self.box and self.box.crowd) and any(mark > UNLABELED for *_, mark in self.points)
+        return not self.box.crowd and any(mark > UNLABELED for *_, mark in self.points)
 
 
 def points_of(values, count, where, shift=0.0):
@@ -99,10 +99,11 @@ def checked_label(posed, size, flip_index, are_fractions=False):
         (label, reason), one of which is None.
 
     Example:
-        >>> label, _ = checked_label(PosedObject("a.json", [(4.0, 2.0, 2)]), (8, 8), (0,))
+        >>> whole = StoredObject("a.json", None, "object")
+        >>> label, _ = checked_label(PosedObject("a.json", [(4.0, 2.0, 2)], whole), (8, 8), (0,))
         >>> label[2:].tolist()
         [[0.5, 0.25, 2.0, 0.0]]
-        >>> checked_label(PosedObject("a.json", [(14.0, 2.0, 2)]), (8, 8), (0,))[1]
+        >>> checked_label(PosedObject("a.json", [(14.0, 2.0, 2)], whole), (8, 8), (0,))[1]
         'a.json (a keypoint outside of its image of 8×8 pixels: x, y 14, 2)'
     """
     sides = np.array([1, 1] if are_fractions else size, "float64")
@@ -116,15 +117,16 @@ def checked_label(posed, size, flip_index, are_fractions=False):
             f"x, y {x:g}, {y:g})"
         )
     points = np.concatenate([places, points[:, 2:]], axis=1)
-    if posed.box is None:
-        return label_of(points, flip_index=flip_index), None
+    area = (posed.box.area or 0) / math.prod(size)  # Some tools write 0 for none.
+    if posed.box.sides is None:
+        return label_of(points, area=area or None, flip_index=flip_index), None
     rows, reasons = checked_rows([posed.box], size, {posed.box.name: 0}, are_fractions)
     if reasons:
         return None, reasons[0]
-    [[*box, _, _, area]] = rows
+    [[*box, _, _, _]] = rows
     if box[0] >= box[2] or box[1] >= box[3]:
         return None, f"{posed.where} (a box without an extent)"
-    return label_of(points, box, None if posed.box.area is None else area, flip_index), None
+    return label_of(points, box, area or None, flip_index), None
 
 
 def label_of_json(value, count, flip_index, where="keypoints"):
@@ -151,9 +153,9 @@ def label_of_json(value, count, flip_index, where="keypoints"):
     size = (value.get("width"), value.get("height"))
     if not all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in size):
         raise ValueError(f"{where}: expected the width and height of the image in pixels; got {size!r:.80}")
-    points, box = points_of(value["keypoints"], count, where, CENTER), None
-    if value.get("bbox") is not None:
-        box = StoredObject(where, with_extent(value["bbox"], where), "", area=value.get("area"))
+    points, box = points_of(value["keypoints"], count, where, CENTER), value.get("bbox")
+    sides = None if box is None else with_extent(box, where)
+    box = StoredObject(where, sides, "", area=value.get("area"))
     label, reason = checked_label(PosedObject(where, points, box), size, flip_index)
     if reason:
         raise ValueError(f"an object is wrong: {reason}")

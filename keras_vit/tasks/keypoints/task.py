@@ -1,6 +1,7 @@
 """Keypoint estimation: where the named points of an object are."""
 
 import numpy as np
+from absl import logging
 
 from keras_vit.labels import label_kind
 from keras_vit.labels.box_rows import COLUMNS, DECIMALS
@@ -11,10 +12,15 @@ from keras_vit.tasks.headed_task import HeadedTask
 from keras_vit.tasks.keypoints import scores as scoring
 from keras_vit.tasks.keypoints.crops import to_image
 from keras_vit.tasks.keypoints.labels import AREA, BOX_ROWS, CORNER, MIRRORED, UNLABELED
+from keras_vit.tasks.keypoints.names import default_sigmas, is_same_point
 from keras_vit.tasks.task import concatenate, names_or_indices
 
 VALIDATION_BATCH = 64
 SIDES = COLUMNS[:4]
+NO_PAIRS = (
+    "flip=True mirrors images, and no keypoint takes the place of another one then: if some are left and "
+    "right of an object, give flip_index in keypoints.json, or flip=False"
+)
 MAX_VALUES = 2**27  # of the heat maps that an export is compared on: 512 MiB
 loss_module = LazyModule("keras_vit.tasks.keypoints.loss")
 estimators = LazyModule("keras_vit.tasks.keypoints.model")
@@ -28,6 +34,7 @@ class KeypointEstimation(HeadedTask):
     """Keypoint estimation: the named points of the object in a box, or in the whole image."""
 
     label = label_kind("keypoints")
+    is_same_class = staticmethod(is_same_point)
     validation_metric = "ap"
     primary_metric = "ap"
     primary_metric_title = "AP"
@@ -49,6 +56,9 @@ class KeypointEstimation(HeadedTask):
     def _head(self, recipe, dataset):
         """As in `HeadedTask`, with what the data set says of its points."""
         known = _known(next(iter(dataset.splits.values()), None))
+        flips = (recipe.head_options or {}).get("flip_index") or known.get("flip_index") or ()
+        if recipe.flip and len(flips) > 1 and [*flips] == [*range(len(flips))]:
+            logging.log_first_n(logging.WARNING, NO_PAIRS, 1)
         return {name: known[name] for name in ("flip_index", "skeleton", "sigmas") if name in known} | (
             super()._head(recipe, dataset)
         )
@@ -70,20 +80,23 @@ class KeypointEstimation(HeadedTask):
 
     def predict(self, model, samples, batch_size):
         batches = samples_module.crop_batches(samples, estimating.of_a_size(model.preprocessing), batch_size)
-        predictions = []
+        predictions, known = [], _known(samples)
         with damage.damage_named([samples]):
             for images, *labels in Progress(batches, "evaluating", unit="batch"):
                 outputs = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
-                predictions.append(self._predictions(outputs, [part.numpy() for part in labels], model))
+                predictions.append(
+                    self._predictions(outputs, [part.numpy() for part in labels], model, known)
+                )
         return concatenate(predictions)
 
-    def _predictions(self, outputs, labels, model):
+    def _predictions(self, outputs, labels, model, known):
         """The `KeypointPredictions` of heat maps.
 
         Args:
             outputs: (objects, height, width, points).
             labels: The columns of `samples.crop_batches` after the images.
-            model: With the names and the sigmas of the points.
+            model: With the names and the sigmas of the points, which may be None.
+            known: What the samples say of their points, as of `_known`.
         """
         rows, windows, sizes, images = labels
         self.check_rows(rows, outputs.shape[-1])
@@ -94,13 +107,14 @@ class KeypointEstimation(HeadedTask):
         truth[..., :2] = np.where(truth[..., 2:] > UNLABELED, truth[..., :2] * sides, 0)
         boxes = (rows[:, :BOX_ROWS, :2] * sides).reshape(-1, 4).round(DECIMALS)
         areas = (rows[:, CORNER, AREA] * sides.prod(axis=(1, 2))).round(DECIMALS)
-        sigmas = getattr(model, "sigmas", None)
+        sigmas = getattr(model, "sigmas", None) or known.get("sigmas")
+        names = model.class_names or known.get("names")
         return scoring.KeypointPredictions(
             np.concatenate([places, point_scores[..., np.newaxis]], axis=2, dtype="float64"),
             object_scores(point_scores),
             images,
             *(truth, boxes, areas, np.zeros(len(rows), bool), images),
-            tuple(sigmas or scoring.default_sigmas(model.class_names, outputs.shape[-1])),
+            tuple(sigmas or default_sigmas(names, outputs.shape[-1])),
         )
 
     def check_rows(self, rows, count):
@@ -209,7 +223,7 @@ class KeypointEstimation(HeadedTask):
         return np.concatenate([places, scores[..., np.newaxis]], axis=2)
 
     def compared(self, reference, outputs, labels, description):
-        return None, None if labels is None else self._predictions(outputs, labels, description)
+        return None, None if labels is None else self._predictions(outputs, labels, description, {})
 
 
 def object_scores(point_scores):

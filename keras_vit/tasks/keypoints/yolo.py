@@ -12,7 +12,7 @@ def read_yolo_pose(folder, settings):
     """The images, and what the points are, by YOLO's files.
 
     Args, Returns, Raises: See `coco.read_coco`; None without a `kpt_shape`. Of points with two numbers those
-    at 0, 0 have no label, and the others are visible.
+    at 0, 0 or below 0 have no label, and the others are visible, as are those with a score.
     """
     configs = {path: content for path, content in (configs_of(folder) or {}).items() if SHAPE in content}
     if not configs:
@@ -60,7 +60,13 @@ def _posed(line, where, names, shape):
         )
     x, y, width, height, *rest = numbers
     box = StoredObject(where, (x - width / 2, y - height / 2, x + width / 2, y + height / 2), "object")
-    if size == 2:
-        pairs = zip(rest[0::2], rest[1::2])
-        rest = [n for pair in pairs for n in (*pair, VISIBLE if any(pair) else UNLABELED)]
+    rows = [rest[first : first + size] for first in range(0, len(rest), size)]
+    rest = [number for x, y, *mark in rows for number in (x, y, _mark(x, y, *mark))]
     return PosedObject(where, points_of(rest, count, where), box)
+
+
+def _mark(x, y, mark=None):
+    """The visibility of a point; a fraction is the score of a model, whose points are visible."""
+    if mark is None:
+        return VISIBLE if (x or y) and min(x, y) >= 0 else UNLABELED
+    return VISIBLE if 0 < mark < 1 else mark

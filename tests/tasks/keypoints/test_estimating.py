@@ -58,6 +58,12 @@ def test_images_have_as_many_objects_as_boxes(model):
     assert whole.shape == (1, 3, 3) and whole.dtype == np.float32
 
 
+def test_a_flip_test_without_known_pairs_is_refused(model):
+    alone = keras_vit.KeypointEstimator(model.encoder, 3, decoder_width=4)
+    with pytest.raises(ValueError, match="^flip_test needs a model with a flip_index, which says"):
+        alone.estimate_keypoints(np.zeros((1, 8, 8, 3), "uint8"), flip_test=True)
+
+
 def test_a_flip_test_averages_both_images_with_their_points_exchanged(model, monkeypatch):
     """Where both images have the same heat maps, left and right points become each other's mirror images."""
     maps = heat_maps(np.array([[[0.3, 0.4, 2], [0.65, 0.4, 2], [0.5, 0.7, 2]]]), (16, 12), 2.0, sigma=1.0)

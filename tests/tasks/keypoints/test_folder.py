@@ -141,6 +141,49 @@ def test_crowds_and_objects_without_labels_are_left_out(tmp_path):
     assert sum(map(len, load(tmp_path).splits.values())) == 22
 
 
+def test_an_image_with_one_object_needs_no_box(tmp_path):
+    """Its crowds are left out, too, and an area of 0 is none."""
+    rows = [row for row in coco()["annotations"] if row["id"] % 2 == 0]
+    for row in rows:
+        del row["bbox"]
+        row["area"] = 0
+    rows[3]["iscrowd"] = 1
+    write_coco(tmp_path, annotations=rows)
+    data = load(tmp_path)
+    assert sum(map(len, data.splits.values())) == 11
+    _, label = data.split("train")[0]
+    assert label[0].tolist() == [0, 0, 0.53, 1]
+
+
+def test_a_category_of_other_points_may_be_without_annotations(tmp_path):
+    """With annotations, the settings have to name the points."""
+    with_second_category(tmp_path / "unused", category_id=3)
+    assert load(tmp_path / "unused").class_names == tuple(NAMES)
+    with_second_category(tmp_path / "used")
+    (tmp_path / "used" / "keypoints.json").write_text('{"names": ["x", "y", "z"]}')
+    data = load(tmp_path / "used")
+    assert data.class_names == ("x", "y", "z") and data.split("train").reader.skeleton == ((0, 1), (0, 2))
+
+
+def test_labels_of_coco_may_be_in_keypoints_json(tmp_path):
+    write_coco(tmp_path)
+    (tmp_path / "labels.json").rename(tmp_path / "keypoints.json")
+    assert load(tmp_path).class_names == tuple(NAMES)
+
+
+@by_table("size, numbers, marks", [(3, "0.7 0 2", [2, 0, 2]), (2, "0.5 -0.1 0", [2, 0, 0])])
+def test_marks_of_yolo_may_be_scores_and_places_below_0(size, numbers, marks, tmp_path):
+    numbers = numbers.split()
+    if size == 3:
+        points = [number for mark in numbers for number in ("0.5", "0.5", mark)]
+    else:
+        points = [number for place in numbers for number in (place, place)]
+    write_yolo(tmp_path, size=size)
+    for path in (tmp_path / "labels").iterdir():
+        path.write_text(" ".join(["0 0.5 0.5 0.5 0.5", *points]))
+    assert load(tmp_path).split("train")[0][1][BOX_ROWS:, 2].tolist() == marks
+
+
 def test_names_and_pairs_of_the_settings_come_first(tmp_path):
     write_yolo(tmp_path, config="flip_idx: [0, 2, 1]")
     assert load(tmp_path).class_names == ("0", "1", "2")
@@ -177,6 +220,13 @@ def with_file(name, text, write=write_yolo):
     return write_file
 
 
+def with_second_category(root, **values):
+    rows = coco()["annotations"]
+    rows[5] |= {"category_id": 4, **values}
+    other = {**CATEGORY, "id": 4, "keypoints": ["a", "b", "c"], "skeleton": []}
+    write_coco(root, annotations=rows, categories=[CATEGORY, other])
+
+
 LINE = yolo_line(OBJECTS[0][0], OBJECTS[0][2])
 WRONG = {
     "other count": (
@@ -193,7 +243,7 @@ WRONG = {
         changed(keypoints=[99, 1, 2] * 3),
         "1 object(s) are wrong: .*keypoint outside of its image of ",
     ),
-    "no box": (changed(bbox=""), "annotation 5: expected the key 'bbox'; got "),
+    "no box": (changed(bbox=""), "1 object(s) are wrong: .*annotation 5 (without a box, beside others in"),
     "flat box": (
         changed(bbox=[1, 1, 0, 5]),
         "1 object(s) are wrong: .*annotation 5 (a box without an extent)",
@@ -210,8 +260,8 @@ WRONG = {
         "expected a skeleton of pairs of numbers below 3; got",
     ),
     "categories": (
-        lambda root: write_coco(root, categories=[CATEGORY, {**CATEGORY, "id": 4, "keypoints": ["a"]}]),
-        "category 1: expected the keypoints and the skeleton of all categories; got others",
+        with_second_category,
+        "category 1: expected the keypoints of all categories with annotations, or names in keypoints",
     ),
     "short line": (
         with_line("0 0.5 0.5 0.2 0.2"),
@@ -238,6 +288,10 @@ WRONG = {
         with_file("data.yaml", "names: [a]\nkpt_shape: [3, 3]\nkpt_names: {0: [a, b]}"),
         "data.yaml, kpt_names: expected 3 names of keypoints, the same of all classes",
     ),
+    "number as names": (
+        with_file("keypoints.json", '{"names": 5}'),
+        "keypoints.json: expected 1 to 1000",
+    ),
     "settings": (with_file("keypoints.json", "[1]"), "keypoints.json: expected an object; got list"),
     "damaged settings": (with_file("keypoints.json", "{"), "keypoints.json': expected JSON; got "),
     "unknown setting": (
@@ -258,7 +312,7 @@ WRONG = {
             "metadata.jsonl",
             '{"file_name": "images/00.png", "objects": {"keypoints": [[1, 1, 2], [2, 2, 2]]}}',
         ),
-        "line 1: expected a bbox of each of 2 objects of an image; got fewer",
+        "2 object(s) are wrong: .*line 1 (without a box, beside others in its image)",
     ),
 }
 

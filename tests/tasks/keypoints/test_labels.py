@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.tables import by_table
 
 from keras_vit.data import Augmentation, training_batches
 from keras_vit.labels import label_kind
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.tasks.keypoints import points
 from keras_vit.tasks.keypoints.labels import BOX_ROWS, decode, encode, label_of
-from keras_vit.tasks.keypoints.reader import KeypointReader, mirrored_by_name
+from keras_vit.tasks.keypoints.reader import KeypointReader
 from keras_vit.tasks.keypoints.samples import KeypointSamples
 
 KIND = label_kind("keypoints")
@@ -61,22 +60,6 @@ def test_points_follow_their_pixels_through_every_change_of_an_image():
                 np.testing.assert_allclose(point[:2], center, atol=0.05)
                 compared += 1
     assert compared > 12
-
-
-NAMES = {
-    "left and right": (["nose", "left_eye", "right_eye"], (0, 2, 1)),
-    "sides at the end": (["eye_left", "eye_right"], (1, 0)),
-    "other case": (["Left Eye", "Right Eye"], (1, 0)),
-    "one letter": (["l_hip", "r_hip", "L", "R"], (1, 0, 3, 2)),
-    "no partner": (["left_foot", "foot", "bright", "aright"], (0, 1, 2, 3)),
-    "both sides": (["left_right", "right_left"], (0, 1)),
-}
-
-
-@by_table("case", NAMES)
-def test_names_say_which_points_are_mirror_images(case):
-    names, expected = NAMES[case]
-    assert mirrored_by_name(names) == expected
 
 
 def test_labels_of_another_number_of_points_are_refused():

@@ -8,9 +8,7 @@ import pytest
 from made.keypoints import random_keypoints
 
 from keras_vit.tasks.keypoints.scores import (
-    COCO_NAMES,
     KeypointPredictions,
-    default_sigmas,
     keypoint_scores,
     keypoint_table,
     object_keypoint_similarity,
@@ -125,8 +123,3 @@ def test_there_are_no_correct_points_without_pairs(predictions):
     alone = KeypointPredictions(predictions.estimates[:1], np.ones(1), np.array([3]), *rows, sigmas)
     assert keypoint_scores(alone)["pck20"] is None and keypoint_scores(alone)["ap"] is not None
     assert keypoint_table(alone)[0]["distance"] is None
-
-
-def test_sigmas_are_those_of_coco_for_its_points_alone():
-    assert default_sigmas(COCO_NAMES, 17)[-6:] == (0.107, 0.107, 0.087, 0.087, 0.089, 0.089)
-    assert default_sigmas(COCO_NAMES[::-1], 17) == default_sigmas(None, 17) == (0.05,) * 17

@@ -1,5 +1,7 @@
 """Runs on keypoints: what is trained, validated, scored and resumed."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from made.folders import write_keypoints
@@ -8,6 +10,7 @@ from reference.small import SMALL
 
 import keras_vit
 from keras_vit.data import load_dataset
+from keras_vit.evaluation.predicting import check_classes
 from keras_vit.tasks import get_task
 from keras_vit.tasks.keypoints.crops import window_of
 from keras_vit.tasks.keypoints.loss import heat_maps
@@ -81,6 +84,35 @@ def test_the_model_of_a_run_has_what_the_data_say_of_the_points(corners):
     assert (model.flip_index, model.skeleton) == ((1, 0, 2), ((0, 1),))
     assert model.sigmas == (0.1, 0.1, 0.2) and model.class_names == corners.class_names
     assert TASK.label_shape(model, recipe) == ((3, 3), "float32")
+
+
+def test_sigmas_of_the_data_judge_a_model_without_them(corners):
+    samples = corners.split("train")
+    reader = dataclasses.replace(samples.reader, sigmas=(0.1, 0.2, 0.3))
+    oracle = Oracle(samples, estimator())
+    assert TASK.predict(oracle, dataclasses.replace(samples, reader=reader), 4).sigmas == (0.1, 0.2, 0.3)
+    assert TASK.predict(Oracle(samples, estimator()), samples, 4).sigmas == (0.05, 0.05, 0.05)
+
+
+def test_mirrored_images_of_points_without_pairs_are_warned_of(corners, caplog):
+    recipe = Recipe("adamw", 1e-3, 4, warmup_steps=1, batch_size=2, task="keypoints", crop_area=None)
+    recipe = recipe.with_changes(head_options={"decoder_width": 4, "flip_index": [0, 1, 2]})
+    for flip in (False, True):
+        assert not caplog.messages
+        TASK.loading({}, recipe.with_changes(flip=flip), corners)
+    assert [message[:26] for message in caplog.messages] == ["flip=True mirrors images, "]
+
+
+def test_names_of_a_model_and_of_data_may_be_spelled_otherwise(corners):
+    names = ("LeftTop", "R_top", "Foot")
+    check_classes(estimator(class_names=names), corners)
+    with pytest.raises(ValueError, match="class 0 is 'right_top' in the model and 'left_top' in the data"):
+        check_classes(estimator(class_names=("right_top", "left_top", "foot")), corners)
+
+
+def test_patches_that_are_no_squares_are_refused():
+    with pytest.raises(ValueError, match=r"expected patches that are squares; got a patch_size of \(4, 8\)"):
+        keras_vit.KeypointEstimator(keras_vit.VisionTransformer(**MODEL | {"patch_size": (4, 8)}), 3)
 
 
 @pytest.mark.slow

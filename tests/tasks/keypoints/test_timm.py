@@ -28,8 +28,18 @@ def test_its_encoder_is_read_alone(golden):
     assert (encoder.num_classes, encoder.image_size) == (None, (64, 48))
 
 
+def test_names_that_a_file_has_not_leave_its_head(golden):
+    names = ("nose", "left_eye", "right_eye", "left_ear", "right_ear")
+    model = from_pretrained(
+        golden / "vitpose_simple.safetensors", keypoint_estimator={"class_names": names}, **GIVEN
+    )
+    assert (model.head, model.class_names, model.flip_index) == ("simple", names, (0, 2, 1, 4, 3))
+    with np.load(golden / "vitpose_simple.expected.npz") as expected:
+        assert_close(numpy(model(expected["images"])), expected["heat_maps"], 3e-6)
+
+
 def test_a_file_for_other_points_gets_a_new_head(golden):
-    options = {"num_classes": 2, "head": "simple", "class_names": ("left", "right")}
+    options = {"class_names": ("left", "right")}
     model = from_pretrained(golden / "vitpose_simple.safetensors", keypoint_estimator=options, **GIVEN)
     assert model.output_shape == (None, 16, 12, 2)
     assert {path.split("/")[0] for path in model.initial_weights} == {"head"}
