@@ -55,6 +55,7 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default=HERE, help="folder of RESULTS.*")
     args = parser.parse_args()
     cases = [parse_case(variant, words) for variant in args.variants for words in args.cases]
+    args.output.mkdir(parents=True, exist_ok=True)
     results = args.output / "RESULTS.json"
     if args.starts:
         update(results, "starts", {title("starts"): circumstances() | {"seconds": starts()}})

@@ -137,7 +137,7 @@ def _keras_vit(case, folder, jit=None):
 
 def _unrolled(case, folder):
     """The default, but with the attention of exported graphs, without loops over heads."""
-    from keras_vit.layers.head_loop import exported_graph
+    from keras_vit.exporting import exported_graph
 
     return exported_graph()(_keras_vit(case, folder))
 

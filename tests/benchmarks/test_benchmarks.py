@@ -1,11 +1,14 @@
 """The statements of the benchmarks' reports, and how their processes are run."""
 
+import ast
+import importlib
 import json
 import pathlib
 import platform
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 import tensorflow as tf
@@ -34,6 +37,22 @@ ABOUT = {
     **{"date": "2026-01-02 03:04", "command": "python benchmarks/speed.py", "processor": "a processor"},
     **{"cores": 4, "accelerator": None, "load": 0.5, "versions": {"Python": "3.11"}},
 }
+
+
+def test_what_the_programs_import_of_the_package_exists():
+    """Also in functions, which run on other machines, or for hours."""
+    root, names = pathlib.Path(__file__).parents[2], set()
+    for folder in ("benchmarks", "docs", "examples"):
+        for path in (root / folder).glob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and node.module.startswith("keras_vit"):
+                    names |= {(node.module, alias.name) for alias in node.names}
+    assert len(names) > 50
+    missing = []
+    for module, name in sorted(names):
+        if not hasattr(importlib.import_module(module), name) and not find_spec(f"{module}.{name}"):
+            missing.append(f"{module}.{name}")
+    assert missing == []
 
 
 def measured(*seconds):
