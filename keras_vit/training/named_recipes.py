@@ -449,7 +449,7 @@ RECIPES = {
         head_options={"decoder_width": 32},
         eval_every=250,
         source="this package: scenes of scanned digits from scratch, `digits_scenes`",
-        cost="1,000 steps of 32 images of a digit, 121 to 133 seconds on 2 cores",
+        cost="1,000 steps of 32 images of a digit, 49 to 133 seconds on 2 cores",
         result="AP 0.78 to 0.80 and PCK 0.90 to 0.91 at 5 % of a box, 240 test scenes (seeds 0 to 2)",
     ),
     # Two towers from scratch, for zero-shot labels in wordings that were not in training.

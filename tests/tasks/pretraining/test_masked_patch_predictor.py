@@ -171,7 +171,7 @@ def test_fit_predicts_better_than_from_the_position_alone(target, eager_once):
     train, test = images[:1400], images[1400:]
     sizes = {"image_size": 8, "patch_size": 2, "hidden_size": 32, "num_layers": 1, "num_heads": 4}
     predictor = MaskedPatchPredictor({**ENCODER, **sizes, "in_channels": 1}, target)
-    predictor.compile(keras.optimizers.Adam(3e-3), LOSSES[target])
+    predictor.compile(keras.optimizers.Adam(1e-2), LOSSES[target])
     batches = tf.data.Dataset.from_tensor_slices(train).shuffle(1400, seed=0).repeat().batch(64).take(400)
     predictor.fit(masked_patch_batches(batches, predictor.patch_targets, seed=0), shuffle=False, verbose=0)
 
