@@ -34,7 +34,7 @@ def read_coco(folder, settings):
         annotations = [row for row in _rows(content["annotations"]) if row.get("keypoints")]
         used = {row["category_id"] for row in annotations if isinstance(row.get("category_id"), int | str)}
         for number, (where, category) in rows.items():
-            if not category.get("keypoints") or number not in used:
+            if not category.get("keypoints") or number not in (used or rows):
                 continue
             points = {"names": _names(category["keypoints"], where), "skeleton": _skeleton(category, where)}
             if known and points["names"] != known["names"] and not settings.get("names"):

@@ -68,7 +68,7 @@ def cropped(pixels, window, size):
             values = result.take(np.clip(index, 0, last).astype(int), axis)
             parts.append(values * np.expand_dims(share, tuple({0, 1, 2} - {axis})))
         result = sum(parts)
-    return result
+    return result.astype("float32", copy=False)
 
 
 def to_image(places, windows, size):

@@ -165,6 +165,13 @@ def test_a_category_of_other_points_may_be_without_annotations(tmp_path):
     assert data.class_names == ("x", "y", "z") and data.split("train").reader.skeleton == ((0, 1), (0, 2))
 
 
+def test_a_file_without_annotations_has_the_names_of_its_categories(tmp_path):
+    write_coco(tmp_path)
+    empty = {"images": [], "annotations": [], "categories": [CATEGORY]}
+    (tmp_path / "empty.json").write_text(json.dumps(empty))
+    assert load(tmp_path).class_names == tuple(NAMES)
+
+
 def test_labels_of_coco_may_be_in_keypoints_json(tmp_path):
     write_coco(tmp_path)
     (tmp_path / "labels.json").rename(tmp_path / "keypoints.json")
