@@ -44,8 +44,8 @@ def _objects(value, where):
 
 def _count(rows):
     """The number of points of the first object that has some."""
-    found = (item.get(POINTS) for _, _, objects in rows for item in objects)
-    first = next((points for points in found if points and isinstance(points, list)), [[]])
+    values = (item.get(POINTS) for _, _, objects in rows for item in objects)
+    first = next((points for points in values if points and isinstance(points, list)), [[]])
     return len(first) if isinstance(first[0], list) else len(first) // 3
 
 

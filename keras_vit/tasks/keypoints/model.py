@@ -158,8 +158,8 @@ class KeypointEstimator(HeadedModel):
         count = options.get("num_classes", len(names) if names else stored["num_classes"])
         known = stored.get("class_names")
         are_same = count == stored["num_classes"] and (not (names and known) or are_same_points(names, known))
-        of_points = () if are_same else ("class_names", "flip_index", "skeleton", "sigmas")
-        kept = {name: x for name, x in stored.items() if name not in (*of_points, "split_seed")}
+        dropped = () if are_same else ("class_names", "flip_index", "skeleton", "sigmas")
+        kept = {name: x for name, x in stored.items() if name not in (*dropped, "split_seed")}
         return {**kept, "num_classes": count, **options}
 
     @staticmethod

@@ -168,8 +168,8 @@ class KeypointEstimation(HeadedTask):
             raise ValueError("--iou is of boxes that overlap, which --objects gives; this one is not given")
         names = names_or_indices(model.class_names, model.num_classes)
         objects = boxes and boxes(paths, inputs, top)
-        found = objects and [boxed.boxes for boxed in objects]
-        estimates = model.estimate_keypoints(inputs, found, flip_test)
+        boxes_by_image = objects and [boxed.boxes for boxed in objects]
+        estimates = model.estimate_keypoints(inputs, boxes_by_image, flip_test)
         least = pictures.DRAWN if threshold is None else threshold
         for path, image, points, boxed in zip(paths, inputs, estimates, objects or [None] * len(inputs)):
             if write:
