@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 from made.sampling import some
-from reference.comparing import arrays, assert_close, assert_same_arrays, randomize
-from reference.small import SMALL
+from reference.comparing import arrays, assert_close, assert_same_arrays, numpy, randomize
+from reference.small import SMALL, images_for
 
 from keras_vit import ImageTextModel, VisionTransformer, from_pretrained, save_weights
 from keras_vit.weights import checkpoint
@@ -260,6 +260,15 @@ def test_without_a_configuration_both_towers_have_the_epsilon_of_their_project(n
     for file in tmp_path.glob("*.json"):
         file.unlink()
     assert epsilons(path) == EPSILONS[name]
+
+
+def test_open_clip_stores_the_norm_of_the_pooled_token_as_that_of_all_tokens(tmp_path):
+    image = {**OPEN_CLIP["image"], "norm_after_pooling": True}
+    model = randomize(ImageTextModel(**{**OPEN_CLIP, "image": image}))
+    again = from_pretrained(save_weights(model, tmp_path / "m", "open_clip"), kind="image_text")
+    assert not again.image.norm_after_pooling
+    images = images_for(model.image)
+    assert_close(numpy(again.image_encoder(images)), numpy(model.image_encoder(images)), 1e-6)
 
 
 @pytest.mark.parametrize("name", ["huggingface, SigLIP", "open_clip, CLIP"])
