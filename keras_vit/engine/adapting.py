@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from keras import ops
 
@@ -12,6 +12,12 @@ from keras_vit.rules import integer
 
 if TYPE_CHECKING:
     import keras
+    import numpy as np
+
+    from keras_vit.engine.distributed_model import DistributedModel
+    from keras_vit.types import Array
+
+_Model = TypeVar("_Model", bound="DistributedModel")
 
 
 def enable_lora(
@@ -76,7 +82,8 @@ def enable_lora(
     if train is None:
         heads = [layer for layer in model._flatten_layers() if getattr(layer, "is_head", False)]
     else:
-        heads = [layer for layer in model._flatten_layers() if layer.name in train]
+        names = {train} if isinstance(train, str) else {*train}
+        heads = [layer for layer in model._flatten_layers() if layer.name in names]
     trained = {*map(id, [*chosen, *heads])}
     _freeze_all_but(trained, model)
     _forget_compiled(model)
@@ -109,7 +116,7 @@ def merge_lora(model: keras.Model) -> None:
     _forget_compiled(model)
 
 
-def plain_arrays(model):
+def plain_arrays(model: keras.Model) -> dict[str, np.ndarray]:
     """The weights of a model without its quantization and LoRA factors, as float arrays by path.
 
     >>> quantized = keras_vit.VisionTransformer.from_config(model.get_config())
@@ -128,7 +135,9 @@ def plain_arrays(model):
     return {**weights, **kernels}
 
 
-def copy_with_weights(model, config, arrays=None):
+def copy_with_weights(
+    model: _Model, config: Mapping[str, Any], arrays: Mapping[str, Array] | None = None
+) -> _Model:
     """A model of the same class with the constructor's arguments `config`, and the weights of this one.
 
     Args:
@@ -144,11 +153,11 @@ def copy_with_weights(model, config, arrays=None):
     return copy
 
 
-def _is_never_trained(layer):
+def _is_never_trained(layer: keras.Layer) -> bool:
     return getattr(layer, "never_trained", False)
 
 
-def _unfreeze(model):
+def _unfreeze(model: keras.Model) -> None:
     # On TensorFlow, setting a model's `trainable` has no effect if it is already True.
     for layer in model._flatten_layers():
         layer.trainable = True
@@ -158,7 +167,7 @@ def _unfreeze(model):
         layer.trainable = False
 
 
-def _freeze_all_but(trained, layer):
+def _freeze_all_but(trained: Container[int], layer: keras.Layer) -> bool:
     """Freeze all but the trained layers; return whether the layer is or contains one of them."""
     if id(layer) in trained:
         return True
@@ -170,5 +179,5 @@ def _freeze_all_but(trained, layer):
     return False
 
 
-def _forget_compiled(model):
+def _forget_compiled(model: keras.Model) -> None:
     model.train_function = model.test_function = model.predict_function = None

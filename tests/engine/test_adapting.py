@@ -256,7 +256,8 @@ def test_outputs_stay_the_same_with_new_factors_and_after_merging():
     assert_close(outputs(model), expected, 1e-6)
     assert_close(model.predict_on_batch(images), expected, 1e-6)
     assert states(model) == states(one_block())
-    model.enable_lora(1)
+    model.enable_lora(1, train="final_head")  # not the head, whose name is within it
+    assert not any(trains for path, _, trains in states(model) if "lora" not in path)
 
 
 @pytest.mark.slow
