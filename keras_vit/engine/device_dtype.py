@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, Final, Literal, TypeAlias
+
 import keras
 
 AUTO = "auto"
 # What each device supports, from the least; several devices compute in the first of theirs.
 SUPPORTED = ("float32", "mixed_float16", "mixed_bfloat16")
-TPU = "TPU"
+TPU: Final = "TPU"
 BFLOAT16 = (8, 0)  # the first compute capability whose tensor cores multiply bfloat16
+# A TPU, or the compute capability of a GPU; None if it is unknown.
+Accelerator: TypeAlias = Literal["TPU"] | tuple[int, ...] | None
 
 
 def device_dtype() -> str:
@@ -30,7 +34,7 @@ def device_dtype() -> str:
     return min(map(dtype_of, accelerators()), key=SUPPORTED.index, default=SUPPORTED[0])
 
 
-def dtype_of(device):
+def dtype_of(device: Accelerator) -> str:
     """What a device of `accelerators` supports.
 
     >>> [dtype_of(device) for device in (TPU, (8, 9), (7, 5), None)]
@@ -41,7 +45,7 @@ def dtype_of(device):
     return "mixed_bfloat16" if device == TPU or device >= BFLOAT16 else "mixed_float16"
 
 
-def accelerators():
+def accelerators() -> list[Accelerator]:
     """The devices that Keras's backend sees and that are no CPUs, on JAX of all processes.
 
     Returns:
@@ -50,7 +54,7 @@ def accelerators():
     return {"tensorflow": _of_tensorflow, "jax": _of_jax, "torch": _of_torch}[keras.backend.backend()]()
 
 
-def _of_tensorflow():
+def _of_tensorflow() -> list[Accelerator]:
     import tensorflow as tf
 
     if isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy):
@@ -59,20 +63,20 @@ def _of_tensorflow():
     return [details(gpu).get("compute_capability") for gpu in tf.config.get_visible_devices("GPU")]
 
 
-def _of_jax():
+def _of_jax() -> list[Accelerator]:
     import jax
 
     return [_of_jax_device(device) for device in jax.devices() if device.platform != "cpu"]
 
 
-def _of_jax_device(device):
+def _of_jax_device(device: Any) -> Accelerator:
     if device.platform == "tpu":
         return TPU
     major, _, minor = str(getattr(device, "compute_capability", "")).partition(".")
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
-def _of_torch():
+def _of_torch() -> list[Accelerator]:
     import torch
 
     return [torch.cuda.get_device_capability(number) for number in range(torch.cuda.device_count())]

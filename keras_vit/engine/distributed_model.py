@@ -6,6 +6,7 @@ import gc
 import inspect
 import random
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -79,12 +80,13 @@ class DistributedModel(keras.Model):
     and its `fit` does not support MultiWorkerMirroredStrategy.
     """
 
-    total_steps = None
+    predict_function: Callable[..., Any] | None  # Keras's
+    total_steps: int | None = None
     matches = False  # whether its loss matches predictions with labels, which XLA takes minutes to compile
     _compiled_size = 0  # images in the largest batch that XLA has compiled a prediction for
     is_segment = False  # whether a call of `fit` is a part of the training, of which it does not warn
     # Of a model with a loss of its own: a method (x, y_pred, sample_weight) → scalar, its weighted mean.
-    own_loss = None
+    own_loss: Callable[[Any, Any, Tensor | None], Tensor] | None = None
 
     def compile(
         self,
@@ -191,14 +193,14 @@ class DistributedModel(keras.Model):
             )
         return super().make_train_function(force)
 
-    def train_on_features(self, head: keras.Model) -> None:
+    def train_on_features(self, head: Callable[..., Tensor]) -> None:
         """From now on take features of images in place of images, for `fit`.
 
         Args:
             head: A function (features, training) → outputs, of layers of this model.
         """
         self.input_spec = None
-        vars(self)["_head_on_features"] = head  # Keras would track the layers again.
+        self.__dict__["_head_on_features"] = head  # Keras would track the layers again.
 
     def call(
         self, inputs: Any, training: bool | None = None, mask: Tensor | None = None, **kwargs: Any
@@ -220,7 +222,7 @@ class DistributedModel(keras.Model):
         return total_loss(self, self.own_loss(x, y_pred, sample_weight))
 
     def after_step(
-        self, step: Tensor, predicted: Tensor, sample_weight: Tensor, total: Tensor
+        self, step: Tensor, predicted: Any, sample_weight: Tensor | None, total: Callable[[Tensor], Tensor]
     ) -> list[tuple[keras.Variable, Tensor]]:
         """The new values of weights that no gradient trains, after the optimizer's step.
 
@@ -310,7 +312,7 @@ class DistributedModel(keras.Model):
 
     if _BACKEND == "tensorflow":
 
-        def _resolve_auto_jit_compile(self):
+        def _resolve_auto_jit_compile(self) -> bool:
             # XLA would compile the model again for each size of an image.
             is_static = all(None not in x.shape[1:] for x in keras.tree.flatten(self.input))
             return is_static and super()._resolve_auto_jit_compile()
@@ -331,7 +333,7 @@ class DistributedModel(keras.Model):
                     self.predict_function = of_backend().counted_alone(self.predict_function)
             return self.predict_function
 
-        def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
             # Keras would average the replicas' batches, which fails across workers and if the parts have
             # different sizes. The batch of the first replica has the right shapes.
             if self._distribute_strategy is not None and iterator is not None:
@@ -343,14 +345,14 @@ class DistributedModel(keras.Model):
             super()._maybe_symbolic_build(iterator, data_batch)
 
 
-def filled(inputs, batch_size):
+def filled(inputs: Any, batch_size: int) -> Any:
     """Model input with as many further rows of 0 as a batch has.
 
     >>> filled(np.ones((2, 3)), 5).shape
     (5, 3)
     """
 
-    def fill(x):
+    def fill(x: np.ndarray) -> np.ndarray:
         return np.concatenate([x, np.zeros((batch_size - len(x), *x.shape[1:]), x.dtype)])
 
     is_full = len(keras.tree.flatten(inputs)[0]) == batch_size

@@ -1,13 +1,18 @@
 """Checks of `compile` and `fit` for mistakes that would make training fail silently."""
 
+from __future__ import annotations
+
 import math
 import os
 import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_vit.losses import SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.types import Tensor
 
 # Keras's losses that by default expect probabilities, as functions and as classes.
 CROSSENTROPIES = {
@@ -23,7 +28,7 @@ RATE_CALLBACKS = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceL
 TOLERANCE = 0.1  # relative difference between the lengths of `fit` and of the schedule
 
 
-def warn_of_probabilities(loss):
+def warn_of_probabilities(loss: Any) -> None:
     """Warn of losses that expect probabilities, for a model that outputs logits.
 
     >>> warn_of_probabilities(keras.losses.BinaryCrossentropy(from_logits=True))
@@ -38,7 +43,7 @@ def warn_of_probabilities(loss):
                 )
 
 
-def check_array(model, images):
+def check_array(model: keras.Model, images: Any) -> None:
     """Raise ValueError for an array that is no input of a model, such as channels-first images.
 
     It also refuses floats for an input of uint8, to which Keras would round them.
@@ -52,7 +57,7 @@ def check_array(model, images):
     >>> check_array(model, np.zeros((2, 32, 32, 3)))
     """
     check_is_array(images)
-    inputs = getattr(model, "inputs", None) or ()
+    inputs: Sequence[keras.KerasTensor] = getattr(model, "inputs", None) or ()
     if len(inputs) != 1 or not isinstance(images, np.ndarray):
         return
     shape = inputs[0].shape
@@ -64,7 +69,7 @@ def check_array(model, images):
     check_dtype(inputs[0], images)
 
 
-def check_is_array(images):
+def check_is_array(images: Any) -> None:
     """Raise ValueError for the path of an image, of which Keras says no more than that it is no array.
 
     >>> check_is_array("photo.jpg")
@@ -77,7 +82,7 @@ def check_is_array(images):
         raise ValueError(f"expected an array, as from model.preprocessing([{shown}]); got {shown}")
 
 
-def check_dtype(expected, images):
+def check_dtype(expected: Tensor, images: Tensor) -> None:
     """Raise ValueError for an input of uint8 and images of another dtype.
 
     Args:
@@ -94,7 +99,7 @@ def check_dtype(expected, images):
         )
 
 
-def check_class_indices(loss, labels, classes):
+def check_class_indices(loss: Any, labels: Any, classes: int) -> None:
     """Raise ValueError for class indices that a model does not have, whose loss would be NaN.
 
     Args:
@@ -125,18 +130,18 @@ class WarnOfNaN(keras.callbacks.Callback):
     is_nan = False
     async_safe = True  # Keras may call it in another thread: on JAX a step then need not wait for its loss.
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.next = 1
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if batch + 1 >= self.next:
             self.next = 2 * (batch + 1)
             self._warn(f"by step {batch + 1} of this epoch", logs)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._warn("at the end of this epoch", logs)
 
-    def _warn(self, when, logs):
+    def _warn(self, when: str, logs: Any) -> None:
         if not self.is_nan and math.isnan(logs.get("loss", 0.0)):
             self.is_nan = True
             warnings.warn(
@@ -146,7 +151,9 @@ class WarnOfNaN(keras.callbacks.Callback):
             )
 
 
-def check_callbacks(optimizer, callbacks):
+def check_callbacks(
+    optimizer: keras.optimizers.Optimizer, callbacks: Iterable[keras.callbacks.Callback]
+) -> None:
     """Raise ValueError for callbacks that set a learning rate for which there is a schedule.
 
     Args:
@@ -176,23 +183,23 @@ class ScheduleLength(keras.callbacks.Callback):
         total_steps: Steps of the schedule.
     """
 
-    def __init__(self, total_steps):
+    def __init__(self, total_steps: int) -> None:
         super().__init__()
         self.total_steps = total_steps
         self.checked = False
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if not self.checked and self.params["steps"]:
             self._check(self._step() + (self.params["epochs"] - epoch) * self.params["steps"])
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         if not self.checked and not self.model.stop_training:
             self._check(self._step())
 
-    def _step(self):
+    def _step(self) -> int:
         return int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
 
-    def _check(self, end):
+    def _check(self, end: int) -> None:
         self.checked = True
         if abs(end - self.total_steps) > TOLERANCE * self.total_steps:
             effect = (

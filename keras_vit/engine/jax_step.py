@@ -3,16 +3,32 @@
 Over several devices the program is one, which JAX partitions, so there is a single replica.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
 import jax
 import keras
 from jax import numpy as jnp
 
 from keras_vit.engine.step import folded, loss_weight, seeds_from, statistics, update_metrics
+from keras_vit.types import Tensor
 
+if TYPE_CHECKING:
+    from keras_vit.engine.distributed_model import DistributedModel
+
+_Values: TypeAlias = list[Tensor]  # of variables
+_Batch: TypeAlias = tuple[Any, Any, Tensor | None]  # (images, labels, sample_weight)
+# (gradients, loss, outputs, other variables, metrics' variables) of a (micro-)batch
+_Computed: TypeAlias = tuple[_Values, Tensor, Any, _Values, _Values]
+_MicroStep: TypeAlias = Callable[[_Values, _Values, Tensor, _Batch], _Computed]
 KEYS = "threefry2x32"  # the generator of Keras's seeds, whichever JAX is configured to use
 
 
-def train_step(model, state, data):
+def train_step(
+    model: DistributedModel, state: tuple[_Values, _Values, _Values, _Values], data: Any
+) -> tuple[dict[str, Tensor], tuple[_Values, _Values, _Values, _Values]]:
     """Accumulate the gradients of the micro-batches and update the weights once.
 
     Args:
@@ -31,7 +47,16 @@ def train_step(model, state, data):
     step = optimizer_values[counter]
     seed = folded(_fold_in, jnp.array([model.random_seed, 0], "uint32"), step)
 
-    def loss_of(trainable, non_trainable, metrics_values, number, fraction, x, y, w):
+    def loss_of(
+        trainable: _Values,
+        non_trainable: _Values,
+        metrics_values: _Values,
+        number: Tensor,
+        fraction: Tensor,
+        x: Any,
+        y: Any,
+        w: Tensor | None,
+    ) -> tuple[Tensor, tuple[Tensor, Any, _Values, _Values]]:
         with seeds_from(model, _fold_in, folded(_fold_in, seed, number)):
             scaled, (loss, *rest) = model.compute_loss_and_updates(
                 trainable,
@@ -45,7 +70,9 @@ def train_step(model, state, data):
             )
         return scaled * fraction.astype(scaled.dtype), (loss * fraction.astype(loss.dtype), *rest)
 
-    def micro_step(non_trainable, metrics_values, number, part):
+    def micro_step(
+        non_trainable: _Values, metrics_values: _Values, number: Tensor, part: _Batch
+    ) -> _Computed:
         fraction = _divided(loss_weight(model, part[0], part[2]), weight)
         (_, (loss, predicted, non_trainable, metrics_values)), gradients = jax.value_and_grad(
             loss_of, has_aux=True
@@ -65,7 +92,9 @@ def train_step(model, state, data):
     return logs, (trainable, non_trainable, optimizer_values, metrics_values)
 
 
-def test_step(model, state, data):
+def test_step(
+    model: DistributedModel, state: tuple[_Values, _Values, _Values], data: Any
+) -> tuple[dict[str, Tensor], tuple[_Values, _Values, _Values]]:
     """Update the metrics with a batch.
 
     Args:
@@ -89,7 +118,7 @@ def test_step(model, state, data):
     return logs, (trainable, non_trainable, metrics_values)
 
 
-def gathered(x):
+def gathered(x: Tensor) -> Tensor:
     """The rows of the global batch, in each device."""
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -98,7 +127,7 @@ def gathered(x):
     return keras.distribution.distribute_tensor(x, layout)
 
 
-def _accumulated(model, micro_step, trainable):
+def _accumulated(model: DistributedModel, micro_step: _MicroStep, trainable: _Values) -> _MicroStep:
     """`micro_step` for the micro-batches of a batch, one after the other to save memory.
 
     A micro-batch has every n-th sample, so that each device's part of a batch has its share of every one. All
@@ -107,11 +136,13 @@ def _accumulated(model, micro_step, trainable):
     count = model.accumulation_steps
     joins = [jnp.maximum if statistic else jnp.add for statistic in statistics(model)]
 
-    def run(others, metrics_values, _, batch):
+    def run(others: _Values, metrics_values: _Values, _: Tensor, batch: _Batch) -> _Computed:
         size = keras.tree.flatten(batch[0])[0].shape[0]
         parts = jax.tree.map(lambda x: jnp.moveaxis(_rows(x, count), 1, 0), _filled_up(batch, size, count))
 
-        def body(carry, numbered):
+        def body(
+            carry: tuple[_Values, Tensor, _Values, _Values], numbered: tuple[Tensor, _Batch]
+        ) -> tuple[tuple[_Values, Tensor, _Values, _Values], Any]:
             gradients, loss, non_trainable, metrics_values = carry
             new, part_loss, predicted, non_trainable, metrics_values = micro_step(
                 non_trainable, metrics_values, *numbered
@@ -129,7 +160,7 @@ def _accumulated(model, micro_step, trainable):
     return run
 
 
-def _filled_up(batch, size, count):
+def _filled_up(batch: _Batch, size: int, count: int) -> _Batch:
     """The batch with samples of weight 0 up to a multiple of `count`."""
     missing = -size % count
     if not missing:
@@ -141,15 +172,22 @@ def _filled_up(batch, size, count):
     )
 
 
-def _rows(x, count):
+def _rows(x: Tensor, count: int) -> Tensor:
     return x.reshape(x.shape[0] // count, count, *x.shape[1:])
 
 
-def _merged(x):
+def _merged(x: Tensor) -> Tensor:
     return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
-def _after_step(model, trainable, others, step, predicted, sample_weight):
+def _after_step(
+    model: DistributedModel,
+    trainable: _Values,
+    others: _Values,
+    step: Tensor,
+    predicted: Any,
+    sample_weight: Tensor | None,
+) -> _Values:
     """The values of the variables that no gradient trains, after a step."""
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     with keras.StatelessScope(state_mapping=zip(variables, [*trainable, *others])) as scope:
@@ -158,19 +196,28 @@ def _after_step(model, trainable, others, step, predicted, sample_weight):
     return [scope.get_current_value(variable) for variable in model.non_trainable_variables]
 
 
-def _update_metrics(model, values, loss, weight, images, labels, sample_weight, predicted):
+def _update_metrics(
+    model: DistributedModel,
+    values: _Values,
+    loss: Tensor,
+    weight: Tensor,
+    images: Any,
+    labels: Any,
+    sample_weight: Tensor | None,
+    predicted: Any,
+) -> tuple[dict[str, Tensor], _Values]:
     """(logs, new values of the metrics' variables)."""
     with keras.StatelessScope(state_mapping=zip(model.metrics_variables, values)) as scope:
         logs = update_metrics(model, loss, weight, images, labels, predicted, sample_weight)
     return logs, [scope.get_current_value(variable) for variable in model.metrics_variables]
 
 
-def _fold_in(seed, number):
+def _fold_in(seed: Tensor, number: Tensor) -> Tensor:
     """A seed of two numbers, as Keras's, by a seed and a number."""
     key = jax.random.wrap_key_data(seed, impl=KEYS)
     return jax.random.key_data(jax.random.fold_in(key, number))
 
 
-def _divided(x, y):
+def _divided(x: Tensor, y: Tensor) -> Tensor:
     """x / y, or 0 where y is 0."""
     return jnp.where(y != 0, x / jnp.where(y != 0, y, 1), 0)

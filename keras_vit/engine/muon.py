@@ -87,7 +87,7 @@ class Muon(AdamW):
         return {**super().get_config(), **{name: getattr(self, name) for name in names}}
 
 
-def matrix_shape(variable):
+def matrix_shape(variable: keras.Variable) -> tuple[int, int] | None:
     """The (inputs, outputs) of a kernel of a Transformer block; None of other variables.
 
     >>> matrix_shape(keras.Variable(np.zeros((24, 3, 8)), name="kernel"))
@@ -98,7 +98,7 @@ def matrix_shape(variable):
     return math.prod(variable.shape[:inputs]), math.prod(variable.shape[inputs:])
 
 
-def orthogonalized(matrix, steps):
+def orthogonalized(matrix: Tensor, steps: int) -> Tensor:
     """A matrix whose singular values the Newton–Schulz iteration has moved to about 1.
 
     >>> values = np.linalg.svd(orthogonalized(np.diag([3.0, 2.0, 1.0]).astype("float32"), 5))[1]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
@@ -13,10 +13,14 @@ from keras_vit.engine.schedules import WarmupDecay
 from keras_vit.rules import number, optional
 from keras_vit.types import Tensor
 
+if TYPE_CHECKING:
+    from keras_vit.training.recipes import Recipe
+
 LAYER_DECAY = optional(number(above=0, high=1))
+_Base: Any = keras.optimizers.Optimizer if TYPE_CHECKING else object
 
 
-class _GlobalOptimizer:
+class _GlobalOptimizer(_Base):
     """The order of reduction, the variables that decay, and layer-wise rates, for both optimizers.
 
     A variable of a stack has its rate by `layers_above`, which the models number (`layers.encoder_block`).
@@ -25,7 +29,7 @@ class _GlobalOptimizer:
     model than one. Here `_clip_gradients`, which Keras calls first, sums, and the later sum does nothing.
     """
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         if self.built:
             return
         decay = self.layer_decay or 1.0
@@ -34,7 +38,7 @@ class _GlobalOptimizer:
         self._decays = [variable.path.endswith("/kernel") for variable in variables]
         super().build(variables)
 
-    def _rate(self, variable, learning_rate):
+    def _rate(self, variable: keras.Variable, learning_rate: Tensor) -> Tensor:
         """Decay a variable at its own learning rate, which is 0 while it is frozen, and return that rate."""
         index = self._get_variable_index(variable)
         rate = ops.cast(learning_rate, variable.dtype) * self._rate_factors[index]
@@ -44,19 +48,21 @@ class _GlobalOptimizer:
             self.assign_sub(variable, variable * (rate * self.weight_decay))
         return rate
 
-    def _apply_weight_decay(self, variables):
+    def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         pass  # `_rate` does it.
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "layer_decay": self.layer_decay}
 
     if keras.backend.backend() == "tensorflow":
 
-        def _clip_gradients(self, grads):
+        def _clip_gradients(self, grads: Sequence[Tensor]) -> list[Tensor]:
             pairs = super()._all_reduce_sum_gradients([(gradient, None) for gradient in grads])
             return super()._clip_gradients([gradient for gradient, _ in pairs])
 
-        def _all_reduce_sum_gradients(self, grads_and_vars):
+        def _all_reduce_sum_gradients(
+            self, grads_and_vars: list[tuple[Tensor, Any]]
+        ) -> list[tuple[Tensor, Any]]:
             return grads_and_vars
 
 
@@ -105,6 +111,7 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
+        bfloat16_initial_values: Callable[[], contextlib.AbstractContextManager[None]]
         if keras.backend.backend() == "tensorflow":
             from keras_vit.engine.strategy import bfloat16_initial_values
         else:
@@ -116,7 +123,7 @@ class SGD(_GlobalOptimizer, keras.optimizers.Optimizer):
                 for i, variable in enumerate(variables)
             ]
 
-    def _buffer(self, variable, index):
+    def _buffer(self, variable: keras.Variable, index: int) -> keras.Variable:
         layout = getattr(variable, "_layout", None)  # On JAX the buffer is sharded like its variable.
         dtype = self.accumulator_dtype or variable.dtype
         return self.add_variable(variable.shape, dtype=dtype, layout=layout, name=f"momentum_{index}")
@@ -173,18 +180,19 @@ class AdamW(_GlobalOptimizer, keras.optimizers.AdamW):
             rate = rate * self._bias_correction(own_step) / self._bias_correction(step)
         super().update_step(gradient, variable, rate)
 
-    def _bias_correction(self, step):
+    def _bias_correction(self, step: Tensor) -> Tensor:
         return ops.sqrt(1 - ops.power(self.beta_2, step)) / (1 - ops.power(self.beta_1, step))
 
 
-def make_optimizer(recipe):
+def make_optimizer(recipe: Recipe) -> SGD | AdamW:
     """The recipe's optimizer, with its schedule, clipping, decays and moving average."""
     schedule = WarmupDecay(recipe.base_lr, recipe.total_steps, recipe.warmup_steps, recipe.decay)
-    options = {"global_clipnorm": recipe.clip_norm, "layer_decay": recipe.layer_decay}
+    options: dict[str, Any] = {"global_clipnorm": recipe.clip_norm, "layer_decay": recipe.layer_decay}
     if recipe.ema is not None:
         options |= {"use_ema": True, "ema_momentum": recipe.ema}
     if recipe.optimizer == "sgd":
         return SGD(schedule, recipe.momentum, recipe.accumulator_dtype, **options)
+    optimizer_class: type[AdamW]
     if recipe.optimizer == "muon":
         from keras_vit.engine.muon import Muon as optimizer_class  # which is an AdamW
     else:

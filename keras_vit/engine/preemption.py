@@ -1,10 +1,15 @@
 """Handling of SIGTERM, by which clusters announce that they take a machine away, and of Ctrl-C."""
 
+from __future__ import annotations
+
 import contextlib
 import signal
 import sys
 import threading
 import time
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 import keras
 
@@ -13,7 +18,7 @@ PATIENCE = 30  # seconds that the workers wait for the first one, which writes t
 
 
 @contextlib.contextmanager
-def note_sigterm():
+def note_sigterm() -> Iterator[list[float]]:
     """Collect SIGTERM signals and the first Ctrl-C instead of ending the process.
 
     The second Ctrl-C raises KeyboardInterrupt at once. If the block ends by `stop` after a Ctrl-C, it raises
@@ -29,13 +34,13 @@ def note_sigterm():
         >>> len(times)
         1
     """
-    times = []
+    times: list[float] = []
     if threading.current_thread() is not threading.main_thread():
         yield times
         return
-    interrupts = []
+    interrupts: list[int] = []
 
-    def note(number, frame):
+    def note(number: int, frame: types.FrameType | None) -> None:
         if number == signal.SIGINT:
             if interrupts:
                 raise KeyboardInterrupt
@@ -60,7 +65,7 @@ def note_sigterm():
             signal.signal(number, handler or signal.SIG_DFL)  # None is a handler outside Python.
 
 
-def stop(reason):
+def stop(reason: str) -> NoReturn:
     """End the process with SIGTERM's status and a line with the reason."""
     print(f"stopped: {reason}; the same command resumes the run", file=sys.stderr, flush=True)
     raise SystemExit(STATUS)
@@ -76,10 +81,10 @@ class LeaveAfterFirstWorker(keras.callbacks.Callback):
         times: The list of `note_sigterm`.
     """
 
-    def __init__(self, times):
+    def __init__(self, times: Sequence[float]) -> None:
         super().__init__()
         self.times = times
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self.times and time.monotonic() - self.times[0] > PATIENCE:
             stop("the first worker did not get it, so no checkpoint is written")

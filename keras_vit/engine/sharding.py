@@ -6,21 +6,26 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 from keras.src.backend.common import global_state
 
-from keras_vit.layers.hints import FREE
+from keras_vit.layers.hints import FREE, Sharding
 from keras_vit.rules import one_of
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 STRATEGIES = ("auto", "single", "data_parallel", "fsdp", "model_parallel")
 BATCH, MODEL = "batch", "model"  # the axes of a mesh
 
 
-def variable_axes(shape, strategy, mesh, model_axis=None):
+def variable_axes(
+    shape: Sequence[int], strategy: str, mesh: Mapping[str, int], model_axis: int | None = None
+) -> tuple[str | None, ...]:
     """The mesh axis that each axis of a variable is sharded over.
 
     Args:
@@ -49,7 +54,7 @@ def variable_axes(shape, strategy, mesh, model_axis=None):
         name, candidates = BATCH, sorted(range(len(shape)), key=lambda axis: -shape[axis])
     elif strategy == "model_parallel" and model_axis is not None:
         candidates = [len(shape) + model_axis]
-    axes = [None] * len(shape)
+    axes: list[str | None] = [None] * len(shape)
     for axis in candidates:
         if shape[axis] and shape[axis] % mesh[name] == 0:
             axes[axis] = name
@@ -57,7 +62,7 @@ def variable_axes(shape, strategy, mesh, model_axis=None):
     return tuple(axes)
 
 
-def parse_strategy(text, devices):
+def parse_strategy(text: str, devices: int) -> tuple[str, dict[str, int]]:
     """The strategy and the mesh of a `--strategy`.
 
     Args:
@@ -99,7 +104,7 @@ def parse_strategy(text, devices):
     return strategy, {BATCH: batch, MODEL: model}
 
 
-def check_heads(model, mesh):
+def check_heads(model: keras.Model, mesh: Mapping[str, int]) -> None:
     """Raise ValueError unless the mesh's model axis divides the attention heads.
 
     Args:
@@ -137,7 +142,7 @@ class Sharded(keras.distribution.ModelParallel):
         (None, 'batch')
     """
 
-    def __init__(self, strategy, mesh, devices):
+    def __init__(self, strategy: str, mesh: Mapping[str, int], devices: Sequence[str]) -> None:
         device_mesh = keras.distribution.DeviceMesh(tuple(mesh.values()), tuple(mesh), devices)
         # Each process reads its own part of a batch.
         super().__init__(
@@ -148,37 +153,37 @@ class Sharded(keras.distribution.ModelParallel):
         self.strategy = strategy
         self.mesh = mesh
 
-    def get_variable_layout(self, variable):
+    def get_variable_layout(self, variable: keras.Variable) -> keras.distribution.TensorLayout:
         layout = getattr(variable, "_layout", None)
         if layout is not None:
             return layout
         return keras.distribution.TensorLayout(self.axes(variable, _current_layer()), self.device_mesh)
 
-    def axes(self, variable, layer):
+    def axes(self, variable: keras.Variable, layer: object) -> tuple[str | None, ...]:
         """The mesh axis of each axis of a layer's variable."""
         if not variable.trainable:
             return (None,) * len(variable.shape)
         model_axis = _sharding(layer).axes.get(variable.name)
         return variable_axes(variable.shape, self.strategy, self.mesh, model_axis)
 
-    def get_tensor_layout(self, path):
+    def get_tensor_layout(self, path: str) -> keras.distribution.TensorLayout | None:
         kept = {"fsdp": ("whole", "parts"), "model_parallel": ("whole",)}.get(self.strategy, ())
         if _sharding(_current_layer()).output in kept:
             return keras.distribution.TensorLayout((BATCH,), self.device_mesh)
         return None
 
 
-def _current_layer():
+def _current_layer() -> object:
     """The layer that creates a variable or has computed an output: Keras says no more than its path."""
     scopes = global_state.get_global_attribute("name_scope_stack")
     return scopes[-1].caller if scopes else None
 
 
-def _sharding(layer):
+def _sharding(layer: object) -> Sharding:
     return getattr(layer, "sharding", FREE)
 
 
-def make_distribution(strategy: str = "auto", devices: Sequence[Any] | int | None = None) -> Any:
+def make_distribution(strategy: str = "auto", devices: Sequence[str] | None = None) -> Any:
     """The `keras.distribution` of a strategy on JAX, for `keras.distribution.set_distribution`.
 
     Args:
@@ -210,7 +215,7 @@ def make_distribution(strategy: str = "auto", devices: Sequence[Any] | int | Non
     return Sharded(strategy, mesh, devices)
 
 
-def check_batch_size(batch_size, parts):
+def check_batch_size(batch_size: int, parts: int) -> None:
     """Raise ValueError if a batch cannot be divided into so many parts."""
     if batch_size % parts:
         raise ValueError(f"batch_size must be a multiple of {parts}, the devices; got {batch_size}")
@@ -236,12 +241,12 @@ class Devices:
         1
     """
 
-    def __init__(self, strategy="auto"):
+    def __init__(self, strategy: str = "auto") -> None:
         self.worker, self.workers, self.processes = 0, 1, 1
         self.is_chief = True
         if keras.backend.backend() == "jax":
             self.processes = _initialize()
-        self.distribution = make_distribution(strategy)
+        self.distribution: Sharded | None = make_distribution(strategy)
         self.num_replicas_in_sync = self.distribution.mesh[BATCH] if self.distribution else 1
         self.is_one_device = self.distribution is None
         if self.processes == 1:
@@ -259,14 +264,14 @@ class Devices:
 
         self.is_chief = jax.process_index() == 0
 
-    def scope(self):
+    def scope(self) -> contextlib.AbstractContextManager[None]:
         """A context in which models are built and trained on these devices."""
         return self.distribution.scope() if self.distribution else contextlib.nullcontext()
 
     training_scope = scope
 
     @contextlib.contextmanager
-    def one_device(self):
+    def one_device(self) -> Iterator[None]:
         """A context within `scope` in which models are on one device of this process."""
         keras.distribution.set_distribution(None)
         try:
@@ -274,16 +279,22 @@ class Devices:
         finally:
             keras.distribution.set_distribution(self.distribution)
 
-    def check_batch_size(self, batch_size):
+    def check_batch_size(self, batch_size: int) -> None:
         """Raise ValueError if the workers do not divide the batch size; `distribute` fills their parts up."""
         check_batch_size(batch_size, self.workers)
 
-    def check_model(self, model):
+    def check_model(self, model: keras.Model) -> None:
         """Raise ValueError if the mesh does not divide the model's heads."""
         if self.distribution:
             check_heads(model, self.distribution.mesh)
 
-    def distribute(self, batches, batch_size, accumulation_steps=None, compiled=True):
+    def distribute(
+        self,
+        batches: Callable[[int, int], tf.data.Dataset],
+        batch_size: int,
+        accumulation_steps: int | None = None,
+        compiled: bool = True,
+    ) -> tf.data.Dataset:
         """A dataset for `fit` of this worker's part of each batch.
 
         Samples of weight 0 fill it up to a size that its devices and micro-batches divide. Evaluation batches
@@ -302,7 +313,7 @@ class Devices:
         part = batches(self.worker, self.workers)
         return part if accumulation_steps and filled == size else filled_up(part, filled)
 
-    def is_stopping(self, sigterm):
+    def is_stopping(self, sigterm: Sequence[float]) -> bool:
         """Whether a run ends after this step: on SIGTERM in any process, all of which have to ask.
 
         Args:
@@ -310,21 +321,21 @@ class Devices:
         """
         return self.smallest(-bool(sigterm)) < 0
 
-    def smallest(self, value):
+    def smallest(self, value: int) -> int:
         """The minimum of an int over all processes, which all of them wait for."""
         return int(self._of_processes(np.array(value, "int32")).min()) if self.processes > 1 else value
 
-    def of_first_worker(self, value):
+    def of_first_worker(self, value: np.ndarray) -> np.ndarray:
         """The first process's value of a NumPy array, which all processes wait for."""
         return self._of_processes(value)[0] if self.processes > 1 else value
 
-    def _of_processes(self, value):
+    def _of_processes(self, value: np.ndarray) -> np.ndarray:
         from jax.experimental import multihost_utils
 
         return multihost_utils.process_allgather(value)
 
     @contextlib.contextmanager
-    def raise_on_lost_worker(self, sigterm=()):
+    def raise_on_lost_worker(self, sigterm: Sequence[float] = ()) -> Iterator[None]:
         """Turn JAX's error after the loss of a process into a ConnectionError of a single line.
 
         Args:
@@ -344,7 +355,7 @@ class Devices:
             ) from None
 
 
-def _initialize():
+def _initialize() -> int:
     """Connect the processes that the environment lists, and return their number."""
     import jax
 
@@ -359,7 +370,7 @@ def _initialize():
     return jax.process_count()
 
 
-def whole(variable):
+def whole(variable: keras.Variable) -> np.ndarray:
     """The value of a variable as a NumPy array.
 
     If other processes have parts of it, all have to call this.

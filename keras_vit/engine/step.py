@@ -5,7 +5,13 @@ scaled by its fraction n / sum(n), so that the sum of the gradients over the mic
 replicas that compute their own, is the gradient of the global batch.
 """
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
@@ -13,20 +19,26 @@ from keras.src.losses.loss import scale_loss_for_distribution  # Keras's trainer
 
 from keras_vit.losses import MEAN
 from keras_vit.seeds import override_seeds
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.engine.distributed_model import DistributedModel
 
 BACKENDS = ("tensorflow", "jax")  # on others a model is trained by Keras's own steps
 
 
-def of_backend():
+def of_backend() -> ModuleType:
     """The module `tensorflow_step` or `jax_step`, which `import keras_vit` does without."""
     if keras.backend.backend() == "jax":
-        from keras_vit.engine import jax_step as step
-    else:
-        from keras_vit.engine import tensorflow_step as step
-    return step
+        from keras_vit.engine import jax_step
+
+        return jax_step
+    from keras_vit.engine import tensorflow_step
+
+    return tensorflow_step
 
 
-def loss_weight(model, images, sample_weight):
+def loss_weight(model: DistributedModel, images: Any, sample_weight: Tensor | None) -> Tensor:
     """The denominator of the loss: the sum of the sample weights or, for most losses, the sample count."""
     is_weighted = model.own_loss is not None or getattr(model.loss, "reduction", None) == MEAN
     if sample_weight is not None and is_weighted:
@@ -34,29 +46,31 @@ def loss_weight(model, images, sample_weight):
     return ops.convert_to_tensor(ops.shape(keras.tree.flatten(images)[0])[0], "float32")
 
 
-def weighted_mean(losses, sample_weight):
+def weighted_mean(losses: Tensor, sample_weight: Tensor | None) -> Tensor:
     """The mean of the samples' losses (batch,), weighted unless `sample_weight` is None."""
     weights = ops.ones_like(losses) if sample_weight is None else ops.cast(sample_weight, losses.dtype)
     return ops.sum(weights * losses) / ops.sum(weights)
 
 
-def total_loss(model, loss):
+def total_loss(model: DistributedModel, loss: Tensor) -> Tensor:
     """The sum of a model's own loss and the losses of its layers, as `compute_loss` returns it."""
     losses = [scale_loss_for_distribution(loss), *map(model._aggregate_additional_loss, model.losses)]
     return ops.sum(losses)
 
 
-def folded(fold_in, seed, *numbers):
+def folded(fold_in: Callable[[Tensor, Tensor], Tensor], seed: Tensor, *numbers: Tensor) -> Tensor:
     """A seed folded with numbers: of a run with the step and the replica, of these with the micro-batch."""
     return functools.reduce(fold_in, numbers, seed)
 
 
-def seeds_from(model, fold_in, seed):
+def seeds_from(
+    model: DistributedModel, fold_in: Callable[[Tensor, Tensor], Tensor], seed: Tensor
+) -> AbstractContextManager[None]:
     """A context in which the n-th random operation of the model draws by `seed` and n."""
     return override_seeds(model, lambda draw, _: fold_in(seed, draw))
 
 
-def statistics(model):
+def statistics(model: DistributedModel) -> list[bool]:
     """Whether each trainable variable is a float8 statistic, whose new value Keras passes as its gradient.
 
     The statistics of several micro-batches are joined by their maximum, gradients by their sum.
@@ -64,7 +78,15 @@ def statistics(model):
     return [getattr(variable, "overwrite_with_gradient", False) for variable in model.trainable_variables]
 
 
-def update_metrics(model, mean, weight, images, labels, predicted, sample_weight):
+def update_metrics(
+    model: DistributedModel,
+    mean: Tensor,
+    weight: Tensor,
+    images: Any,
+    labels: Any,
+    predicted: Any,
+    sample_weight: Tensor | None,
+) -> dict[str, Tensor]:
     """Count a mean loss with its weight, update the metrics, and return the logs."""
     model._loss_tracker.update_state(mean, sample_weight=weight)
     return model.compute_metrics(images, labels, predicted, sample_weight=sample_weight)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ import tensorflow as tf
 from keras_vit.engine import sharding
 from keras_vit.engine.preemption import stop
 from keras_vit.rules import one_of
+from keras_vit.types import Tensor
 
 # What the remaining workers raise when one has stopped.
 LOST_WORKER = (
@@ -82,7 +84,7 @@ def make_strategy(name: str = "auto") -> Any:
     return tf.distribute.get_strategy()
 
 
-def make_devices(name="auto"):
+def make_devices(name: str = "auto") -> TensorFlowDevices | sharding.Devices:
     """The devices of a run by the name of a strategy, as for `make_strategy`.
 
     Returns:
@@ -92,7 +94,7 @@ def make_devices(name="auto"):
     return TensorFlowDevices(strategy) if isinstance(strategy, tf.distribute.Strategy) else strategy
 
 
-def is_chief(name):
+def is_chief(name: str) -> bool:
     """Whether this process writes the files that all workers share: the first worker, or the only one.
 
     Args:
@@ -111,37 +113,43 @@ class TensorFlowDevices:
         strategy: tf.distribute.Strategy.
     """
 
-    def __init__(self, strategy):
+    def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
         self.num_replicas_in_sync = strategy.num_replicas_in_sync
         self.is_one_device = self.num_replicas_in_sync == 1
         self.several_workers = _is_multi_worker(strategy)
         self.is_chief = not self.several_workers or _cluster()[1] == 0
 
-    def scope(self):
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
         """A context in which models are built on these devices."""
         return self.strategy.scope()
 
     @contextlib.contextmanager
-    def training_scope(self):
+    def training_scope(self) -> Iterator[None]:
         """A context for `fit`, which enters the strategy's scope itself."""
         with warnings.catch_warnings():
             # Keras cannot know the length of a distributed data set, and warns at the end of each evaluation.
             warnings.filterwarnings("ignore", "Your input ran out of data")
             yield
 
-    def one_device(self):
+    def one_device(self) -> contextlib.AbstractContextManager[None]:
         """A context within `fit` in which models are on one device: none, since callbacks are in no scope."""
         return contextlib.nullcontext()
 
-    def check_batch_size(self, batch_size):
+    def check_batch_size(self, batch_size: int) -> None:
         """Raise ValueError if the replicas do not divide the batch size."""
         sharding.check_batch_size(batch_size, self.num_replicas_in_sync)
 
-    def check_model(self, model):
+    def check_model(self, model: keras.Model) -> None:
         """Accept every model, since each replica has all of it."""
 
-    def distribute(self, batches, batch_size, accumulation_steps=None, compiled=False):
+    def distribute(
+        self,
+        batches: Callable[[int, int], tf.data.Dataset],
+        batch_size: int,
+        accumulation_steps: int | None = None,
+        compiled: bool = False,
+    ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
         """A dataset for `fit` of which each worker reads its part of each batch.
 
         Samples of weight 0 fill up evaluation batches: several convolutions of an empty batch fail.
@@ -158,7 +166,7 @@ class TensorFlowDevices:
             part = batches(0, 1)
             return filled_up(part, batch_size) if compiled and accumulation_steps is None else part
 
-        def of_worker(context):
+        def of_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
             part = batches(context.input_pipeline_id, context.num_input_pipelines)
             if accumulation_steps is None:
                 part = filled_up(part, batch_size // context.num_input_pipelines)
@@ -166,7 +174,7 @@ class TensorFlowDevices:
 
         return self.strategy.distribute_datasets_from_function(of_worker)
 
-    def is_stopping(self, sigterm):
+    def is_stopping(self, sigterm: Sequence[float]) -> bool:
         """Whether a run ends after this step: on SIGTERM in this process.
 
         Args:
@@ -174,26 +182,26 @@ class TensorFlowDevices:
         """
         return bool(sigterm)
 
-    def smallest(self, value):
+    def smallest(self, value: int) -> int:
         """The minimum of an int over all workers, which all of them wait for."""
         return int(self._of_workers(np.int64(value)).min()) if self.several_workers else value
 
-    def of_first_worker(self, value):
+    def of_first_worker(self, value: np.ndarray) -> np.ndarray:
         """The first worker's value of a NumPy array, which all workers wait for."""
         return self._of_workers(value)[0] if self.several_workers else value
 
-    def _of_workers(self, value):
+    def _of_workers(self, value: np.ndarray | np.int64) -> np.ndarray:
         @tf.function
-        def gather():
+        def gather() -> Tensor:
             return self.strategy.run(of_replica)
 
-        def of_replica():
+        def of_replica() -> Tensor:
             return tf.distribute.get_replica_context().all_gather(tf.constant(value)[tf.newaxis], axis=0)
 
         return self.strategy.experimental_local_results(gather())[0].numpy()
 
     @contextlib.contextmanager
-    def raise_on_lost_worker(self, sigterm=()):
+    def raise_on_lost_worker(self, sigterm: Sequence[float] = ()) -> Iterator[None]:
         """Turn TensorFlow's errors after the loss of a worker into one of a single line.
 
         Args:
@@ -215,7 +223,7 @@ class TensorFlowDevices:
             ) from None
 
 
-def make_deterministic():
+def make_deterministic() -> None:
     """Make GPUs compute the same bits each time."""
     if keras.backend.backend() == "jax":
         flags = os.environ.get("XLA_FLAGS", ""), "--xla_gpu_deterministic_ops=true"
@@ -224,7 +232,7 @@ def make_deterministic():
         tf.config.experimental.enable_op_determinism()
 
 
-def _cluster():
+def _cluster() -> tuple[list[str], int]:
     """(host:port of all workers, index of this one) from TF_CONFIG."""
     text = os.environ.get("TF_CONFIG", "")
     try:
@@ -238,12 +246,12 @@ def _cluster():
     return workers, index
 
 
-def _is_multi_worker(strategy):
+def _is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
 
 
 @contextlib.contextmanager
-def bfloat16_initial_values():
+def bfloat16_initial_values() -> Iterator[None]:
     """Let workers create variables of bfloat16.
 
     The first worker broadcasts its initial values by an operation that does not support bfloat16
@@ -256,12 +264,20 @@ def bfloat16_initial_values():
     extended = strategy.extended
     create = extended._get_variable_creator_initial_value
 
-    def create_as_float32(replica_id, device, primary_var, *, initial_value, dtype=None, **options):
+    def create_as_float32(
+        replica_id: int,
+        device: str,
+        primary_var: tf.Variable | None,
+        *,
+        initial_value: Any,
+        dtype: Any = None,
+        **options: Any,
+    ) -> Callable[[], Tensor]:
         if replica_id > 0 or dtype is None or tf.as_dtype(dtype) != tf.bfloat16:
             options |= {"initial_value": initial_value, "dtype": dtype}
             return create(replica_id, device, primary_var, **options)
 
-        def as_float32():
+        def as_float32() -> Tensor:
             return tf.cast(initial_value() if callable(initial_value) else initial_value, tf.float32)
 
         options |= {"initial_value": as_float32, "dtype": tf.float32}

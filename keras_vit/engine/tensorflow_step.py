@@ -1,18 +1,29 @@
 """A training or test step of a `DistributedModel` on one replica, for TensorFlow."""
 
+from __future__ import annotations
+
 import functools
 import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
 from keras_vit.engine.step import folded, loss_weight, seeds_from, statistics, update_metrics
+from keras_vit.types import Tensor
 
+if TYPE_CHECKING:
+    from keras_vit.engine.distributed_model import DistributedModel
+
+_Batch: TypeAlias = tuple[Any, Any, Tensor | None]  # (images, labels, sample_weight)
+_Computed: TypeAlias = tuple[list[Tensor], Tensor, Any]  # (gradients, loss, outputs) of a (micro-)batch
+_MicroStep: TypeAlias = Callable[[Tensor, _Batch], _Computed]
 _numbers = itertools.count()
 fold_in = tf.random.experimental.stateless_fold_in
 
 
-def train_step(model, data):
+def train_step(model: DistributedModel, data: Any) -> dict[str, Tensor]:
     """Accumulate the gradients of a replica's micro-batches and update the weights once.
 
     The optimizer sums the gradients over the replicas.
@@ -30,7 +41,7 @@ def train_step(model, data):
     step = tf.cast(model.optimizer._iterations.value, tf.int32)
     seed = folded(fold_in, [model.random_seed, 0], step, tf.cast(replica.replica_id_in_sync_group, tf.int32))
 
-    def micro_step(number, part):
+    def micro_step(number: Tensor, part: _Batch) -> _Computed:
         x, y, w = part
         fraction = tf.math.divide_no_nan(loss_weight(model, x, w), total)
         with seeds_from(model, fold_in, fold_in(seed, number)), tf.GradientTape() as tape:
@@ -66,7 +77,7 @@ def train_step(model, data):
     return _logs(update_metrics(model, mean, weight, images, labels, predicted, sample_weight))
 
 
-def test_step(model, data):
+def test_step(model: DistributedModel, data: Any) -> dict[str, Tensor]:
     """Update the metrics with the replica's part of a batch, which may be empty."""
     images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     predicted = model(images, training=False)
@@ -77,7 +88,9 @@ def test_step(model, data):
     return _logs(update_metrics(model, loss, weight, images, labels, predicted, sample_weight))
 
 
-def counted_alone(function):
+def counted_alone(
+    function: tf.types.experimental.PolymorphicFunction,
+) -> tf.types.experimental.PolymorphicFunction:
     """The same tf.function, whose tracings TensorFlow does not count with those of other models.
 
     It warns if five of ten calls are traced, but counts the calls of all functions with equal code together,
@@ -85,20 +98,22 @@ def counted_alone(function):
     """
     compute = function.python_function
 
-    def predict(data):
+    def predict(data: Any) -> Any:
         return compute(data)
 
     predict.__code__ = predict.__code__.replace(co_name=f"predict_{next(_numbers)}")
     return tf.function(predict, reduce_retracing=True, autograph=False)
 
 
-def _assign(strategy, variables, values):
+def _assign(
+    strategy: tf.distribute.Strategy, variables: Iterable[tf.Variable], values: Iterable[Tensor]
+) -> None:
     """Assign to each replica's part of the variables its own values."""
     for variable, value in zip(variables, values):
         strategy.extended.update(variable, lambda part, value: part.assign(value), args=(value,))
 
 
-def gathered(x):
+def gathered(x: Tensor) -> Tensor:
     """The rows of all replicas, in each of them, without a gradient."""
     replica = tf.distribute.get_replica_context()
     if replica is None or replica.num_replicas_in_sync == 1:
@@ -106,15 +121,19 @@ def gathered(x):
     return replica.all_gather(tf.stop_gradient(x), axis=0)
 
 
-def _accumulated(model, micro_step, variables):
+def _accumulated(
+    model: DistributedModel, micro_step: _MicroStep, variables: Sequence[tf.Variable]
+) -> _MicroStep:
     """`micro_step` for the micro-batches of a batch, one after the other to save memory."""
     count = model.accumulation_steps
     joins = [tf.maximum if statistic else tf.add for statistic in statistics(model)]
 
-    def run(_, batch):
+    def run(_: Tensor, batch: _Batch) -> _Computed:
         size = tf.shape(keras.tree.flatten(batch[0])[0])[0]
 
-        def body(number, gradients, loss, predicted):
+        def body(
+            number: Tensor, gradients: list[Tensor], loss: Tensor, predicted: list[tf.TensorArray]
+        ) -> tuple[Tensor, list[Tensor], Tensor, list[tf.TensorArray]]:
             begin, end = number * size // count, (number + 1) * size // count
             part = keras.tree.map_structure(lambda x: None if x is None else x[begin:end], batch)
             part_gradients, part_loss, outputs = micro_step(number, part)
@@ -136,12 +155,19 @@ def _accumulated(model, micro_step, variables):
     return run
 
 
-def _mean_loss(model, images, labels, predicted, sample_weight, training):
+def _mean_loss(
+    model: DistributedModel,
+    images: Any,
+    labels: Any,
+    predicted: Any,
+    sample_weight: Tensor | None,
+    training: bool,
+) -> Tensor:
     loss = model.compute_loss(images, labels, predicted, sample_weight, training)
     return loss * model.distribute_strategy.num_replicas_in_sync  # Keras divides by it
 
 
-def _logs(metrics):
+def _logs(metrics: dict[str, Tensor]) -> dict[str, Tensor]:
     """Metrics in the shapes that Keras reduces: across workers it averages over a first axis."""
     strategy = tf.distribute.get_strategy()
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
