@@ -1,10 +1,13 @@
 """Bilinear interpolation with the corners' centers in their places."""
 
+from __future__ import annotations
+
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.types import Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -24,16 +27,16 @@ class AlignedResize(Configurable):
     Source: Ranftl et al. 2021 (DPT), appendix, the head for depth.
     """
 
-    def call(self, grid, target=None):
+    def call(self, grid: Tensor, target: Tensor | None = None) -> Tensor:
         height, width = ops.shape(grid)[1:3]
         return aligned_resize(grid, (2 * height, 2 * width) if target is None else ops.shape(target)[1:3])
 
-    def compute_output_spec(self, grid, target=None):
+    def compute_output_spec(self, grid: Tensor, target: Tensor | None = None) -> Tensor:
         sides = [side and 2 * side for side in grid.shape[1:3]] if target is None else target.shape[1:3]
         return keras.KerasTensor((grid.shape[0], *sides, grid.shape[-1]), self.compute_dtype)
 
 
-def aligned_resize(x, size):
+def aligned_resize(x: Tensor, size: tuple[int | Tensor, int | Tensor]) -> Tensor:
     """Resize grids (batch, height, width, channels) bilinearly, with the corners' centers in their places.
 
     Args:

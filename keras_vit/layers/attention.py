@@ -13,7 +13,7 @@ from keras_vit.layers.control_dependencies import after
 from keras_vit.layers.dense import CompositeLayer, EinsumDense
 from keras_vit.layers.dropout import make_dropout
 from keras_vit.layers.head_loop import attention_by_heads, loops_over_heads
-from keras_vit.layers.hints import HEAD_ROWS, HEADS, NORM_OF_PARTS, PARTS, WHOLE, sharded
+from keras_vit.layers.hints import HEAD_ROWS, HEADS, NORM_OF_PARTS, PARTS, WHOLE, Sharding, sharded
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.relative_position_bias import RelativePositionBias
 from keras_vit.layers.rotary import rotate
@@ -73,7 +73,7 @@ def attend(scores: Tensor, value: Tensor) -> Tensor:
     return ops.einsum("bhqk,bkhd->bqhd", ops.cast(scores, value.dtype), value)
 
 
-def masking_bias(is_masked):
+def masking_bias(is_masked: Tensor) -> Tensor:
     """The bias of scores by which no query attends to some tokens: float32, 0 or a large negative number.
 
     >>> masking_bias(np.array([False, True])).numpy().tolist()
@@ -82,7 +82,7 @@ def masking_bias(is_masked):
     return ops.where(is_masked, ops.cast(MASKED, "float32"), ops.cast(0.0, "float32"))
 
 
-def causal_bias(queries, keys):
+def causal_bias(queries: Tensor, keys: Tensor) -> Tensor:
     """The bias of scores by which queries attend to keys of their own number and of lower ones.
 
     Args:
@@ -101,7 +101,7 @@ def causal_bias(queries, keys):
     return ops.expand_dims(masking_bias(later), 0)
 
 
-def query_chunks(queries, keys, max_scores=None):
+def query_chunks(queries: int, keys: int | None, max_scores: int | None = None) -> list[slice]:
     """Slices of the queries, as few as a bound on the scores of each allows: memory then grows linearly.
 
     Args:
@@ -155,7 +155,8 @@ class MultiHeadSelfAttention(CompositeLayer):
 
     Raises:
         ValueError: if `num_heads` does not divide the channels, or `num_kv_heads` does not divide
-            `num_heads`; for an unknown norm or rotation.
+            `num_heads`; for an unknown norm or rotation; for a call without positions if there is a
+            `relative_grid`.
 
     Example:
         >>> layer = MultiHeadSelfAttention(num_heads=2)
@@ -196,12 +197,19 @@ class MultiHeadSelfAttention(CompositeLayer):
         positions_shape: Shape | None = None,
         bias_shape: Shape | None = None,
     ) -> None:
-        channels = tokens_shape[-1]
+        channels: Any = tokens_shape[-1]
         check_heads(channels, self.num_heads, self.num_kv_heads)
         heads = (self.num_heads, channels // self.num_heads)
         kv_heads = (self.num_kv_heads or self.num_heads, heads[1])
 
-        def projection(name, equation, inputs, outputs, bias_axes, sharding=HEADS):
+        def projection(
+            name: str,
+            equation: str,
+            inputs: tuple[int, ...],
+            outputs: tuple[int, ...],
+            bias_axes: str | None,
+            sharding: Sharding = HEADS,
+        ) -> Projection:
             # Glorot limits of the flattened kernels, as in flax, not of their three-dimensional shape.
             limit = (6 / (math.prod(inputs) + math.prod(outputs))) ** 0.5
             layer = Projection(
@@ -215,7 +223,7 @@ class MultiHeadSelfAttention(CompositeLayer):
             sharded(layer, sharding).build((None, None, *inputs))
             return layer
 
-        def norm(kind, name, shape, sharding=PARTS):
+        def norm(kind: str | None, name: str, shape: tuple[int, ...], sharding: Sharding = PARTS) -> Any:
             if kind is None:
                 return None
             layer = make_norm(kind, self.norm_epsilon, self.dtype_policy, name)
@@ -231,7 +239,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         self.output_norm = norm(self.sub_norm, "output_norm", (channels,), NORM_OF_PARTS)
         out_bias = "c" if self.out_bias else None
         self.out = projection("out", "bthd,hdc->btc", heads, (channels,), out_bias, HEAD_ROWS)
-        self.dropout = make_dropout(self.dropout_rate, self.dtype_policy)
+        self.dropout: Any = make_dropout(self.dropout_rate, self.dtype_policy)
         self.position_bias = None
         if self.relative_grid is not None:
             self.position_bias = RelativePositionBias(
@@ -280,9 +288,18 @@ class MultiHeadSelfAttention(CompositeLayer):
             return self.projected(self._unrolled(query, key, value, chunks, **options))
         return self.projected(self._looped(query, key, value, is_known, **options))
 
-    def _unrolled(self, query, key, value, chunks, positions, training, bias):
+    def _unrolled(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        chunks: list[slice],
+        positions: Tensor | None,
+        training: bool | None,
+        bias: Tensor | None,
+    ) -> Tensor:
         """The heads' outputs for projected queries, in a graph without loops."""
-        outputs = []
+        outputs: list[Tensor] = []
         for chunk in chunks:
             # It differs between the queries, or is one for all.
             part = bias if bias is None or bias.shape[2] == 1 else bias[:, :, chunk]
@@ -293,7 +310,16 @@ class MultiHeadSelfAttention(CompositeLayer):
                 )
         return ops.concatenate(outputs, axis=1)
 
-    def _looped(self, query, key, value, is_known, positions, training, bias):
+    def _looped(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        is_known: bool,
+        positions: Tensor | None,
+        training: bool | None,
+        bias: Tensor | None,
+    ) -> Tensor:
         """The heads' outputs for projected queries, in TensorFlow's loops, whose gradients compute again."""
         bias_of_queries = (
             self.causal or self.position_bias is not None or (bias is not None and bias.shape[2] != 1)
@@ -308,7 +334,15 @@ class MultiHeadSelfAttention(CompositeLayer):
             lambda: attention_by_heads(query, key, value, bias),
         )
 
-    def _sliced(self, query, key, value, positions, training, bias):
+    def _sliced(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        positions: Tensor | None,
+        training: bool | None,
+        bias: Tensor | None,
+    ) -> Tensor:
         """The heads' outputs for projected queries, of all images and heads for some queries at a time."""
         by_row, shared = [(query, 1)], [key, value]
         if bias is not None and bias.shape[2] == 1:
@@ -316,15 +350,15 @@ class MultiHeadSelfAttention(CompositeLayer):
         elif bias is not None:
             batch, heads, _, keys = ops.shape(bias)
             by_row.append((ops.broadcast_to(bias, (batch, heads, ops.shape(query)[1], keys)), 2))
-        seed = None
+        seed: Any = None
         if training and self.dropout_rate:
             seed = self.dropout.seed_generator.next()
 
-        def output(rows, parts, shared):
-            query, key, value, *bias = *parts[:1], *shared[:2], *parts[1:], *shared[2:]
-            bias = bias[0] if bias else None
+        def output(rows: Tensor, parts: list[Tensor], shared: list[Tensor]) -> Tensor:
+            query, key, value, *rest = *parts[:1], *shared[:2], *parts[1:], *shared[2:]
+            bias = rest[0] if rest else None
 
-            def next_seed(*_):
+            def next_seed(*_: Any) -> Tensor:
                 """The seed of these rows, also when the gradient computes them again."""
                 return seed + ops.cast(ops.stack([rows[0], 0]), seed.dtype)
 
@@ -357,8 +391,8 @@ class MultiHeadSelfAttention(CompositeLayer):
         Returns:
             (output (batch, 1, channels), the cache with the token's key and value).
         """
-        query, *new = self.project(token)
-        new = (ops.swapaxes(x, 1, 2) for x in new)  # (b, h, 1, d)
+        query, *projected = self.project(token)
+        new = (ops.swapaxes(x, 1, 2) for x in projected)  # (b, h, 1, d)
         cache = tuple(ops.slice_update(x, (0, 0, index, 0), y) for x, y in zip(cache, new))
         key, value = (ops.swapaxes(x, 1, 2) for x in cache)  # (b, n, h, d)
         numbers = ops.arange(ops.shape(key)[1])
@@ -417,6 +451,8 @@ class MultiHeadSelfAttention(CompositeLayer):
         is_slice = isinstance(chunk, slice)
         biases = [] if bias is None else [bias]
         if self.position_bias is not None:
+            if positions is None:
+                raise ValueError("relative_grid needs the positions of the tokens; got positions=None")
             rows = positions[chunk] if is_slice else ops.take(positions, chunk, axis=0)
             biases.append(self.position_bias(rows))
         if self.causal:
@@ -437,7 +473,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         return tokens_shape if query_shape is None else query_shape
 
 
-def _repeat_heads(x, times):
+def _repeat_heads(x: Tensor, times: int) -> Tensor:
     """Repeat each head; `ops.repeat` would need a fifth axis, which runtimes for GPUs lack."""
     batch, tokens, heads, size = ops.shape(x)
     rows = ops.reshape(x, (batch, tokens * heads, 1, size))
@@ -468,12 +504,12 @@ class Projection(EinsumDense):
     Source: Vaswani et al. 2017, section 3.2.2.
     """
 
-    def __init__(self, equation, *args, **kwargs):
+    def __init__(self, equation: str, *args: Any, **kwargs: Any) -> None:
         if equation not in ("btc,chd->bthd", "bthd,hdc->btc"):
             raise ValueError(f"equation must be 'btc,chd->bthd' or 'bthd,hdc->btc'; got {equation!r}")
         super().__init__(equation, *args, **kwargs)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         if XLA_FORM:
             return super().call(inputs)
         batch, tokens, *contracted = ops.shape(inputs)
@@ -486,9 +522,9 @@ class Projection(EinsumDense):
         return self.activation(ops.reshape(x, (batch, tokens, *kept)))
 
 
-def check_heads(hidden_size, num_heads, num_kv_heads=None):
+def check_heads(hidden_size: int | None, num_heads: int | None, num_kv_heads: int | None = None) -> None:
     """Raise ValueError unless `num_heads` divides `hidden_size`, and `num_kv_heads` divides `num_heads`."""
-    if not isinstance(num_heads, int) or num_heads < 1 or hidden_size % num_heads:
+    if not isinstance(num_heads, int) or num_heads < 1 or hidden_size is None or hidden_size % num_heads:
         raise ValueError(
             f"num_heads must be an int that divides hidden_size {hidden_size}; got {num_heads!r}"
         )

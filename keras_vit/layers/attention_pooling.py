@@ -77,7 +77,7 @@ class AttentionPooling(CompositeLayer):
         """Attention weights of the probe: (batch, heads, 1, tokens), rows summing to 1."""
         return self.attention.scores(tokens, self._query(tokens))
 
-    def _query(self, tokens):
+    def _query(self, tokens: Tensor) -> Tensor:
         batch, _, channels = ops.shape(tokens)
         return ops.broadcast_to(self.probe, (batch, 1, channels))
 

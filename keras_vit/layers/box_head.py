@@ -1,5 +1,9 @@
 """Boxes and objectness from patch tokens."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -9,6 +13,7 @@ from keras_vit.layers.dense import CompositeLayer, Dense
 from keras_vit.layers.hints import FREE
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.rules import integer, one_of
+from keras_vit.types import ArrayOrTensor, Shape, Tensor
 
 _SMALLEST = 1e-4  # added to a fraction and to its complement before their logarithms
 
@@ -34,12 +39,12 @@ class PatchMlp(CompositeLayer):
     Source: `PredictorMLP` of OWL-ViT's `layers.py`.
     """
 
-    def __init__(self, units=1, activation="gelu_erf", **kwargs):
+    def __init__(self, units: int = 1, activation: str = "gelu_erf", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.units = integer(at_least=1).check("units", units)
         self.activation = one_of(ACTIVATIONS).check("activation", activation)
 
-    def build(self, tokens_shape):
+    def build(self, tokens_shape: Shape) -> None:
         channels = tokens_shape[-1]
         self.hidden = [
             Dense(channels, ACTIVATIONS[self.activation], dtype=self.dtype_policy, name=f"dense_{number}")
@@ -51,13 +56,13 @@ class PatchMlp(CompositeLayer):
             layer.sharding = FREE
             layer.build((None, None, channels))
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         x = tokens
         for layer in self.hidden:
             x = layer(x)
         return self.out(x)
 
-    def compute_output_spec(self, tokens):
+    def compute_output_spec(self, tokens: Tensor) -> Tensor:
         return keras.KerasTensor((*tokens.shape[:2], self.units), "float32")
 
 
@@ -89,23 +94,24 @@ class BoxHead(PatchMlp):
     which takes the lower right corner of a patch for the center of its box.
     """
 
-    def __init__(self, activation="gelu_erf", **kwargs):
+    def __init__(self, activation: str = "gelu_erf", **kwargs: Any) -> None:
         super().__init__(4, activation, **kwargs)
 
-    def build(self, tokens_shape, grid_shape=None):
+    def build(self, tokens_shape: Shape, grid_shape: Shape | None = None) -> None:
         super().build(tokens_shape)
 
-    def call(self, tokens, grid):
+    # It is called with a grid, which the MLP alone does not need.
+    def call(self, tokens: Tensor, grid: Tensor) -> Tensor:  # type: ignore[override]
         return ops.sigmoid(super().call(tokens) + patch_boxes(*ops.shape(grid)[1:3]))
 
-    def compute_output_spec(self, tokens, grid):
+    def compute_output_spec(self, tokens: Tensor, grid: Tensor) -> Tensor:  # type: ignore[override]
         return super().compute_output_spec(tokens)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {name: value for name, value in super().get_config().items() if name != "units"}
 
 
-def patch_boxes(rows, columns):
+def patch_boxes(rows: int | Tensor, columns: int | Tensor) -> ArrayOrTensor:
     """What `BoxHead` adds to the output of its MLP: the logits of the box of each patch.
 
     Args:
@@ -146,11 +152,11 @@ class ConcatenateDetections(Configurable):
 
     sharding = FREE
 
-    def call(self, boxes, logits, objectness=None):
+    def call(self, boxes: Tensor, logits: Tensor, objectness: Tensor | None = None) -> Tensor:
         boxes, logits = ops.cast(boxes, "float32"), ops.cast(logits, "float32")
         return ops.concatenate([boxes, logits], axis=-1)
 
-    def compute_output_spec(self, boxes, logits, objectness=None):
+    def compute_output_spec(self, boxes: Tensor, logits: Tensor, objectness: Tensor | None = None) -> Tensor:
         return keras.KerasTensor((*boxes.shape[:2], 4 + logits.shape[-1]), "float32")
 
 
@@ -174,8 +180,8 @@ class MergeClassToken(Configurable):
 
     sharding = FREE
 
-    def call(self, tokens, patches):
+    def call(self, tokens: Tensor, patches: Tensor) -> Tensor:
         return patches * tokens[:, :1]
 
-    def compute_output_spec(self, tokens, patches):
+    def compute_output_spec(self, tokens: Tensor, patches: Tensor) -> Tensor:
         return keras.KerasTensor(patches.shape, self.compute_dtype)

@@ -1,6 +1,9 @@
 """Class logits from the cosine similarity of patches and classes."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -9,6 +12,7 @@ from keras import ops
 from keras_vit.layers.configurable import Configurable, HoldsModel
 from keras_vit.layers.hints import Sharding
 from keras_vit.rules import integer
+from keras_vit.types import Shape, Tensor
 
 _SMALLEST = 1e-6  # added to the lengths of vectors
 _TINY = 1e-20  # added to mean squares
@@ -42,25 +46,25 @@ class ClassQueries(Configurable):
 
     sharding = Sharding({"queries": -2})
 
-    def __init__(self, num_classes, size, **kwargs):
+    def __init__(self, num_classes: int, size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_classes = integer(at_least=1).check("num_classes", num_classes)
         self.size = integer(at_least=1).check("size", size)
 
-    def build(self, *shapes):
+    def build(self, *shapes: Shape) -> None:
         self.queries = self.add_embeddings("queries", (self.num_classes, self.size))
 
-    def vectors_of_classes(self):
+    def vectors_of_classes(self) -> Tensor:
         return self.queries
 
-    def call(self, vectors, shift, scale):
+    def call(self, vectors: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
         vectors, queries, shift, scale = (
             ops.cast(x, "float32") for x in (vectors, self.vectors_of_classes(), shift, scale)
         )
         similarity = ops.matmul(_normalized(vectors), ops.transpose(_normalized(queries)))
         return (similarity + shift) * _positive(scale)
 
-    def compute_output_spec(self, vectors, shift, scale):
+    def compute_output_spec(self, vectors: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
         return keras.KerasTensor((*vectors.shape[:2], self.num_classes), "float32")
 
 
@@ -73,18 +77,18 @@ class WordQueries(HoldsModel, ClassQueries):
         text_encoder: The model from ids to vectors.
     """
 
-    def __init__(self, ids, text_encoder, **kwargs):
+    def __init__(self, ids: np.ndarray, text_encoder: keras.Model, **kwargs: Any) -> None:
         super().__init__(len(ids), text_encoder.output.shape[-1], **kwargs)
         self.ids = np.asarray(ids, "int32")
         self.text_encoder = text_encoder
 
-    def build(self, *shapes):
+    def build(self, *shapes: Shape) -> None:
         pass
 
-    def vectors_of_classes(self):
+    def vectors_of_classes(self) -> Tensor:
         return self.text_encoder(self.ids)
 
-    def call(self, vectors, shift, scale):
+    def call(self, vectors: Tensor, shift: Tensor, scale: Tensor) -> Tensor:
         logits = super().call(vectors, shift, scale)
         return ops.where(self.ids[:, 0] > 0, logits, _PADDING_LOGIT)
 
@@ -92,12 +96,12 @@ class WordQueries(HoldsModel, ClassQueries):
 # The GPUs of phones and browsers have the operations below, but no ELU, sum or square root.
 
 
-def _normalized(x):
+def _normalized(x: Tensor) -> Tensor:
     square = ops.mean(ops.square(x), axis=-1, keepdims=True)
     root = square * ops.rsqrt(square + _TINY)  # of the mean square; 0 without an infinite gradient at 0
     return x / (math.sqrt(x.shape[-1]) * root + _SMALLEST)
 
 
-def _positive(x):
+def _positive(x: Tensor) -> Tensor:
     """elu(x) + 1."""
     return ops.exp(-1.0 * ops.relu(-1.0 * x)) + ops.relu(x)

@@ -1,17 +1,22 @@
 """A base class whose configuration is its constructor's arguments."""
 
+from __future__ import annotations
+
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import keras
 
-from keras_vit.types import Tensor
+from keras_vit.types import Shape, Tensor
 
 
 class HoldsModel:
     """A layer around a model, whose configuration is an argument of the whole model."""
 
-    def get_config(self):
+    name: str
+
+    def get_config(self) -> NoReturn:
         raise ValueError(
             f"keras.models.clone_model cannot copy the layer {self.name!r}, which holds a model; use "
             "type(model).from_config(model.get_config())"
@@ -28,7 +33,7 @@ class Configurable(keras.layers.Layer):
 
         def __call__(self, *args: Any, **kwargs: Any) -> Tensor: ...
 
-    def store_arguments(self, arguments):
+    def store_arguments(self, arguments: Mapping[str, Any]) -> None:
         """Store constructor arguments that need no conversion as attributes, but the layer's own and Keras's.
 
         Args:
@@ -38,13 +43,13 @@ class Configurable(keras.layers.Layer):
             if name not in ("self", "kwargs", "__class__"):
                 setattr(self, name, value)
 
-    def add_embeddings(self, name, shape):
+    def add_embeddings(self, name: str, shape: Shape) -> keras.Variable:
         """A weight of embeddings: it starts random, with a standard deviation of 0.02."""
         start = keras.initializers.RandomNormal(stddev=0.02)
         return self.add_weight(shape=shape, initializer=start, name=name)
 
-    def get_config(self):
-        names = {}
+    def get_config(self) -> dict[str, Any]:
+        names: dict[str, None] = {}
         for cls in reversed(type(self).__mro__):
             if issubclass(cls, Configurable) and cls is not Configurable and "__init__" in vars(cls):
                 _, *parameters = inspect.signature(cls.__init__).parameters.values()

@@ -1,11 +1,17 @@
 """TensorFlow's graphs: control dependencies, and who compiles them."""
 
+from __future__ import annotations
+
 import contextlib
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 
+from keras_vit.types import Tensor
 
-def after(tensors):
+
+def after(tensors: Sequence[Tensor]) -> contextlib.AbstractContextManager[Any]:
     """A context whose operations run after these tensors have been computed.
 
     TensorFlow runs independent operations of a graph concurrently, and all of their results stay in memory.
@@ -22,7 +28,7 @@ def after(tensors):
     return tf.control_dependencies(tensors)
 
 
-def is_compiled_by_xla():
+def is_compiled_by_xla() -> bool:
     """Whether TensorFlow traces a function that XLA compiles, as on TPUs, in which Python cannot be called.
 
     >>> is_compiled_by_xla()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -30,7 +32,7 @@ class Conv2D(keras.layers.Conv2D):
 
     sharding = FREE
 
-    def __init__(self, *args, **kwargs) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"data_format": "channels_last", **kwargs})
 
     def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:

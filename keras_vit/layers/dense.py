@@ -1,23 +1,31 @@
 """Keras's dense layers, with quantization and LoRA factors that files keep."""
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
 import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
+from keras_vit.types import Shape, Tensor
 
 # The arguments of a built layer that `quantize` and `enable_lora` change.
 CHANGED = ("dtype", "quantization_config", "lora_rank", "lora_alpha")
 STATE = ("dense_layers", "frozen", "remat")  # the entries of `state_config`
 FACTORS = ("lora_kernel_a", "lora_kernel_b")
-_configs = contextvars.ContextVar("dense_configs", default=types.MappingProxyType({}))
+_configs: contextvars.ContextVar[Mapping[str, Mapping[str, Any]]] = contextvars.ContextVar(
+    "dense_configs", default=types.MappingProxyType({})
+)
+_Base: Any = keras.Layer if TYPE_CHECKING else object
 
 
-class _Adaptable:
+class _Adaptable(_Base):
     """Save LoRA factors next to the kernel.
 
     Keras saves a kernel with its LoRA factors merged, which rounds a quantized kernel again, and loads
@@ -26,21 +34,26 @@ class _Adaptable:
 
     layers_above = 0  # see `number_stack`
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         for name, value in _configs.get().get(self.path, {}).items():
             setattr(self, "dtype_policy" if name == "dtype" else name, value)
         super().build(input_shape)
 
-    def quantize(self, mode=None, type_check=True, config=None):
+    def quantize(
+        self,
+        mode: str | None = None,
+        type_check: bool = True,
+        config: keras.quantizers.QuantizationConfig | None = None,
+    ) -> None:
         super().quantize(mode, type_check=False, config=config)  # Keras's type check skips subclasses
 
-    def enable_lora(self, rank, lora_alpha=None, **initializers):
+    def enable_lora(self, rank: int, lora_alpha: float | None = None, **initializers: Any) -> None:
         # Keras's Dense ignores the alpha of its configuration.
         super().enable_lora(rank, self.lora_alpha if lora_alpha is None else lora_alpha, **initializers)
         for name in FACTORS:
             getattr(self, name).layers_above = self.layers_above
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         with _without_lora(self):
             super().save_own_variables(store)
         if self.lora_enabled:
@@ -48,7 +61,7 @@ class _Adaptable:
             for name in FACTORS:
                 store[name] = getattr(self, name)
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         variables = {name: store[name] for name in store.keys()}  # noqa: SIM118 (a group in a file is not a dict)
         alpha = variables.pop("lora_alpha", None)
         factors = {name: variables.pop(name) for name in FACTORS if name in variables}
@@ -63,7 +76,7 @@ class _Adaptable:
         if merge:
             self.merge_lora()
 
-    def merge_lora(self):
+    def merge_lora(self) -> None:
         """Add the product of the LoRA factors to the kernel and remove them."""
         if self.quantization_mode:
             kernel, *scales = self._get_kernel_with_merged_lora()
@@ -117,7 +130,7 @@ class EinsumDense(_Adaptable, keras.layers.EinsumDense):
     """
 
 
-def float_kernel(layer):
+def float_kernel(layer: keras.Layer) -> Tensor:
     """The kernel of a dense layer in float32: dequantized, with LoRA factors merged.
 
     Args:
@@ -151,7 +164,7 @@ def float_kernel(layer):
 
 
 @contextlib.contextmanager
-def _without_lora(layer):
+def _without_lora(layer: keras.Layer) -> Iterator[None]:
     enabled, layer.lora_enabled = layer.lora_enabled, False
     try:
         yield
@@ -159,12 +172,12 @@ def _without_lora(layer):
         layer.lora_enabled = enabled
 
 
-def adaptable_layers(layer):
+def adaptable_layers(layer: keras.Layer) -> list[_Adaptable]:
     """The dense layers in a layer or model."""
     return [part for part in layer._flatten_layers() if isinstance(part, _Adaptable)]
 
 
-def without_state(config):
+def without_state(config: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a model's configuration that are arguments of its constructor.
 
     >>> without_state({"hidden_size": 8, "remat": ["encoder_block_0"]})
@@ -173,7 +186,7 @@ def without_state(config):
     return {name: value for name, value in config.items() if name not in STATE}
 
 
-def state_config(layers):
+def state_config(layers: Iterable[keras.Layer]) -> dict[str, Any]:
     """The state that layers got after they were built, as entries of a configuration.
 
     Args:
@@ -205,7 +218,7 @@ def state_config(layers):
     return {name: value for name, value in state.items() if value}
 
 
-def _frozen(layer):
+def _frozen(layer: keras.Layer) -> list[str]:
     if layer.weights and not layer.trainable:
         return [layer.path]
     base = layer._kernel if getattr(layer, "lora_enabled", False) else None  # frozen by enable_lora
@@ -214,7 +227,7 @@ def _frozen(layer):
 
 
 @contextlib.contextmanager
-def restoring(state):
+def restoring(state: Mapping[str, Any]) -> Iterator[Callable[[Iterable[keras.Layer]], None]]:
     """A context in which layers are built with the state that `state_config` returned, without weights.
 
     Args:
@@ -229,7 +242,7 @@ def restoring(state):
         for path, config in state.get("dense_layers", {}).items()
     }
 
-    def freeze(layers):
+    def freeze(layers: Iterable[keras.Layer]) -> None:
         parts = {part.path: part for layer in layers for part in layer._flatten_layers()}
         parts |= {weight.path: weight for layer in layers for weight in layer.weights}
         frozen, remat = state.get("frozen", ()), state.get("remat", ())
@@ -250,11 +263,11 @@ def restoring(state):
 class CompositeLayer(Configurable):
     """A layer of layers that saves the quantization and LoRA state of its dense layers."""
 
-    def get_build_config(self):
+    def get_build_config(self) -> dict[str, Any] | None:
         config = super().get_build_config()
         return config and {**config, **state_config([self])}
 
-    def build_from_config(self, config):
+    def build_from_config(self, config: dict[str, Any]) -> None:
         with restoring(config) as freeze:
             super().build_from_config(config)
             freeze([self])

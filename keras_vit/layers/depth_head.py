@@ -1,5 +1,9 @@
 """What heads for depth add to the encoder: the readout of tokens, a pyramid of maps and its fusion, bins."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -13,6 +17,7 @@ from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.layers.segmentation_head import batch_norm, resize
 from keras_vit.layers.token_grid import TokensToGrid
 from keras_vit.rules import boolean, integer, number, one_of
+from keras_vit.types import Shape, Tensor
 
 READOUTS = ("ignore", "add", "project", "concatenate")
 FACTORS = (4, 2, 1, 0.5)
@@ -47,18 +52,18 @@ class Readout(CompositeLayer):
     2304.07193), section 7.4, for "concatenate".
     """
 
-    def __init__(self, kind="ignore", activation="gelu_erf", **kwargs):
+    def __init__(self, kind: str = "ignore", activation: str = "gelu_erf", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.kind = one_of(READOUTS).check("kind", kind)
         self.activation = one_of(ACTIVATIONS).check("activation", activation)
 
-    def build(self, tokens_shape, grid_shape=None):
-        channels = tokens_shape[-1]
+    def build(self, tokens_shape: Shape, grid_shape: Shape | None = None) -> None:
+        channels: Any = tokens_shape[-1]  # an int
         if self.kind == "project":
             self.dense = sharded(Dense(channels, dtype=self.dtype_policy, name="dense"), FREE)
             self.dense.build((None, None, None, 2 * channels))
 
-    def call(self, tokens, grid):
+    def call(self, tokens: Tensor, grid: Tensor) -> Tensor:
         patches = TokensToGrid(dtype=self.dtype_policy)(tokens, grid)
         if self.kind == "ignore":
             return patches
@@ -69,7 +74,7 @@ class Readout(CompositeLayer):
         x = ops.concatenate([patches, ops.tile(token, (1, height, width, 1))], axis=-1)
         return x if self.kind == "concatenate" else ACTIVATIONS[self.activation](self.dense(x))
 
-    def compute_output_spec(self, tokens, grid):
+    def compute_output_spec(self, tokens: Tensor, grid: Tensor) -> Tensor:
         channels = tokens.shape[-1] * (2 if self.kind == "concatenate" else 1)
         return keras.KerasTensor((*grid.shape[:3], channels), self.compute_dtype)
 
@@ -99,13 +104,13 @@ class Reassemble(Configurable):
     Source: Ranftl et al. 2021 (DPT), section 3, "Reassemble".
     """
 
-    def __init__(self, size=96, channels=256, factor=1, **kwargs):
+    def __init__(self, size: int = 96, channels: int = 256, factor: float = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.size = integer(at_least=1).check("size", size)
         self.channels = integer(at_least=1).check("channels", channels)
         self.factor = one_of(FACTORS).check("factor", factor)
 
-    def build(self, grid_shape):
+    def build(self, grid_shape: Shape) -> None:
         policy, inner = self.dtype_policy, (None, None, None, self.size)
         self.projection = Conv2D(self.size, 1, dtype=policy, name="projection")
         self.projection.build((None, None, None, grid_shape[-1]))
@@ -122,7 +127,7 @@ class Reassemble(Configurable):
         )
         self.convolution.build(inner)
 
-    def call(self, grid):
+    def call(self, grid: Tensor) -> Tensor:
         x = self.projection(grid)
         if self.factor < 1:
             # Padding "same" of a convolution with strides depends on the size.
@@ -131,7 +136,7 @@ class Reassemble(Configurable):
             x = self.resize(x)
         return self.convolution(x)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, *sides, _ = input_shape
         sides = [side and int(np.ceil(side * self.factor)) for side in sides]
         return (batch, *sides, self.channels)
@@ -156,11 +161,11 @@ class ResidualUnit(Configurable):
     Source: Ranftl et al. 2021 (DPT), figure 1, "Residual Conv Unit".
     """
 
-    def __init__(self, norm=None, **kwargs):
+    def __init__(self, norm: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.norm = one_of(("batch", None)).check("norm", norm)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         policy, channels = self.dtype_policy, input_shape[-1]
         self.convolutions, self.norms = [], []
         for i in range(2):
@@ -171,7 +176,7 @@ class ResidualUnit(Configurable):
         for layer in (*self.convolutions, *self.norms):
             layer.build((None, None, None, channels))
 
-    def call(self, x, training=None):
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         residual = x
         for i, layer in enumerate(self.convolutions):
             x = layer(ops.relu(x))
@@ -179,7 +184,7 @@ class ResidualUnit(Configurable):
                 x = self.norms[i](x, training=training)
         return x + residual
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return input_shape
 
 
@@ -201,7 +206,7 @@ class FusionBlock(Configurable):
     Output shape: (batch, target height, target width, channels).
 
     Raises:
-        ValueError: for an unknown norm.
+        ValueError: for an unknown norm; for a call without an addend if `residual` is true.
 
     Example:
         >>> x = np.zeros((1, 2, 3, 8))
@@ -211,12 +216,14 @@ class FusionBlock(Configurable):
     Source: Ranftl et al. 2021 (DPT), figure 1, "Fusion".
     """
 
-    def __init__(self, residual=True, norm=None, **kwargs):
+    def __init__(self, residual: bool = True, norm: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.residual = boolean.check("residual", residual)
         self.norm = one_of(("batch", None)).check("norm", norm)
 
-    def build(self, x_shape, target_shape=None, addend_shape=None):
+    def build(
+        self, x_shape: Shape, target_shape: Shape | None = None, addend_shape: Shape | None = None
+    ) -> None:
         policy, shape = self.dtype_policy, (None, None, None, x_shape[-1])
         if self.residual:
             self.unit_0 = ResidualUnit(self.norm, dtype=policy, name="unit_0")
@@ -226,8 +233,16 @@ class FusionBlock(Configurable):
         self.projection = Conv2D(x_shape[-1], 1, dtype=policy, name="projection")
         self.projection.build(shape)
 
-    def call(self, x, target=None, addend=None, training=None):
+    def call(
+        self,
+        x: Tensor,
+        target: Tensor | None = None,
+        addend: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         if self.residual:
+            if addend is None:
+                raise ValueError("a FusionBlock with residual=True adds a map to x; got addend=None")
             if x.shape[1:3] != addend.shape[1:3] or None in x.shape[1:3]:
                 addend = ops.cast(resize(addend, ops.shape(x)[1:3]), x.dtype)
             x = x + self.unit_0(addend, training=training)
@@ -237,7 +252,13 @@ class FusionBlock(Configurable):
         height, width = ops.shape(x)[1:3]
         return aligned_resize(x, (2 * height, 2 * width) if target is None else ops.shape(target)[1:3])
 
-    def compute_output_spec(self, x, target=None, addend=None, training=None):
+    def compute_output_spec(
+        self,
+        x: Tensor,
+        target: Tensor | None = None,
+        addend: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         sides = [side and 2 * side for side in x.shape[1:3]] if target is None else target.shape[1:3]
         return keras.KerasTensor((x.shape[0], *sides, x.shape[-1]), self.compute_dtype)
 
@@ -263,16 +284,16 @@ class PixelValues(Configurable):
     (Depth Anything 3, arXiv 2511.10647), for "exp".
     """
 
-    def __init__(self, activation="linear", scale=1.0, **kwargs):
+    def __init__(self, activation: str = "linear", scale: float = 1.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.activation = one_of(VALUES).check("activation", activation)
         self.scale = number(above=0).check("scale", scale)
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
         x = VALUES[self.activation](ops.cast(x, "float32"))
         return x if self.scale == 1 else x * self.scale
 
-    def compute_output_spec(self, x):
+    def compute_output_spec(self, x: Tensor) -> Tensor:
         return keras.KerasTensor(x.shape, "float32")
 
 
@@ -301,12 +322,12 @@ class DepthBins(Configurable):
     an expectation.
     """
 
-    def __init__(self, min_depth=0.001, max_depth=10.0, **kwargs):
+    def __init__(self, min_depth: float = 0.001, max_depth: float = 10.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.min_depth = number(above=0).check("min_depth", min_depth)
         self.max_depth = number(above=self.min_depth).check("max_depth", max_depth)
 
-    def call(self, scores):
+    def call(self, scores: Tensor) -> Tensor:
         height, width = (_LOGITS_SCALE * side for side in ops.shape(scores)[1:3])
         weights = ops.relu(resize(scores, (height, width))) + _BIN_OFFSET
         depths = np.linspace(self.min_depth, self.max_depth, scores.shape[-1], dtype="float32")
@@ -315,6 +336,6 @@ class DepthBins(Configurable):
         # No matmul, of which GPUs and TPUs would round the depths.
         return ops.mean(ops.cast(weights, "float32") * depths, axis=-1, keepdims=True)
 
-    def compute_output_spec(self, scores):
+    def compute_output_spec(self, scores: Tensor) -> Tensor:
         batch, *sides, _ = scores.shape
         return keras.KerasTensor((batch, *(side and _LOGITS_SCALE * side for side in sides), 1), "float32")

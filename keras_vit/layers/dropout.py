@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,12 +13,14 @@ from keras_vit.rules import number
 from keras_vit.types import Shape, Tensor
 
 
-def unchanged(inputs, training=None):
+def unchanged(inputs: Tensor, training: bool | None = None) -> Tensor:
     """The inputs: what a layer that is not needed computes, without the cost of a layer."""
     return inputs
 
 
-def make_dropout(rate, dtype, layer=keras.layers.Dropout):
+def make_dropout(
+    rate: float, dtype: str | keras.DTypePolicy, layer: type[keras.Layer] = keras.layers.Dropout
+) -> Callable[..., Tensor]:
     """A layer that drops with this rate, or `unchanged` for a rate of 0.
 
     Args:

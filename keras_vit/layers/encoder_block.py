@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -110,7 +111,7 @@ class EncoderBlock(CompositeLayer):
         bias: Tensor | None = None,
     ) -> Tensor:
         tokens = ops.cast(tokens, self.compute_dtype)
-        options = {"training": training, "num_outputs": num_outputs}
+        options: dict[str, Any] = {"training": training, "num_outputs": num_outputs}
         arguments = {"tokens": tokens, "positions": positions, "bias": bias}
         arguments = {name: value for name, value in arguments.items() if value is not None}
         if self.remat and training:
@@ -119,14 +120,21 @@ class EncoderBlock(CompositeLayer):
             return keras.remat(residual)(*arguments.values())
         return self._residual(**arguments, **options)
 
-    def _residual(self, tokens, positions=None, training=None, num_outputs=None, bias=None):
+    def _residual(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+        num_outputs: int | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         x, query = self.attention_input(tokens), None
         if num_outputs is not None:
             query, tokens = x[:, :num_outputs], tokens[:, :num_outputs]
         x = self.attention(x, query, positions=positions, training=training, bias=bias)
         return self._after_attention(tokens, x, training)
 
-    def _after_attention(self, tokens, x, training=None):
+    def _after_attention(self, tokens: Tensor, x: Tensor, training: bool | None = None) -> Tensor:
         x = self.attention_norm(x) if self.post_norm else x
         x = self.dropout(x, training=training)
         tokens = tokens + self.skip(self.attention_scale(x), training=training)
@@ -154,7 +162,7 @@ class EncoderBlock(CompositeLayer):
         return self.attention_norm(tokens) if self._norm_first else tokens
 
     @property
-    def _norm_first(self):
+    def _norm_first(self) -> bool:
         return not (self.post_norm or self.norm_after_residual)
 
     def compute_output_shape(
@@ -224,7 +232,7 @@ def standard_block(
     )
 
 
-def number_stack(layers):
+def number_stack(layers: Sequence[keras.Layer]) -> None:
     """Number the layers of a stack of blocks, for layer-wise decay of the learning rate.
 
     The layers before the first block count as one, and so does each block. Each layer and variable of them
@@ -252,13 +260,13 @@ def number_stack(layers):
             part.layers_above = count
 
 
-def _serialized(part):
+def _serialized(part: keras.Layer) -> dict[str, Any]:
     config = keras.saving.serialize_keras_object(part)
     config.pop("build_config", None)  # It would build the part outside the block, with other paths.
     return config
 
 
-def _scale(value, policy, name):
+def _scale(value: float | None, policy: keras.DTypePolicy, name: str) -> Callable[..., Tensor]:
     return unchanged if value is None else LayerScale(value, dtype=policy, name=name)
 
 

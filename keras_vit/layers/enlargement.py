@@ -1,11 +1,16 @@
 """A grid at a multiple of its resolution."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.segmentation_head import resize
 from keras_vit.rules import integer
+from keras_vit.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -30,14 +35,14 @@ class Enlargement(Configurable):
     Source: Xu et al. 2022 (ViTPose, arXiv 2204.12484), section 3.1.
     """
 
-    def __init__(self, factor=2, **kwargs):
+    def __init__(self, factor: int = 2, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.factor = integer(at_least=1).check("factor", factor)
 
-    def call(self, grid):
+    def call(self, grid: Tensor) -> Tensor:
         height, width = ops.shape(grid)[1:3]
         return ops.cast(resize(grid, (self.factor * height, self.factor * width)), grid.dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, *sides, channels = input_shape
         return (batch, *(side and self.factor * side for side in sides), channels)

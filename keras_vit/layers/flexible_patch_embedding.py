@@ -94,7 +94,7 @@ class FlexiblePatchEmbedding(keras.layers.Layer):
             x = ops.matmul(patches, kernel)
         return x + self.embedding.bias if self.embedding.use_bias else x
 
-    def _side(self, pixels, channels):
+    def _side(self, pixels: int | Tensor, channels: int) -> int | Tensor:
         if not isinstance(pixels, int):
             return ops.cast(ops.round(ops.sqrt(ops.cast(pixels // channels, "float32"))), "int32")
         side = math.isqrt(pixels // channels)
@@ -105,7 +105,7 @@ class FlexiblePatchEmbedding(keras.layers.Layer):
             )
         return side
 
-    def _resize(self, side):
+    def _resize(self, side: int | Tensor) -> Tensor:
         """The weights of an axis for patches of a side."""
         if isinstance(side, int):
             return ops.convert_to_tensor(self._resizes[self.patch_sizes.index(side)])

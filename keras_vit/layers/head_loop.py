@@ -4,10 +4,16 @@ oneDNN multiplies two matrices faster than a batch of narrow ones; `benchmarks/R
 Exported graphs have no loops, because other runtimes gain nothing by them.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 from keras import ops
 
 from keras_vit.exporting import is_exporting
 from keras_vit.layers.control_dependencies import is_compiled_by_xla
+from keras_vit.types import Tensor
 
 # The most queries of a head whose scores are computed together: 4 MB for 2,048 keys, near the cache.
 MAX_ROWS = 512
@@ -15,7 +21,7 @@ MAX_ROWS = 512
 PARALLEL_HEADS = 2
 
 
-def loops_over_heads():
+def loops_over_heads() -> bool:
     """Whether attention of many tokens is computed by `attention_by_heads`.
 
     GPUs and TPUs, for which XLA compiles, would wait for each head's small products. An exported graph is for
@@ -27,7 +33,7 @@ def loops_over_heads():
     return not (is_exporting() or has_gpu or is_compiled_by_xla())
 
 
-def attention_by_heads(query, key, value, bias=None):
+def attention_by_heads(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
     """softmax(query · keyᵀ / √head size + bias) · value, for some queries of one head at a time.
 
     The gradient computes the scores again, so that memory grows linearly with the tokens. Softmax and sums
@@ -56,7 +62,7 @@ def attention_by_heads(query, key, value, bias=None):
     chunks = -(-queries // MAX_ROWS)
     rows = -(-queries // chunks)
 
-    def by_head(x):
+    def by_head(x: Tensor) -> Tensor:
         return tf.reshape(tf.transpose(x, (0, 2, 1, 3)), (-1, *ops.shape(x)[1::2]))
 
     scaled = tf.pad(query * size**-0.5, ((0, 0), (0, chunks * rows - queries), (0, 0), (0, 0)))
@@ -69,25 +75,29 @@ def attention_by_heads(query, key, value, bias=None):
     return tf.transpose(outputs, (0, 2, 1, 3))[:, :queries]
 
 
-def _loop():
+def _loop() -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
     import tensorflow as tf
 
-    def each_head(function, arrays, outputs):
+    def each_head(
+        function: Callable[[list[Tensor]], list[Tensor]], arrays: list[Tensor], outputs: list[Tensor]
+    ) -> list[Tensor]:
         """`function` of each head's arrays, whose results have the shapes and types of `outputs`."""
         specs = [tf.TensorSpec(x.shape[1:], x.dtype) for x in outputs]
         return tf.map_fn(function, arrays, fn_output_signature=specs, parallel_iterations=PARALLEL_HEADS)
 
-    def weights(query, key, bias):
+    def weights(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
         return tf.nn.softmax(tf.cast(tf.matmul(query, key, transpose_b=True), bias.dtype) + bias)
 
     @tf.custom_gradient
-    def loop(query, key, value, bias):
+    def loop(
+        query: Tensor, key: Tensor, value: Tensor, bias: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
         """query (heads of all images, chunks, rows, head size), key, value (heads, keys, head size), bias."""
 
-        def outputs_of_head(arrays):
+        def outputs_of_head(arrays: list[Tensor]) -> list[Tensor]:
             query, key, value, bias = arrays
 
-            def outputs_of_rows(rows):
+            def outputs_of_rows(rows: Tensor) -> Tensor:
                 return tf.matmul(tf.cast(weights(rows, key, bias), value.dtype), value)
 
             spec = tf.TensorSpec(query.shape[1:], value.dtype)
@@ -95,11 +105,11 @@ def _loop():
 
         (outputs,) = each_head(outputs_of_head, [query, key, value, bias], [query])
 
-        def gradients_of_head(arrays):
+        def gradients_of_head(arrays: list[Tensor]) -> list[Tensor]:
             query, key, value, bias, outputs, upstream = arrays
             chunks = tf.shape(query)[0]
 
-            def add(chunk, query_gradient, *sums):
+            def add(chunk: Tensor, query_gradient: tf.TensorArray, *sums: Tensor) -> tuple[Any, ...]:
                 rows, gradient = query[chunk], upstream[chunk]
                 scores = weights(rows, key, bias)
                 inner = tf.cast(gradient, bias.dtype) * tf.cast(outputs[chunk], bias.dtype)
@@ -112,8 +122,8 @@ def _loop():
                     tf.matmul(scores, gradient, transpose_a=True),
                     tf.reduce_sum(logits, 0, keepdims=True),
                 )
-                sums = [total + tf.cast(part, total.dtype) for total, part in zip(sums, parts)]
-                return chunk + 1, query_gradient.write(chunk, tf.matmul(narrow, key)), *sums
+                totals = [total + tf.cast(part, total.dtype) for total, part in zip(sums, parts)]
+                return chunk + 1, query_gradient.write(chunk, tf.matmul(narrow, key)), *totals
 
             state = [tf.zeros_like(x, bias.dtype) for x in (key, value, bias)]
             state = [0, tf.TensorArray(query.dtype, chunks, element_shape=query.shape[1:]), *state]
@@ -123,7 +133,7 @@ def _loop():
             sums = [tf.cast(total, x.dtype) for total, x in zip(sums, (key, value, bias))]
             return [query_gradient.stack(), *sums]
 
-        def gradient(upstream):
+        def gradient(upstream: Tensor) -> list[Tensor]:
             arrays = [query, key, value, bias]
             return each_head(gradients_of_head, [*arrays, outputs, upstream], arrays)
 

@@ -4,8 +4,12 @@ The class of a layer has these as attributes. A layer that is used in several wa
 from the layer or the model that creates it.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
+
+import keras
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +50,7 @@ TABLE = Sharding({"table": -1})
 CLASSES = Sharding({"kernel": -1, "bias": -1})  # Losses and metrics need the scores of all classes.
 
 
-def sharded(layer, sharding):
+def sharded(layer: keras.Layer, sharding: Sharding) -> keras.Layer:
     """A layer that is not built yet, divided in another way than its class says.
 
     >>> sharded(keras.layers.GroupNormalization(8), FREE).sharding.output is None
@@ -56,7 +60,7 @@ def sharded(layer, sharding):
     return layer
 
 
-def never_trained(layer):
+def never_trained(layer: keras.Layer) -> keras.Layer:
     """Freeze a built layer and all in it for good: also `enable_lora` and `merge_lora` leave it so.
 
     >>> layer = keras.layers.Dense(2)
@@ -70,7 +74,7 @@ def never_trained(layer):
     return layer
 
 
-def as_head(layer):
+def as_head(layer: keras.Layer) -> keras.Layer:
     """A dense layer as a head: its classes are divided, and `enable_lora` trains it in full.
 
     >>> as_head(keras.layers.Dense(10)).is_head

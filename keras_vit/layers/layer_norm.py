@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import keras
 from keras import ops
 
@@ -10,14 +12,22 @@ from keras_vit.layers.xla_form import XLA_FORM, moments
 from keras_vit.rules import one_of
 from keras_vit.types import Shape, Tensor
 
+_Base: Any = keras.Layer if TYPE_CHECKING else object
 
-class _Norm:
+
+class _Norm(_Base):
     sharding = WHOLE
 
-    def __init__(self, epsilon=1e-6, name=None, dtype=None, trainable=True):
+    def __init__(
+        self,
+        epsilon: float = 1e-6,
+        name: str | None = None,
+        dtype: str | keras.DTypePolicy | None = None,
+        trainable: bool = True,
+    ) -> None:
         super().__init__(epsilon=epsilon, name=name, dtype=dtype, trainable=trainable)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**keras.layers.Layer.get_config(self), "epsilon": self.epsilon}
 
 
@@ -82,7 +92,7 @@ class RMSNormalization(_Norm, keras.layers.RMSNormalization):
 NORMS = {"layer": LayerNormalization, "rms": RMSNormalization}
 
 
-def make_norm(kind, epsilon, dtype, name):
+def make_norm(kind: str, epsilon: float, dtype: str | keras.DTypePolicy | None, name: str) -> keras.Layer:
     """A norm over the channels.
 
     Args:

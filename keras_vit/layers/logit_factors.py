@@ -53,7 +53,9 @@ class LogitFactors(Configurable):
         self.objective = one_of(OBJECTIVES).check("objective", objective)
 
     def build(self, images_shape: Shape, texts_shape: Shape | None = None) -> None:
-        def number(name, value, constraint=None):
+        def number(
+            name: str, value: float, constraint: keras.constraints.Constraint | None = None
+        ) -> keras.Variable:
             start = keras.initializers.Constant(value)
             return self.add_weight(shape=(), initializer=start, constraint=constraint, name=name)
 
@@ -74,5 +76,5 @@ class LogitFactors(Configurable):
 
 
 class _AtMost100(keras.constraints.Constraint):
-    def __call__(self, scale):
+    def __call__(self, scale: Tensor) -> Tensor:
         return ops.minimum(scale, MAX_SCALE)

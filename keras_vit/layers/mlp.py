@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_vit.layers.dense import CompositeLayer, Dense
 from keras_vit.layers.dropout import make_dropout
-from keras_vit.layers.hints import COLUMNS, NORM_OF_PARTS, ROWS, WHOLE, sharded
+from keras_vit.layers.hints import COLUMNS, NORM_OF_PARTS, ROWS, WHOLE, Sharding, sharded
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.layers.xla_form import merged_tokens
 from keras_vit.rules import one_of
@@ -17,24 +17,24 @@ from keras_vit.types import Shape, Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-def _gelu_tanh(x):
+def _gelu_tanh(x: Tensor) -> Tensor:
     return keras.activations.gelu(x, approximate=True)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-def _gelu_erf(x):
+def _gelu_erf(x: Tensor) -> Tensor:
     # LiteRT fuses this form into one GELU, and ONNX has all of its operations. Keras's own form becomes an
     # Erfc, which ONNX converters do not support.
     return 0.5 * x * (1.0 + ops.erf(x * 0.7071067811865476))
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-def _quick_gelu(x):
+def _quick_gelu(x: Tensor) -> Tensor:
     return x * ops.sigmoid(1.702 * x)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-def _silu(x):
+def _silu(x: Tensor) -> Tensor:
     return x * ops.sigmoid(x)
 
 
@@ -93,7 +93,7 @@ class MlpBlock(CompositeLayer):
         self.store_arguments(locals())
 
     def build(self, input_shape: Shape) -> None:
-        def dense(units, name, sharding):
+        def dense(units: int | None, name: str, sharding: Sharding) -> Dense:
             layer = Dense(
                 units,
                 use_bias=self.use_bias,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import keras
@@ -13,7 +14,9 @@ from keras_vit.rules import integer
 from keras_vit.types import Shape, Tensor
 
 
-def nearest_colors(images, palette, numpy=ops, math=ops):
+def nearest_colors(
+    images: Tensor, palette: Tensor, numpy: ModuleType = ops, math: ModuleType = ops
+) -> Tensor:
     """The nearest color of a palette for each pixel, by the squared distance.
 
     Args:

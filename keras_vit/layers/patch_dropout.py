@@ -78,7 +78,7 @@ class PatchDropout(Configurable):
         taken = {id(table): _rows(table, kept, count) for table in positions}
         return tokens, [taken[id(table)] for table in positions]
 
-    def _kept(self, count):
+    def _kept(self, count: int | Tensor) -> int | Tensor:
         """The number of patch tokens that are kept of `count`, an int, or a scalar inside a graph."""
         if isinstance(count, int):
             return max(1, int(count * (1 - self.rate)))
@@ -97,7 +97,7 @@ class PatchDropout(Configurable):
         return tokens_shape if positions_shape is None else (tokens_shape, positions_shape)
 
 
-def _rows(table, kept, count):
+def _rows(table: Tensor, kept: Tensor, count: int | Tensor) -> Tensor:
     """The rows (2, batch, rows, heads, size) of the kept patches, after those of rotated registers."""
     first = ops.shape(table)[1] - count
     registers = ops.broadcast_to(ops.arange(first, dtype=kept.dtype), (ops.shape(kept)[0], first))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -120,7 +121,7 @@ class PatchEmbedding(Configurable):
         x = ops.matmul(patches, ops.reshape(self.kernel, (-1, self.hidden_size)))
         return x + self.bias if self.use_bias else x
 
-    def _check(self, size):
+    def _check(self, size: Sequence[int | None]) -> None:
         if not self.crop:
             check_divisible(size, self.patch_size)
         elif any(side is not None and side < patch for side, patch in zip(size, self.patch_size)):

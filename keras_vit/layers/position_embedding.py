@@ -97,7 +97,7 @@ class AddPositionEmbs(Configurable):
         positions = ops.reshape(positions, (1, rows * columns, tokens.shape[-1]))
         return tokens + ops.concatenate([prefix, positions], axis=1)
 
-    def _check(self, tokens_shape, grid_shape):
+    def _check(self, tokens_shape: Shape, grid_shape: Shape | None) -> None:
         rows, columns = self.grid_size if grid_shape is None else grid_shape[1:3]
         expected = rows and columns and self.num_prefix_tokens + rows * columns
         if expected and tokens_shape[1] not in (None, expected):
@@ -194,12 +194,12 @@ def sincos_2d(rows: int | Tensor, columns: int | Tensor, channels: int, endpoint
     return ops.concatenate([f(wave) for wave in waves for f in (ops.sin, ops.cos)], axis=1)
 
 
-def _check_channels(channels):
-    if channels % 4 or channels < 8:
+def _check_channels(channels: int | None) -> None:
+    if channels is None or channels % 4 or channels < 8:
         raise ValueError(f"sincos2d needs channels in multiples of 4, at least 8; got {channels}")
 
 
-def grid_positions(rows, columns):
+def grid_positions(rows: int | Tensor, columns: int | Tensor) -> list[Tensor]:
     """The row and the column of each position of a grid, row by row: two float32 tensors (positions, 1).
 
     >>> [axis[:, 0].numpy().tolist() for axis in grid_positions(2, 2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -28,7 +29,7 @@ RULES = {
 }
 
 
-def rotary_options(value):
+def rotary_options(value: str | Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `RotaryPositions` that define the positions, complete and checked.
 
     Args:
@@ -45,8 +46,8 @@ def rotary_options(value):
     arguments = {"kind": value} if isinstance(value, str) else dict(value)
     if unknown := sorted(arguments.keys() - RULES.keys()):
         raise ValueError(f"rotary has no argument {', '.join(unknown)}; its arguments are {', '.join(RULES)}")
-    options = {"kind": None, "base": None, "reference_grid": None, "order": "yx", "offset": 0.0}
-    options |= {"rotate_registers": False, **arguments}
+    options: dict[str, Any] = {"kind": None, "base": None, "reference_grid": None, "order": "yx"}
+    options |= {"offset": 0.0, "rotate_registers": False, **arguments}
     for name, rule in RULES.items():
         rule.check(f"rotary: {name}", options[name])
     options["base"] = float(options["base"] or KINDS[options["kind"]])
@@ -128,7 +129,7 @@ class RotaryPositions(Configurable):
             raise ValueError(f"rotary positions need heads of a size that 4 divides; got {head_size}")
         if math.isqrt(num_registers) ** 2 != num_registers:
             raise ValueError(f"rotated registers must be a square number; got {num_registers}")
-        options = {"kind": kind, "base": base, "reference_grid": reference_grid}
+        options: dict[str, Any] = {"kind": kind, "base": base, "reference_grid": reference_grid}
         options = rotary_options({**options, "order": order, "offset": offset})
         self.base, self.offset = options["base"], options["offset"]
         self.reference_grid = options["reference_grid"]
@@ -143,7 +144,7 @@ class RotaryPositions(Configurable):
                 name="frequencies",
             )
 
-    def _initial_frequencies(self, shape, dtype=None):
+    def _initial_frequencies(self, shape: Sequence[int], dtype: str | None = None) -> Tensor:
         """Magnitudes of an axial table, and a random direction for each block and head."""
         magnitudes = ops.tile(_frequencies(self.head_size, self.base), 2)
         direction = keras.random.uniform((*shape[1:3], 1), 0, 2 * math.pi)
@@ -152,7 +153,7 @@ class RotaryPositions(Configurable):
 
     def call(self, grid: Tensor, training: bool | None = None) -> list[Tensor]:
         rows, columns = ops.shape(grid)[1:3]
-        coordinates = self._coordinates(rows, columns)
+        coordinates: Sequence[Tensor] = self._coordinates(rows, columns)
         if training and self.max_rescale:
             limit = math.log(self.max_rescale)
             factor = ops.exp(keras.random.uniform((), -limit, limit, seed=self.seed_generator))
@@ -173,7 +174,7 @@ class RotaryPositions(Configurable):
         tables = [ops.stack([ops.cos(a), ops.sin(a)]) for a in angles]
         return tables if self.kind == "mixed" else tables * self.num_layers
 
-    def _coordinates(self, rows, columns):
+    def _coordinates(self, rows: int | Tensor, columns: int | Tensor) -> tuple[Tensor, Tensor]:
         """The first and the second coordinate of each patch, row by row."""
         y, x = grid_positions(rows, columns)
         rows, columns = ops.cast(rows, "float32"), ops.cast(columns, "float32")
@@ -193,12 +194,12 @@ class RotaryPositions(Configurable):
         return [keras.KerasTensor(shape, "float32") for _ in range(self.num_layers)]
 
 
-def _frequencies(head_size, base):
+def _frequencies(head_size: int, base: float) -> Tensor:
     exponents = ops.arange(head_size // 4, dtype="float32") * (4 / head_size)
     return 1 / ops.power(ops.cast(base, "float32"), exponents)
 
 
-def _axial(coordinates, frequencies):
+def _axial(coordinates: Iterable[Tensor], frequencies: Tensor) -> Tensor:
     """The angles of both coordinates: (positions, 1, 2 · frequencies)."""
     return ops.concatenate([ops.expand_dims(each * frequencies, 1) for each in coordinates], axis=-1)
 

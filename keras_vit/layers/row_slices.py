@@ -1,7 +1,19 @@
 """A function of some rows at a time, where the number of rows is known only in TensorFlow's graph."""
 
+from __future__ import annotations
 
-def in_slices(function, by_row, shared, size):
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras_vit.types import Tensor
+
+
+def in_slices(
+    function: Callable[[Tensor, list[Tensor], list[Tensor]], Tensor],
+    by_row: Sequence[tuple[Tensor, int]],
+    shared: list[Tensor],
+    size: Tensor,
+) -> Tensor:
     """`function` of all rows, computed for at most `size` rows at a time.
 
     Memory holds the intermediate results of one slice, also for the gradient, which computes them again.
@@ -30,15 +42,15 @@ def in_slices(function, by_row, shared, size):
     length = (count + slices - 1) // slices
     options = {"parallel_iterations": 1}  # The slices of several iterations would be in memory.
 
-    def rows_of(number):
+    def rows_of(number: Tensor) -> tuple[Tensor, Tensor]:
         """The numbers of a slice's rows; the last row fills up the last slice, as XLA needs equal lengths."""
         rows = number * length + tf.range(length)
         return tf.minimum(rows, count - 1), rows < count
 
-    def parts_of(tensors, rows):
+    def parts_of(tensors: list[Tensor], rows: Tensor) -> list[Tensor]:
         return [tf.gather(x, rows, axis=axis) for x, axis in zip(tensors, axes)]
 
-    def joined(stacked, axis):
+    def joined(stacked: Tensor, axis: int) -> Tensor:
         """Slices (slices, …) as one tensor, without the rows that fill up the last one."""
         x = tf.experimental.numpy.moveaxis(stacked, 0, axis)
         shape = tf.shape(x)
@@ -46,9 +58,9 @@ def in_slices(function, by_row, shared, size):
         return tf.gather(x, tf.range(count), axis=axis)
 
     @tf.custom_gradient
-    def sliced(tensors, shared):
-        def one_by_one():
-            def add(number, outputs):
+    def sliced(tensors: list[Tensor], shared: list[Tensor]) -> tuple[Tensor, Callable[..., Any]]:
+        def one_by_one() -> Tensor:
+            def add(number: Tensor, outputs: tf.TensorArray) -> tuple[Tensor, tf.TensorArray]:
                 rows, _ = rows_of(number)
                 return number + 1, outputs.write(number, function(rows, parts_of(tensors, rows), shared))
 
@@ -56,11 +68,13 @@ def in_slices(function, by_row, shared, size):
             _, outputs = tf.while_loop(lambda number, _: number < slices, add, (0, outputs), **options)
             return joined(outputs.stack(), 1)
 
-        def at_once():
+        def at_once() -> Tensor:
             return function(tf.range(count), tensors, shared)
 
-        def gradient(upstream, variables=()):
-            def add(number, arrays, sums):
+        def gradient(upstream: Tensor, variables: Sequence[tf.Variable] = ()) -> tuple[Any, list[Tensor]]:
+            def add(
+                number: Tensor, arrays: list[tf.TensorArray], sums: list[Tensor]
+            ) -> tuple[Tensor, list[tf.TensorArray], list[Tensor]]:
                 rows, is_counted = rows_of(number)
                 parts = parts_of(tensors, rows)
                 with tf.GradientTape(watch_accessed_variables=False) as tape:

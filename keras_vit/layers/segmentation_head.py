@@ -1,5 +1,9 @@
 """What heads for segmentation add to the encoder: upscaling, and masks of queries."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 from keras import ops
 from keras.src import backend  # keras.ops.image.resize refuses sizes that only the graph knows
@@ -11,11 +15,12 @@ from keras_vit.layers.hints import FREE, sharded
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.mlp import ACTIVATIONS
 from keras_vit.rules import one_of
+from keras_vit.types import Shape, Tensor
 
 _SMALLEST = 1e-12  # of a score whose logarithm is taken
 
 
-def resize(x, size):
+def resize(x: Tensor, size: tuple[int | Tensor, int | Tensor]) -> Tensor:
     """Resize grids (batch, height, width, channels) bilinearly, without antialiasing, in float32.
 
     >>> resize(np.array([0.0, 1.0]).reshape(1, 1, 2, 1), (1, 4)).numpy().ravel().tolist()
@@ -25,7 +30,7 @@ def resize(x, size):
     return backend.image.resize(x, size, "bilinear", antialias=False, data_format="channels_last")
 
 
-def batch_norm(policy, name):
+def batch_norm(policy: str | keras.DTypePolicy, name: str) -> keras.layers.BatchNormalization:
     """A batch norm of a dtype policy, over the batch on all devices.
 
     >>> batch_norm("float32", "head_norm").momentum
@@ -57,12 +62,12 @@ class UpscaleBlock(CompositeLayer):
     Source: Kerssies et al. 2025 (EoMT, arXiv 2503.19108), section 3.3; `ScaleBlock` of its code.
     """
 
-    def __init__(self, activation="gelu_erf", norm_epsilon=1e-6, **kwargs):
+    def __init__(self, activation: str = "gelu_erf", norm_epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.activation = one_of(ACTIVATIONS).check("activation", activation)
         self.norm_epsilon = norm_epsilon
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         policy, channels = self.dtype_policy, input_shape[-1]
         options = {"data_format": "channels_last", "dtype": policy}
         transposed = keras.layers.Conv2DTranspose(channels, 2, 2, name="transposed", **options)
@@ -74,10 +79,10 @@ class UpscaleBlock(CompositeLayer):
         for layer in (self.transposed, self.depthwise, self.norm):
             layer.build((None, None, None, channels))
 
-    def call(self, grid):
+    def call(self, grid: Tensor) -> Tensor:
         return self.norm(self.depthwise(ACTIVATIONS[self.activation](self.transposed(grid))))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, height, width, channels = input_shape
         return (batch, height and 2 * height, width and 2 * width, channels)
 
@@ -99,10 +104,10 @@ class ResizeToImage(Configurable):
     Source: Oquab et al. 2023 (DINOv2), section 7.4.
     """
 
-    def call(self, grid, images):
+    def call(self, grid: Tensor, images: Tensor) -> Tensor:
         return resize(grid, ops.shape(images)[1:3])
 
-    def compute_output_spec(self, grid, images):
+    def compute_output_spec(self, grid: Tensor, images: Tensor) -> Tensor:
         return keras.KerasTensor((*images.shape[:3], grid.shape[-1]), "float32")
 
 
@@ -135,17 +140,17 @@ class QueryAttentionBias(Configurable):
 
     sharding = FREE
 
-    def __init__(self, num_prefix_tokens, **kwargs):
+    def __init__(self, num_prefix_tokens: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
         self.seed_generator = keras.random.SeedGenerator()
 
-    def build(self, masks_shape, grid_shape=None):
+    def build(self, masks_shape: Shape, grid_shape: Shape | None = None) -> None:
         self.probability = self.add_weight(
             shape=(), initializer="ones", trainable=False, dtype="float32", name="probability"
         )
 
-    def call(self, masks, grid, training=None):
+    def call(self, masks: Tensor, grid: Tensor, training: bool | None = None) -> Tensor:
         batch, rows, columns = ops.shape(grid)[:3]
         queries = ops.shape(masks)[-1]
         inside = ops.reshape(resize(masks, (rows, columns)) > 0, (batch, rows * columns, queries))
@@ -161,7 +166,7 @@ class QueryAttentionBias(Configurable):
         bias = ops.pad(bias, ((0, 0), (0, self.num_prefix_tokens + rows * columns), (before, 0)))
         return ops.expand_dims(bias, 1)
 
-    def compute_output_spec(self, masks, grid, training=None):
+    def compute_output_spec(self, masks: Tensor, grid: Tensor, training: bool | None = None) -> Tensor:
         batch, rows, columns = grid.shape[:3]
         tokens = rows and columns and masks.shape[-1] + self.num_prefix_tokens + rows * columns
         return keras.KerasTensor((batch, 1, tokens, tokens), "float32")
@@ -190,11 +195,11 @@ class SemanticScores(Configurable):
     Source: `to_per_pixel_logits_semantic` of EoMT's code, which does not take the logarithm.
     """
 
-    def call(self, masks, classes, images):
+    def call(self, masks: Tensor, classes: Tensor, images: Tensor) -> Tensor:
         inside = ops.sigmoid(resize(masks, ops.shape(images)[1:3]))
         probabilities = ops.softmax(ops.cast(classes, "float32"))[..., :-1]
         scores = ops.einsum("bhwq,bqk->bhwk", inside, probabilities)
         return ops.log(ops.maximum(scores, _SMALLEST))
 
-    def compute_output_spec(self, masks, classes, images):
+    def compute_output_spec(self, masks: Tensor, classes: Tensor, images: Tensor) -> Tensor:
         return keras.KerasTensor((*images.shape[:3], classes.shape[-1] - 1), "float32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -46,6 +47,6 @@ class WholePatches(Configurable):
         batch, *size, channels = input_shape
         return (batch, *self._whole(size), channels)
 
-    def _whole(self, size):
+    def _whole(self, size: Sequence[int | Tensor | None]) -> tuple[Any, ...]:
         sides = zip(size, self.patch_size)
         return tuple(None if side is None else -(-side // patch) * patch for side, patch in sides)

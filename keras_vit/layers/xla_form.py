@@ -4,19 +4,28 @@ TensorFlow's kernels have other costs: the layers contain the forms for them, an
 `benchmarks/TPU.md` has the costs of the compiled programs.
 """
 
+from __future__ import annotations
+
 import contextvars
 import functools
 import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
 
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    import jax
+
 XLA_FORM = keras.backend.backend() == "jax"
 # The device for which a program is traced, if it is another than JAX's default.
-traced_for = contextvars.ContextVar("traced_for", default=None)
+traced_for: contextvars.ContextVar[jax.Device | None] = contextvars.ContextVar("traced_for", default=None)
 
 
-def merged_tokens(tokens):
+def merged_tokens(tokens: Tensor) -> Tensor:
     """Tokens in the form in which the backend multiplies them by a kernel.
 
     TensorFlow computes a matmul of three axes as one per image, and oneDNN only fuses one of two axes. XLA
@@ -36,7 +45,7 @@ def merged_tokens(tokens):
     return tokens if XLA_FORM else ops.reshape(tokens, (-1, tokens.shape[-1]))
 
 
-def moments(x):
+def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance over the last axis of a tensor that was rounded to 16 bits, in one pass over it.
 
     The difference of E[x²] and E[x]² in float32 has an error of 2⁻²⁴ E[x]², less than what the rounding of x
@@ -59,7 +68,7 @@ def moments(x):
     return mean, ops.maximum(variance, 0)
 
 
-def fused_attention(query, key, value, bias=None):
+def fused_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:
     """softmax(query · keyᵀ / √head size + bias) · value, in as few passes over the scores as XLA can fuse.
 
     The exponentials are multiplied by the values before they are divided by their sum, so that one fusion
@@ -86,7 +95,7 @@ def fused_attention(query, key, value, bias=None):
     return _attention()(query, key, value, bias)
 
 
-def cudnn_computes(query, key, value):
+def cudnn_computes(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether cuDNN's fused attention computes this one, in memory that grows linearly with the tokens.
 
     Its kernels take 16-bit numbers and heads of at most 128 channels, a multiple of 8, on GPUs of compute
@@ -114,7 +123,7 @@ def cudnn_computes(query, key, value):
     )
 
 
-def _is_ampere_or_later():
+def _is_ampere_or_later() -> bool:
     import jax
 
     device = traced_for.get() or jax.config.jax_default_device or jax.devices()[0]
@@ -122,12 +131,12 @@ def _is_ampere_or_later():
     return re.match(r"[89]|\d\d", getattr(device, "compute_capability", "")) is not None
 
 
-def _cudnn_attention(query, key, value, bias):
+def _cudnn_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
     import jax
     import jax.numpy as jnp
 
     queries, keys = query.shape[1], key.shape[1]
-    lengths = {}
+    lengths: dict[str, Any] = {}
     if queries % 2 or keys % 2:  # The gradient's kernel takes even numbers of tokens.
         query, key, value = (
             jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0))) for x in (query, key, value)
@@ -145,11 +154,13 @@ def _cudnn_attention(query, key, value, bias):
 
 
 @functools.cache
-def _attention():
+def _attention() -> Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]:
     import jax
     import jax.numpy as jnp
 
-    def forward(query, key, value, bias):
+    def forward(
+        query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor | None, ...]]:
         query = query * query.shape[-1] ** -0.5
         wide = jnp.promote_types(query.dtype, jnp.float32)
         logits = jnp.einsum("bqhd,bkhd->bhqk", query, key, preferred_element_type=wide)
@@ -162,7 +173,7 @@ def _attention():
         outputs = (outputs / of_queries(total)).astype(value.dtype)
         return outputs, (query, key, value, bias, weights, total, outputs)
 
-    def backward(kept, gradient):
+    def backward(kept: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         query, key, value, bias, weights, total, outputs = kept
         wide = total.dtype
         inner = jnp.sum(gradient.astype(wide) * outputs.astype(wide), axis=-1).swapaxes(1, 2)
@@ -179,7 +190,7 @@ def _attention():
         key_gradient = jnp.einsum("bhqk,bqhd->bkhd", logits, query)
         return query_gradient, key_gradient, jnp.einsum("bhqk,bqhd->bkhd", weights, divided), bias_gradient
 
-    def of_queries(x):
+    def of_queries(x: Tensor) -> Tensor:
         return x.swapaxes(1, 2)[..., None]  # (batch, queries, heads, 1)
 
     attention = jax.custom_vjp(lambda *arrays: forward(*arrays)[0])

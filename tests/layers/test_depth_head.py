@@ -82,6 +82,11 @@ def test_fusion_resizes_the_map_that_it_adds():
     assert_close(numpy(layer(x, None, addend)), numpy(layer(x, None, resized)))
 
 
+def test_fusion_without_the_map_that_it_adds_is_refused():
+    with pytest.raises(ValueError, match="with residual=True adds a map to x; got addend=None"):
+        FusionBlock()(numbers(1, 2, 3, 8))
+
+
 def test_fusion_has_the_size_of_its_target():
     layer, x = FusionBlock(residual=False), numbers(1, 2, 3, 8)
     assert layer(x, np.zeros((1, 5, 7, 2))).shape == (1, 5, 7, 8)
