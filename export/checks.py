@@ -1,16 +1,20 @@
 """Checks of the files of every runtime: their names, their outputs, and the error for damaged files."""
 
+from __future__ import annotations
+
 import os
 import pathlib
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from keras_vit.messages import one_line
+from keras_vit.types import Path
 
 CALIBRATED = ("int8", "full_int8")  # precisions with ranges of activations, which images are needed for
 
 
-def new_file(path, suffix, what):
+def new_file(path: Path, suffix: str, what: str) -> pathlib.Path:
     """The path of a file to write.
 
     Args:
@@ -34,7 +38,7 @@ def new_file(path, suffix, what):
     return path
 
 
-def check_calibration(precision, calibration):
+def check_calibration(precision: str, calibration: np.ndarray | Sequence[np.ndarray] | None) -> None:
     """Raise ValueError unless there are calibration images for these precisions, and for these alone.
 
     >>> check_calibration("int8", None)
@@ -51,7 +55,7 @@ def check_calibration(precision, calibration):
         )
 
 
-def cosines(live, outputs):
+def cosines(live: np.ndarray, outputs: np.ndarray) -> np.ndarray:
     """The cosine between the live model's and an export's output of each image; 0 where one has no length.
 
     >>> cosines(np.array([[3.0, 0.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]])).round(6).tolist()
@@ -62,7 +66,7 @@ def cosines(live, outputs):
     return np.sum(live * outputs, axis=1) / np.maximum(lengths, 1e-12)
 
 
-def check_finite(outputs, runtime):
+def check_finite(outputs: Mapping[str, np.ndarray], runtime: str) -> None:
     """Raise ValueError unless all outputs of a converted model, arrays by name, are finite.
 
     >>> check_finite({"logits": np.array([np.nan])}, "ONNX")
@@ -74,6 +78,6 @@ def check_finite(outputs, runtime):
         raise ValueError(f"the converted {runtime} model computes NaN or infinite {', '.join(broken)}")
 
 
-def damaged(path, error):
+def damaged(path: Path, error: Exception | str) -> ValueError:
     """A ValueError for an exported file that cannot be opened."""
     return ValueError(f"{os.fspath(path)!r} is damaged, or cannot be opened here: {one_line(error)[:200]}")

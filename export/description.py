@@ -22,6 +22,8 @@ from keras_vit.types import Path, Size
 if TYPE_CHECKING:
     import keras
 
+    from keras_vit.labels.label_kind import LabelKind
+
 models, schema = LazyModule("keras_vit.models"), LazyModule("keras_vit.models.vit.schema")
 
 FILE = "keras_vit.json"  # in SavedModels, LiteRT and ONNX files
@@ -68,7 +70,7 @@ class Description:
     """
 
     task: str
-    image_size: tuple[int | None, int | None]
+    image_size: tuple[Any, Any]  # two ints, or None twice
     channels: int
     num_outputs: int
     class_names: tuple[str, ...] | None
@@ -77,13 +79,13 @@ class Description:
     interpolation: str
     antialias: bool
     parameters: int
-    architecture: dict
+    architecture: dict[str, Any]
     version: str
     mean: tuple[float, ...]
     std: tuple[float, ...]
     seed: int = 0
     kind: str = "classifier"
-    around: dict | None = None
+    around: dict[str, Any] | None = None
 
     @property
     def is_map(self) -> bool:
@@ -96,12 +98,12 @@ class Description:
         has_rows = self.kind not in outputs_around() and self.architecture["pooling"] is not None
         return has_rows and self.num_classes is not None
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         """An attribute of the live model that its task reads, of those that its outputs name."""
-        attributes = () if name.startswith("_") or not self.around else outputs_around()[self.kind].attributes
-        if name not in attributes:
+        around = None if name.startswith("_") else self.around
+        if not around or name not in outputs_around()[self.kind].attributes:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return self.around[name]
+        return around[name]
 
     patch_size = property(lambda self: tuple(self.architecture["patch_size"]))
     resnet = property(lambda self: self.architecture["resnet"])
@@ -140,14 +142,15 @@ class Description:
         """The class names, or the classes' numbers as strings; empty where there are no classes."""
         if self.output != "logits":
             return ()
-        return self.class_names or tuple(str(i) for i in range(self.num_classes))
+        return self.class_names or tuple(str(i) for i in range(self.num_classes or 0))
 
     @property
     def preprocessing(self) -> Preprocessing:
         """Makes of any images the float32 ones in [0, 1] that the export takes."""
         options = {name: getattr(self, name) for name in RESIZING}
         options |= {"mean": (0.0,) * self.channels, "std": (1.0,) * self.channels}
-        return Preprocessing(None if self.image_size == DYNAMIC_SIZE else self.image_size, **options)
+        size = None if self.image_size == DYNAMIC_SIZE else self.image_size
+        return Preprocessing(size, **options)
 
     @property
     def live_preprocessing(self) -> Preprocessing:
@@ -178,7 +181,7 @@ class Description:
         return {FILE: self.as_json(), **labels}
 
 
-def describe(model, task=None, seed=0):
+def describe(model: keras.Model, task: str | None = None, seed: int = 0) -> Description:
     """The Description of a model to export.
 
     Args:
@@ -197,16 +200,16 @@ def describe(model, task=None, seed=0):
     import keras_vit
     from keras_vit.tasks import task_of_model
 
-    encoder, task = backbone(model), task_of_model(model, task)
+    encoder, label_task = backbone(model), task_of_model(model, task)
     encoder.check_one_size("this export, unlike export_image_text,")
-    _check_task(model.kind, task.label)
+    _check_task(model.kind, label_task.label)
     broken = [name for name in model.class_names or () if name.splitlines() not in ([], [name])]
     if broken:
         raise ValueError(f"class names must be one line each for {LABELS}; got {broken[0]!r}")
     config = json.loads(json.dumps(encoder.get_config()))  # tuples become lists, as when it is read
     prepare = config["preprocessing"]
     return Description(
-        task=task.name,
+        task=label_task.name,
         image_size=tuple(model.image_size),
         channels=model.in_channels,
         num_outputs=model.output.shape[-1] if model.num_classes is None else model.num_classes,
@@ -214,15 +217,16 @@ def describe(model, task=None, seed=0):
         parameters=model.count_params(),
         architecture={name: config[name] for name in _architecture(encoder)},
         version=keras_vit.__version__,
+        mean=tuple(prepare["mean"]),
+        std=tuple(prepare["std"]),
         seed=seed,
         kind=model.kind,
         around=None if encoder is model else _arguments(model),
         **{name: prepare[name] for name in RESIZING},
-        **{name: tuple(prepare[name]) for name in ("mean", "std")},
     )
 
 
-def _check_task(kind, label):
+def _check_task(kind: str, label: LabelKind) -> None:
     """Raise ValueError unless models of a kind have outputs for the labels of a task."""
     if around := outputs_around().get(kind):
         one_of([around.task]).check("task", label.name)
@@ -230,13 +234,13 @@ def _check_task(kind, label):
         raise ValueError(f"expected a task with one output per image; got {label.name!r}")
 
 
-def _arguments(model):
+def _arguments(model: keras.Model) -> dict[str, Any]:
     """The constructor arguments of a model, without its encoder and what else a Description has."""
     config = json.loads(json.dumps(model._config()))
     return {name: value for name, value in config.items() if name not in NOT_ARCHITECTURE}
 
 
-def parse_description(text, path):
+def parse_description(text: str | bytes | None, path: Path) -> Description:
     """The Description in an exported file; fields of later versions of keras_vit are ignored.
 
     Args:
@@ -260,7 +264,7 @@ def parse_description(text, path):
     return description
 
 
-def _check(description):
+def _check(description: Description) -> None:
     """Raise an error unless this describes a model, and its fields agree with each other."""
     d = description
     for name, rule in _READ.items():
@@ -286,7 +290,7 @@ def _check(description):
     one_of([channels]).check("channels of mean and std", d.live_preprocessing.channels)
 
 
-def _architecture(encoder):
+def _architecture(encoder: keras.Model | type[keras.Model]) -> list[str]:
     """The options of a model, or of a class, that are in `Description.architecture`."""
     return [name for name in schema.options_of(encoder.schema) if name not in NOT_ARCHITECTURE]
 

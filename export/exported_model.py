@@ -20,10 +20,10 @@ from keras_vit.models.classifying import classify
 from keras_vit.preprocessing.inputs import is_raw
 from keras_vit.rules import integer, optional
 from keras_vit.tasks import export_outputs
-from keras_vit.types import Images, Path
+from keras_vit.types import ArrayOrTensor, Images, Path
 from keras_vit.weights.fetch import fetch
 
-_Method = TypeVar("_Method", bound=Callable)
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _LOWEST, _HIGHEST = -1, 2  # of images in [0, 1], which bicubic resizing overshoots
 
 
@@ -31,7 +31,7 @@ def on_model_input(function: _Method) -> _Method:
     """The method of an export for a function of a live model and images."""
 
     @functools.wraps(function)
-    def method(self, *arguments, **options):
+    def method(self: ExportedModel, *arguments: Any, **options: Any) -> Any:
         return function(self.of_model_input(), *arguments, **options)
 
     return cast(_Method, method)
@@ -60,7 +60,7 @@ class ExportedModel:
     """
 
     description: Description
-    compute: Callable
+    compute: Callable[[np.ndarray], dict[str, np.ndarray]]
     batch_size: int | None = None
     text = None  # The towers of a model of images and texts are exported apart.
 
@@ -149,7 +149,7 @@ class _TakesModelInput(ExportedModel):
 
     preprocessing = property(lambda self: self.description.live_preprocessing)
 
-    def predict_on_batch(self, images):
+    def predict_on_batch(self, images: ArrayOrTensor) -> np.ndarray:
         std, mean = (np.float32(values) for values in (self.preprocessing.std, self.preprocessing.mean))
         return super().predict_on_batch(images * std + mean)
 
@@ -195,12 +195,16 @@ def open_exported(
     return exported_model(*format_of(path).open(path, threads))
 
 
-def exported_model(description, compute, batch_size=None):
+def exported_model(
+    description: Description,
+    compute: Callable[[np.ndarray], dict[str, np.ndarray]],
+    batch_size: int | None = None,
+) -> ExportedModel:
     """The `ExportedModel` of a `Description`, of the class of its outputs; the arguments are as of this."""
     return (outputs_of(description).exported or ExportedModel)(description, compute, batch_size)
 
 
-def exported_path(source, *, trust=False, sha256=None):
+def exported_path(source: Path, *, trust: bool = False, sha256: str | None = None) -> pathlib.Path:
     """The local file, or folder of a SavedModel, that a source names, downloaded and unpacked if needed.
 
     Args:

@@ -8,21 +8,21 @@ import json
 import pathlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import distributions
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.data.datasets import title_of
 from keras_vit.evaluation.predicting import check_classes
-from keras_vit.export.description import describe
+from keras_vit.export.description import Description, describe
 from keras_vit.export.exported_model import ExportedModel
-from keras_vit.export.formats import SAVED_MODEL, ExportJob, choose_formats, in_order, tower_formats
+from keras_vit.export.formats import SAVED_MODEL, ExportJob, Format, choose_formats, in_order, tower_formats
 from keras_vit.export.hub import Facts, Measurement
 from keras_vit.export.outputs import outputs_of
 from keras_vit.export.saved_model import check_exportable, float32_copy
 from keras_vit.export.tolerance import MARGIN
 from keras_vit.export.towers import references, text_files
-from keras_vit.export.verify import full_precision_matmul, live_reference, live_run
+from keras_vit.export.verify import Reference, full_precision_matmul, live_reference, live_run
 from keras_vit.messages import names_arguments
 from keras_vit.models import ImageTextModel
 from keras_vit.models.backbones import backbone
@@ -35,6 +35,7 @@ from keras_vit.writing import atomic_path, free_path
 
 if TYPE_CHECKING:
     import keras
+    import numpy as np
 
     from keras_vit.data.datasets import Dataset
 
@@ -140,8 +141,8 @@ def export_folder(
     if dataset:
         _check_dataset(dataset, live, description, task)
     number(0).check("margin", margin)
-    page_options = {"single_file": single_file, "drawing": drawing, "attention": attention}
-    onnx_options = {"fused_attention": fused_attention}
+    page_options: dict[str, Any] = {"single_file": single_file, "drawing": drawing, "attention": attention}
+    onnx_options: dict[str, Any] = {"fused_attention": fused_attention}
     _check_options(formats, chosen, integer_io, {"web": page_options, "onnx": onnx_options})
     is_calibrated = any(format.is_calibrated for format in chosen)
     job = ExportJob(
@@ -166,23 +167,24 @@ def export_folder(
         format.check(job)
     adds = tuple(formats) == ("saved_model",) and towers is None
     with _new_folder(path, adds, version) as folder, full_precision_matmul():
-        reference = live_reference(live, description, dataset and dataset.split(split), images, margin)
+        samples = dataset.split(split) if dataset else None
+        reference = live_reference(live, description, samples, images, margin)
         live_row = reference.measure(reference.run if representation else live_run(model))
         known = job.facts
-        if live_row["score"] is not None:  # Exports have the live model's score, within their tolerance.
+        if dataset and live_row["score"] is not None:  # Exports have the live model's score, within their tolerance.
             size = reference.images.shape[1:3] if live.image_size == DYNAMIC_SIZE else None
             on = title_of(dataset.name), split, len(reference.images)
             measured = Measurement(live_row["score"], *on, get_task(task).primary_metric_title, size)
             known = dataclasses.replace(known, accuracy=(*known.accuracy, measured))
         job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job), facts=known)
-        compared = {"": reference, **(references(towers, reference) if tower_exports else {})}
+        compared = {"": reference, **(references(towers, reference) if towers and tower_exports else {})}
         rows, failed = _export_all([*in_order(chosen), *tower_exports], job, folder, compared)
         if SAVED_MODEL not in chosen:
             shutil.rmtree(job.saved_model.parent)
             del rows[SAVED_MODEL.name]
         if not rows:
             raise ValueError("; ".join(failed.values()))
-        for name, content in text_files(towers).items() if tower_exports else ():
+        for name, content in text_files(towers).items() if towers and tower_exports else ():
             (folder / "text" / name).write_bytes(content)
         installed = {d.name: d.version for d in distributions() if d.name in VERSIONS_OF}
         report = {
@@ -200,7 +202,7 @@ def export_folder(
     return report
 
 
-def _float32_model(model, representation):
+def _float32_model(model: keras.Model, representation: bool) -> keras.Model:
     """The model that exports compute, in float32 and with plain kernels; the model itself if it is one."""
     check_exportable(model)
     is_plain = model.dtype_policy.name == "float32" and "dense_layers" not in model.get_config()
@@ -208,14 +210,19 @@ def _float32_model(model, representation):
     return model if is_same else float32_copy(model, representation)
 
 
-def _check_dataset(dataset, model, description, task):
+def _check_dataset(dataset: Dataset, model: keras.Model, description: Description, task: str) -> None:
     if description.labels:
         check_classes(model, dataset)
     if dataset.task != task:
         raise ValueError(f"expected a data set for the task {task!r}; {dataset.name} is for {dataset.task!r}")
 
 
-def _check_options(formats, chosen, integer_io, options):
+def _check_options(
+    formats: Sequence[str],
+    chosen: Sequence[Format],
+    integer_io: str | None,
+    options: Mapping[str, Mapping[str, Any]],
+) -> None:
     """Raise a ValueError for options of formats that are not written."""
     names = [format.name for format in chosen]
     if integer_io is not None and "tflite_full_int8" not in names:
@@ -226,7 +233,9 @@ def _check_options(formats, chosen, integer_io, options):
             raise ValueError(f"{', '.join(ignored)} need the format {format!r}; got {', '.join(formats)}")
 
 
-def _export_all(formats, job, folder, references):
+def _export_all(
+    formats: Sequence[Format], job: ExportJob, folder: pathlib.Path, references: Mapping[str, Reference]
+) -> tuple[dict[str, tuple[pathlib.Path, dict[str, Any]]], dict[str, str]]:
     """Write formats and compare them with the live model.
 
     Returns:
@@ -251,7 +260,7 @@ def _export_all(formats, job, folder, references):
     return rows, failed
 
 
-def _verdict(row):
+def _verdict(row: Mapping[str, Any]) -> str:
     """What the comparison of an export with the live model has found, in words.
 
     >>> _verdict({"max_logit_difference": 2e-7, "warning": None})
@@ -262,7 +271,7 @@ def _verdict(row):
     return f"{row.get('warning') or 'verified'}{found}"
 
 
-def calibration_images(dataset, description):
+def calibration_images(dataset: Dataset | None, description: Description) -> list[np.ndarray] | None:
     """Images of the train split for the calibration of int8, in a list; None if there is no such split."""
     if dataset is None or "train" not in dataset.splits:
         return None
@@ -271,7 +280,7 @@ def calibration_images(dataset, description):
     return [images]
 
 
-def _export(format, job, target, reference):
+def _export(format: Format, job: ExportJob, target: pathlib.Path, reference: Reference) -> dict[str, Any]:
     """Write one format and compare it with the live model: its row in the report."""
     start = time.perf_counter()
     format.write(job, target)
@@ -284,7 +293,7 @@ def _export(format, job, target, reference):
     return {**row, "export_seconds": seconds, "warning": warning, "delegates": format.delegates}
 
 
-def _remove(target, format):
+def _remove(target: pathlib.Path, format: Format) -> None:
     """Remove what was written of a format, and its folder if nothing else is in it."""
     if target.is_dir():
         shutil.rmtree(target)
@@ -296,7 +305,7 @@ def _remove(target, format):
 
 
 @contextlib.contextmanager
-def _new_folder(path, adds, version):
+def _new_folder(path: pathlib.Path, adds: bool, version: int) -> Iterator[pathlib.Path]:
     """A temporary folder that becomes `path`, or if it adds, whose SavedModel becomes a new version in it.
 
     The latter is for TF Serving, which watches `path / "saved_model"`.

@@ -11,17 +11,25 @@ module has the functions
 Of several precisions, the first two also take `precision`. A module is imported when its format is used.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from keras_vit.export.checks import CALIBRATED
 from keras_vit.export.tolerance import Tolerance
 from keras_vit.lazy import LazyModule
 from keras_vit.rules import one_of
+from keras_vit.types import Path, Size
+
+if TYPE_CHECKING:
+    import keras
+    import numpy as np
 
 ARCHIVES = (".tar.gz", ".tgz")
 _GPU = "ML Drift (GPU of Android, WebGPU)"
@@ -33,8 +41,8 @@ class ExportJob:
 
     Args:
         model: A model of images on the TensorFlow backend.
-        saved_model: Folder of its SavedModel, which all other formats are converted from; None while options
-            are checked.
+        saved_model: Folder of its SavedModel, which all other formats are converted from; not read while
+            options are checked.
         task, representation, seed: As for `export_saved_model`.
         batch_size, image_size, integer_io, calibration: As for `export_tflite`; calibration images do not
             concern other precisions than int8 and full_int8.
@@ -45,20 +53,20 @@ class ExportJob:
         towers: The `ImageTextModel` whose image tower the model is, or None.
     """
 
-    model: Any
-    saved_model: pathlib.Path | None = None
+    model: keras.Model
+    saved_model: pathlib.Path = pathlib.Path()
     task: str | None = None
     representation: bool = False
     seed: int = 0
     batch_size: int = 1
-    image_size: tuple[int, int] | None = None
+    image_size: Size | None = None
     integer_io: str | None = None
-    calibration: Iterable | None = None
+    calibration: np.ndarray | Sequence[np.ndarray] | None = None
     name: str = "vit"
     publisher: str = "keras-vit"
     version: int = 1
     facts: Any = None
-    precisions: tuple[str, ...] | None = None
+    precisions: Sequence[str] | None = None
     single_file: bool = False
     drawing: int | None = None
     attention: bool = False
@@ -95,9 +103,9 @@ class Format:
     option: str
     path: str
     tolerance: Tolerance
-    write: Callable
-    open: Callable
-    check: Callable = lambda job: None
+    write: Callable[[ExportJob, pathlib.Path], None]
+    open: Callable[[pathlib.Path, int | None], Any]
+    check: Callable[[ExportJob], None] = lambda job: None
     suffixes: tuple[str, ...] = ()
     precision: str | None = None
     is_default: bool = True
@@ -106,28 +114,30 @@ class Format:
     beside: str = ""
     page: str = ""
     repackages: bool = False
-    delegates: dict = dataclasses.field(default_factory=dict)
+    delegates: dict[str, str] = dataclasses.field(default_factory=dict)
     part: str = ""
 
     @property
-    def is_calibrated(self):
+    def is_calibrated(self) -> bool:
         """Whether it needs calibration images."""
         return self.precision in CALIBRATED
 
     @property
-    def name(self):
+    def name(self) -> str:
         """Its key in reports, such as "tflite_int8"."""
         return "_".join(filter(None, (self.part, self.option, self.precision)))
 
-    def target(self, folder, job):
+    def target(self, folder: pathlib.Path, job: ExportJob) -> pathlib.Path:
         """Its path in an export folder."""
         return folder / self.path.format(version=job.version, name=job.name, precision=self.precision)
 
 
-def _functions(module, opener, checks=True, write="write_job", **options):
+def _functions(
+    module: ModuleType, opener: str, checks: bool = True, write: str = "write_job", **options: str
+) -> dict[str, Any]:
     """The fields of a `Format` that are functions of a `LazyModule`, which is imported when one is called."""
 
-    def imported(name, **options):
+    def imported(name: str, **options: str) -> Callable[..., Any]:
         return lambda *args: getattr(module, name)(*args, **options)
 
     check = {"check": imported("check_job", **options)} if checks else {}
@@ -143,22 +153,23 @@ _WEB = LazyModule("keras_vit.export.web")
 _TOWERS = LazyModule("keras_vit.export.towers")
 
 
-def _litert(precision, tolerance, is_default=True):
+def _litert(precision: str, tolerance: Tolerance, is_default: bool = True) -> Format:
     delegates = {"XNNPACK (CPU)": "run", _GPU: "not run; every operation is one that it computes"}
-    about = {"suffixes": (".tflite",), "precision": precision, "delegates": delegates}
+    about: dict[str, Any] = {"suffixes": (".tflite",), "precision": precision, "delegates": delegates}
     about |= {"is_default": is_default}
     functions = _functions(_TFLITE, "open_tflite", precision=precision)
     return Format("tflite", "model_{precision}.tflite", tolerance, **functions, **about)
 
 
-def _onnx(precision, tolerance):
-    about = {"suffixes": (".onnx",), "precision": precision, "is_default": precision == "float32"}
+def _onnx(precision: str, tolerance: Tolerance) -> Format:
+    about: dict[str, Any] = {"suffixes": (".onnx",), "precision": precision}
+    about |= {"is_default": precision == "float32"}
     functions = _functions(_ONNX, "open_onnx", precision=precision)
     return Format("onnx", "model_{precision}.onnx", tolerance, **functions, **about)
 
 
-def _openvino(precision, tolerance):
-    about = {"suffixes": (".xml",), "beside": ".bin", "precision": precision}
+def _openvino(precision: str, tolerance: Tolerance) -> Format:
+    about: dict[str, Any] = {"suffixes": (".xml",), "beside": ".bin", "precision": precision}
     about |= {"is_default": precision == "float32"}
     functions = _functions(_OPENVINO, "open_openvino", precision=precision)
     return Format("openvino", "openvino/model_{precision}.xml", tolerance, **functions, **about)
@@ -213,17 +224,17 @@ FORMATS = (
 )
 
 
-def _towers(part, opener):
+def _towers(part: str, opener: str) -> Format:
     functions = _functions(_TOWERS, opener, checks=False, write="write_towers", part=part)
     return dataclasses.replace(SAVED_MODEL, path=f"{part}/{SAVED_MODEL.path}", **functions, part=part)
 
 
-def _text_litert(precision, tolerance):
+def _text_litert(precision: str, tolerance: Tolerance) -> Format:
     row = _litert(precision, tolerance)
     gpu = "not run; it has no GATHER, which reads the embeddings of tokens"
     functions = _functions(_TOWERS, "open_text", checks=False, write="write_text", precision=precision)
-    about = {"path": f"text/{row.path}", "part": "text", "delegates": {**row.delegates, _GPU: gpu}}
-    return dataclasses.replace(row, **functions, **about)
+    about: dict[str, Any] = {"path": f"text/{row.path}", "delegates": {**row.delegates, _GPU: gpu}}
+    return dataclasses.replace(row, **functions, **about, part="text")
 
 
 TOWER_FORMATS = (  # in addition to the image tower's formats; `export_folder` checks the image tower's
@@ -235,7 +246,7 @@ TOWER_FORMATS = (  # in addition to the image tower's formats; `export_folder` c
 )
 
 
-def in_order(formats):
+def in_order(formats: Iterable[Format]) -> list[Format]:
     """The formats to write for these: the SavedModel, from which the others are converted, and then they.
 
     >>> [format.name for format in in_order(choose_formats(("onnx",)))]
@@ -244,7 +255,7 @@ def in_order(formats):
     return [SAVED_MODEL, *(format for format in formats if format is not SAVED_MODEL)]
 
 
-def precisions_of(option=None):
+def precisions_of(option: str | None = None) -> list[str]:
     """The names of the precisions of one format, or of all.
 
     >>> precisions_of("openvino"), precisions_of("onnx")
@@ -254,7 +265,7 @@ def precisions_of(option=None):
     return [*dict.fromkeys(name for row in rows for name in (row.precision, *row.holds) if name)]
 
 
-def suffixes():
+def suffixes() -> list[str]:
     """The suffixes of exported files and archives.
 
     >>> suffixes()
@@ -263,7 +274,7 @@ def suffixes():
     return [*dict.fromkeys(suffix for format in FORMATS for suffix in format.suffixes)]
 
 
-def tower_formats(formats, precisions=None):
+def tower_formats(formats: Sequence[str], precisions: Sequence[str] | None = None) -> list[Format]:
     """The `Format`s of the text tower, and of both towers, with one of these options and precisions.
 
     Example:
@@ -273,7 +284,7 @@ def tower_formats(formats, precisions=None):
     return _chosen(TOWER_FORMATS, formats, precisions)
 
 
-def choose_formats(formats, precisions=None):
+def choose_formats(formats: Sequence[str], precisions: Sequence[str] | None = None) -> list[Format]:
     """The `Format`s with one of the given options, in those of the given precisions that each has.
 
     Args:
@@ -297,7 +308,7 @@ def choose_formats(formats, precisions=None):
         ValueError: precisions must be one of 'float32', 'float16', ...; got 'fp8'
     """
     options = dict.fromkeys(format.option for format in FORMATS)
-    asked = [("formats", formats, options)]
+    asked: list[tuple[str, Sequence[Any], Iterable[str]]] = [("formats", formats, options)]
     asked += [] if precisions is None else [("precisions", precisions, precisions_of())]
     for what, names, known in asked:
         for name in names or [names]:
@@ -306,7 +317,7 @@ def choose_formats(formats, precisions=None):
     for option in dict.fromkeys(formats):
         if option not in {format.option for format in chosen}:
             available = ", ".join(precisions_of(option))
-            raise ValueError(f"the precisions of {option} are {available}; got {', '.join(precisions)}")
+            raise ValueError(f"the precisions of {option} are {available}; got {', '.join(precisions or ())}")
     # A SavedModel and a Hub archive, which have no precision, compute in the model's own type.
     written = {name for format in chosen for name in (format.precision or "float32", *format.holds)}
     if missing := [name for name in precisions or () if name not in written]:
@@ -316,15 +327,15 @@ def choose_formats(formats, precisions=None):
     return chosen
 
 
-def _chosen(rows, formats, precisions):
-    def is_wanted(row):
+def _chosen(rows: Iterable[Format], formats: Sequence[str], precisions: Sequence[str] | None) -> list[Format]:
+    def is_wanted(row: Format) -> bool:
         known = {row.precision, *row.holds} - {None}
         return row.is_default if precisions is None else not known or not known.isdisjoint(precisions)
 
     return [row for row in rows if row.option in formats and is_wanted(row)]
 
 
-def suffix_of(source):
+def suffix_of(source: Path) -> str | None:
     """The suffix of a path or URL that names an exported file or archive; None for other names.
 
     Example:
@@ -335,7 +346,7 @@ def suffix_of(source):
     return next(filter(path.endswith, suffixes()), None)
 
 
-def format_of(path):
+def format_of(path: Path) -> Format:
     """The `Format`, of whatever precision, of an exported file or folder on this machine, or of a file's URL.
 
     Raises:

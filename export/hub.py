@@ -7,14 +7,21 @@ import json
 import pathlib
 import re
 import tempfile
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from keras_vit.export.description import read_description
+from keras_vit.export.description import Description, read_description
 from keras_vit.export.hub_card import model_card, summary, usage
 from keras_vit.export.saved_model import open_saved_model
 from keras_vit.export.tar_archive import extract_archive, make_archive
 from keras_vit.tasks import get_task
 from keras_vit.types import Path
 from keras_vit.writing import atomic_path
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from keras_vit.export.formats import ExportJob
 
 KAGGLE_LICENSES = {  # by their SPDX names in lowercase
     "apache-2.0": "Apache 2.0",
@@ -77,7 +84,7 @@ class Facts:
     source: str | None = None
     url: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.url is not None and not re.fullmatch(r"(https?|gs)://[^\s\"'<>\\]+\.tar\.gz", self.url):
             raise ValueError(f"url must be the URL of a .tar.gz; got {self.url!r}")
         for name in ("license", "trained_on", "source"):
@@ -169,24 +176,26 @@ def export_hub(
     return archive | {kind: folder / file for kind, (file, _) in texts.items()}
 
 
-def write_job(job, path):
+def write_job(job: ExportJob, path: pathlib.Path) -> None:
     """Write the model of an `ExportJob`."""
-    names = {"name": job.name, "publisher": job.publisher, "version": job.version}
+    names: dict[str, Any] = {"name": job.name, "publisher": job.publisher, "version": job.version}
     export_hub(job.saved_model, path.parent, **names, facts=job.facts or Facts())
 
 
-def check_job(job):
+def check_job(job: ExportJob) -> None:
     """Raise ValueError for names of an `ExportJob` with characters that are not allowed."""
     check_names(job.name, job.publisher, job.version)
 
 
-def open_archive(path, threads=None):
+def open_archive(
+    path: pathlib.Path, threads: int | None = None
+) -> tuple[Description, Callable[..., dict[str, np.ndarray]]]:
     """The arguments of `ExportedModel` for an archive, unpacked outside the cache."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         return open_saved_model(extract_archive(path, pathlib.Path(folder) / "1"), threads)
 
 
-def check_names(name, publisher, version):
+def check_names(name: str, publisher: str, version: int | str) -> None:
     """Raise ValueError for a name, publisher or version with characters that are not allowed.
 
     Args:
@@ -204,5 +213,5 @@ def check_names(name, publisher, version):
             raise ValueError(f"{what} must consist of {allowed}; got {text!r}")
 
 
-def _as_json(values):
+def _as_json(values: Mapping[str, Any]) -> str:
     return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

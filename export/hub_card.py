@@ -1,18 +1,25 @@
 """The model card of an archive for TF Hub and Kaggle: what a `Description` and `Facts` contain, no more."""
 
+from __future__ import annotations
+
 import html
 import json
 import re
+from typing import TYPE_CHECKING
 
 from keras_vit.export.outputs import outputs_of
 from keras_vit.messages import listed, printable
 from keras_vit.tasks import get_task
 from keras_vit.variants import variant_of
 
+if TYPE_CHECKING:
+    from keras_vit.export.description import Description
+    from keras_vit.export.hub import Facts
+
 SHOWN = 20  # class names on the card
 
 
-def model_card(description, facts, where):
+def model_card(description: Description, facts: Facts, where: str) -> str:
     """The card in Markdown, without a title.
 
     Args:
@@ -66,7 +73,7 @@ def model_card(description, facts, where):
 {usage(d, where)}"""
 
 
-def summary(description):
+def summary(description: Description) -> str:
     """The model in one sentence."""
     name = variant_of(description.architecture)
     task = "feature vectors of images"
@@ -76,7 +83,7 @@ def summary(description):
     return f"Vision Transformer{f' {name}' if name else ''} for {task}, from images of {size}."
 
 
-def usage(description, where):
+def usage(description: Description, where: str) -> str:
     """Two programs, each complete: for TensorFlow, and for Keras 3.
 
     Args:
@@ -106,7 +113,7 @@ layer = SavedModelLayer({handle}, trainable=True{trust})
 """
 
 
-def plain(text):
+def plain(text: str) -> str:
     """A line of text that Markdown and HTML display as it is.
 
     >>> print(plain("<b>5 * 3</b> | `x`"))
@@ -115,11 +122,11 @@ def plain(text):
     return re.sub(r"([\\`*\[\]|])", r"\\\1", html.escape(printable(text), quote=False))
 
 
-def _pixels(size):
+def _pixels(size: tuple[int | None, int | None]) -> str:
     return f"{size[0]} × {size[1]} pixels"
 
 
-def _input(description):
+def _input(description: Description) -> str:
     d = description
     any_size = None in d.image_size
     height, width = ("height", "width") if any_size else d.image_size
@@ -139,7 +146,7 @@ def _input(description):
     return f"{text} Resize images {resizes[d.resize]}, {d.interpolation}, {antialiasing}."
 
 
-def _output(description):
+def _output(description: Description) -> str:
     text = outputs_of(description).words
     names = [plain(name) for name in description.class_names or ()]
     return f"{text} They are: {listed(names, SHOWN)}." if names else text

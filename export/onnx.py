@@ -9,20 +9,31 @@ import logging
 import math
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit import rules
 from keras_vit.export import tflite
 from keras_vit.export.checks import check_calibration, check_finite, damaged, new_file
-from keras_vit.export.description import FILE, parse_description, read_description
+from keras_vit.export.description import FILE, Description, parse_description, read_description
 from keras_vit.export.onnx_attention import fuse_attention, uses_of
 from keras_vit.export.outputs import outputs_of
 from keras_vit.lazy import LazyModule, optional_package
 from keras_vit.messages import one_line
 from keras_vit.types import Path
 from keras_vit.writing import atomic_path
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, TensorProto
+    from onnxruntime import InferenceSession
+    from tensorflow import Variable
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.types.experimental import ConcreteFunction
+
+    from keras_vit.export.formats import ExportJob
 
 tf = LazyModule("tensorflow")
 
@@ -40,7 +51,7 @@ def export_onnx(
     *,
     opset: int | None = None,
     precision: str = "float32",
-    calibration: Sequence[np.ndarray] | None = None,
+    calibration: np.ndarray | Sequence[np.ndarray] | None = None,
     fused_attention: bool = False,
 ) -> pathlib.Path:
     """Convert the `serving_default` signature of a SavedModel to ONNX.
@@ -81,7 +92,7 @@ def export_onnx(
     """
     onnx, _, tf2onnx = packages()
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)  # What it cannot convert is found below.
-    saved_model, path = pathlib.Path(saved_model).expanduser(), new_file(path, ".onnx", "an ONNX file")
+    saved_model, file = pathlib.Path(saved_model).expanduser(), new_file(path, ".onnx", "an ONNX file")
     rules.optional(rules.one_of(OPSETS)).check("opset", opset)
     rules.one_of(PRECISIONS).check("precision", precision)
     check_calibration(precision, calibration)
@@ -92,7 +103,7 @@ def export_onnx(
             f"an ONNX file must be below 2 GiB, and this model's weights have {weights / 2**30:.1f} GiB: "
             "export it as a SavedModel"
         )
-    with atomic_path(path, overwrite=False) as temporary:
+    with atomic_path(file, overwrite=False) as temporary:
         loaded = tf.saved_model.load(os.fspath(saved_model))  # The reference keeps the variables alive.
         model = _convert(loaded.signatures["serving_default"], opset, tf2onnx, fused_attention)
         for value in (*model.graph.input, *model.graph.output):
@@ -104,29 +115,29 @@ def export_onnx(
         temporary.write_bytes(model.SerializeToString())
         if precision == "dynamic_int8":
             _quantize(temporary, "quantize_dynamic")
-        elif precision == "int8":
+        elif calibration is not None:
             _calibrate(temporary, description, calibration)
         _check(temporary, description)
-    return path
+    return file
 
 
-def write_job(job, path, precision):
+def write_job(job: ExportJob, path: pathlib.Path, precision: str) -> None:
     """Write the model of an `ExportJob`."""
-    options = {"calibration": _calibration(job, precision), "fused_attention": job.fused_attention}
-    export_onnx(job.saved_model, path, precision=precision, **options)
+    options: dict[str, Any] = {"calibration": _calibration(job, precision)}
+    export_onnx(job.saved_model, path, precision=precision, fused_attention=job.fused_attention, **options)
 
 
-def check_job(job, precision):
+def check_job(job: ExportJob, precision: str) -> None:
     """Raise ValueError without the images for a precision, ImportError if a package is missing."""
     check_calibration(precision, _calibration(job, precision))
     packages()
 
 
-def _calibration(job, precision):
+def _calibration(job: ExportJob, precision: str) -> np.ndarray | Sequence[np.ndarray] | None:
     return job.calibration if precision == "int8" else None
 
 
-def open_onnx(path, threads=None):
+def open_onnx(path: Path, threads: int | None = None) -> tuple[Description, tflite.Compute]:
     """The arguments of `ExportedModel` for an `.onnx` file."""
     try:
         session = _session(path, threads)
@@ -137,7 +148,7 @@ def open_onnx(path, threads=None):
     return description, lambda images: dict(zip(names, session.run(names, {"images": images})))
 
 
-def _session(path, threads=None):
+def _session(path: Path, threads: int | None = None) -> InferenceSession:
     onnxruntime = optional_package("onnxruntime", "ONNX", PACKAGES)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -146,12 +157,14 @@ def _session(path, threads=None):
     return onnxruntime.InferenceSession(os.fspath(path), options, ["CPUExecutionProvider"])
 
 
-def packages():
+def packages() -> list[ModuleType]:
     """The packages that `export_onnx` requires; ImportError if one is missing."""
     return [optional_package(name, "ONNX", PACKAGES) for name in PACKAGES]
 
 
-def _convert(signature, opset, tf2onnx, fused_attention):
+def _convert(
+    signature: ConcreteFunction, opset: int | None, tf2onnx: ModuleType, fused_attention: bool
+) -> ModelProto:
     """The ONNX model of a SavedModel's signature."""
     (inputs,), outputs = signature.inputs[:1], signature.outputs
     names = {inputs.name: "images"}
@@ -176,7 +189,9 @@ def _convert(signature, opset, tf2onnx, fused_attention):
     return model
 
 
-def _frozen(signature, constants=frozenset()):
+def _frozen(
+    signature: ConcreteFunction, constants: frozenset[str] = frozenset()
+) -> tuple[GraphDef, dict[str, Variable]]:
     """A signature's graph with constants in place of variables, but with the kernels of matmuls as inputs.
 
     TensorFlow and tf2onnx keep ten copies of each constant while they convert.
@@ -205,7 +220,7 @@ def _frozen(signature, constants=frozenset()):
     return graph, {f"{name}:0": variable for name, variable in kernels.items()}
 
 
-def _read_values(graph, kernels):
+def _read_values(graph: GraphDef, kernels: Mapping[str, Variable]) -> set[str]:
     """Let a graph read the values of variables in place of their handles.
 
     Args:
@@ -215,7 +230,8 @@ def _read_values(graph, kernels):
     Returns:
         The names of the variables that are used otherwise, such as in a loop.
     """
-    nodes, readers = {node.name: node for node in graph.node}, collections.defaultdict(list)
+    nodes: dict[str, Any] = {node.name: node for node in graph.node}
+    readers: dict[str, list[Any]] = collections.defaultdict(list)
     for node in graph.node:
         for name in node.input:
             readers[name.partition(":")[0]].append(node)
@@ -236,7 +252,7 @@ def _read_values(graph, kernels):
     return others
 
 
-def _quantize(path, method, *arguments, **options):
+def _quantize(path: pathlib.Path, method: str, *arguments: Any, **options: Any) -> None:
     """Round the constant kernels of a file to 8 bits, each channel with its own scale."""
     quantization = importlib.import_module("onnxruntime.quantization")
     options |= {"weight_type": quantization.QuantType.QInt8, "per_channel": True}
@@ -247,17 +263,20 @@ def _quantize(path, method, *arguments, **options):
         getattr(quantization, method)(path, path, *arguments, **options)
 
 
-def _calibrate(path, description, calibration):
+def _calibrate(
+    path: pathlib.Path, description: Description, calibration: np.ndarray | Sequence[np.ndarray]
+) -> None:
     """Compute the matmuls and convolutions with constant kernels in 8 bits, but for those of `_in_float`.
 
     Matmuls get no scale for their outputs, which ONNX Runtime then computes in float32.
     """
+    quantization: Any
     onnx, quantization = map(importlib.import_module, ("onnx", "onnxruntime.quantization"))
     shape = (1, *description.image_size, description.channels)
     batches = iter([{"images": images} for (images,) in tflite.calibration_samples(calibration, shape)])
 
     class Reader(quantization.CalibrationDataReader):
-        def get_next(self):
+        def get_next(self) -> dict[str, np.ndarray] | None:
             return next(batches, None)
 
     model = onnx.shape_inference.infer_shapes(onnx.load(path))
@@ -273,7 +292,7 @@ def _calibrate(path, description, calibration):
     )
 
 
-def _add_biases(graph):
+def _add_biases(graph: GraphProto) -> None:
     """Let matmuls of two axes add their biases: ONNX Runtime does so itself, but then computes in float32."""
     constants = {tensor.name: tensor for tensor in graph.initializer}
     ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in graph.value_info}
@@ -291,7 +310,7 @@ def _add_biases(graph):
         graph.node.remove(addition)
 
 
-def _in_float(graph, outputs):
+def _in_float(graph: GraphProto, outputs: Iterable[str]) -> list[str]:
     """The names of the matmuls and convolutions in float32.
 
     They are the first one of the images, the last ones of some outputs, and those of two activations. Those
@@ -316,7 +335,7 @@ def _in_float(graph, outputs):
     return [node.name for node in products if node.name not in in_8_bits[1:]] + ends
 
 
-def _reshape_kernels(graph):
+def _reshape_kernels(graph: GraphProto) -> None:
     """Store each kernel in the shape that the graph gives it before the matmul, and let this read it.
 
     Quantizers expect a constant as the direct input of a matmul. With a reshape between them, ONNX Runtime's
@@ -342,7 +361,7 @@ def _reshape_kernels(graph):
     _rename_inputs(graph, renamed)
 
 
-def _skip_identities(graph, constants):
+def _skip_identities(graph: GraphProto, constants: Mapping[str, TensorProto]) -> None:
     """Let nodes read constants themselves, instead of an `Identity` of them."""
     sources, results = dict(zip(constants, constants)), {value.name for value in graph.output}
     for node in [*graph.node]:
@@ -352,12 +371,12 @@ def _skip_identities(graph, constants):
     _rename_inputs(graph, sources)
 
 
-def _rename_inputs(graph, names):
+def _rename_inputs(graph: GraphProto, names: Mapping[str, str]) -> None:
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
 
 
-def _check(path, description):
+def _check(path: Path, description: Description) -> None:
     """Raise ValueError unless onnxruntime opens a file and computes finite outputs."""
     shape = (2, *description.native_image_size, description.channels)
     try:

@@ -12,13 +12,15 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from keras_vit.export import tflite
 from keras_vit.export.checks import check_calibration, check_finite, damaged, new_file
-from keras_vit.export.description import parse_description, read_description
+from keras_vit.export.description import Description, parse_description, read_description
 from keras_vit.export.outputs import outputs_of
 from keras_vit.lazy import optional_package
 from keras_vit.messages import one_line
@@ -27,6 +29,14 @@ from keras_vit.rules import one_of
 from keras_vit.types import Path, Size
 from keras_vit.weights.cache import file_sha256
 from keras_vit.writing import atomic_path
+
+if TYPE_CHECKING:
+    from openvino import Core, InferRequest, Model, Node
+    from openvino.passes import Matcher
+
+    from keras_vit.export.formats import ExportJob
+
+_Compiled = TypeVar("_Compiled")
 
 PACKAGES = ("openvino", "nncf")
 PRECISIONS = ("float32", "bfloat16", "int8")
@@ -43,7 +53,7 @@ def export_openvino(
     *,
     precision: str = "float32",
     image_size: Size | None = None,
-    calibration: Sequence[np.ndarray] | None = None,
+    calibration: np.ndarray | Sequence[np.ndarray] | None = None,
 ) -> pathlib.Path:
     """Convert the `serving_default` signature of a SavedModel to an OpenVINO model.
 
@@ -77,15 +87,15 @@ def export_openvino(
     Source: OpenVINO's model conversion; NNCF's post-training quantization with SmoothQuant (Xiao et al. 2023,
     arXiv 2211.10438) and fast bias correction.
     """
-    saved_model, path = pathlib.Path(saved_model).expanduser(), new_file(path, ".xml", "an OpenVINO file")
+    saved_model, xml = pathlib.Path(saved_model).expanduser(), new_file(path, ".xml", "an OpenVINO file")
     check_options(precision, calibration)
     description = read_description(saved_model)
     if image_size is not None:
         description = description.with_size(image_size)
     openvino, *_ = packages(precision)
-    with atomic_path(path, overwrite=False) as file, atomic_path(_weights(path), overwrite=False) as weights:
+    with atomic_path(xml, overwrite=False) as file, atomic_path(_weights(xml), overwrite=False) as weights:
         with contextlib.redirect_stdout(io.StringIO()):  # NNCF shows its progress there.
-            model = _convert(openvino, saved_model, description, precision, calibration)
+            model = _convert(openvino, saved_model, description, calibration)
         model.set_rt_info(json.dumps(dataclasses.asdict(description)), [_INFO, _DESCRIPTION])
         model.set_rt_info(precision, [_INFO, _PRECISION])
         # It is written twice, because the file contains the digest of its weights.
@@ -96,25 +106,27 @@ def export_openvino(
         shape = (2, *description.native_image_size, description.channels)
         noise = np.random.default_rng(0).random(shape, "float32")
         check_finite(open_openvino(file, weights=weights)[1](noise), "OpenVINO")
-    return path
+    return xml
 
 
-def write_job(job, path, precision):
+def write_job(job: ExportJob, path: pathlib.Path, precision: str) -> None:
     """Write the model of an `ExportJob`."""
     export_openvino(job.saved_model, path, image_size=job.image_size, **_options(job, precision))
 
 
-def check_job(job, precision):
+def check_job(job: ExportJob, precision: str) -> None:
     """Raise ValueError for options that do not fit together, ImportError if a package is missing."""
     check_options(**_options(job, precision))
     packages(precision)
 
 
-def _options(job, precision):
+def _options(job: ExportJob, precision: str) -> dict[str, Any]:
     return {"precision": precision, "calibration": job.calibration if precision == "int8" else None}
 
 
-def open_openvino(path, threads=None, weights=None):
+def open_openvino(
+    path: Path, threads: int | None = None, weights: Path | None = None
+) -> tuple[Description, tflite.Compute]:
     """The arguments of `ExportedModel` for an `.xml` file and its weights, by default next to it."""
     (openvino,), weights = packages(), weights or _weights(path)
     core = openvino.Core()
@@ -136,7 +148,7 @@ def open_openvino(path, threads=None, weights=None):
     fixed = description.image_size != DYNAMIC_SIZE
     lock = threading.Lock()  # A request holds the tensors of one call, which already uses all threads.
 
-    def compiled(shape):
+    def compiled(shape: tuple[int, ...] | None) -> InferRequest:
         known = model.clone()
         if shape is not None:
             known.reshape({"images": shape})
@@ -144,7 +156,7 @@ def open_openvino(path, threads=None, weights=None):
 
     request = few_shapes(compiled)
 
-    def compute(images):
+    def compute(images: np.ndarray) -> dict[str, np.ndarray]:
         with lock:
             running = request(images.shape if fixed else None)
             running.infer({"images": images})
@@ -153,7 +165,9 @@ def open_openvino(path, threads=None, weights=None):
     return description, compute
 
 
-def few_shapes(compiled, count=2):
+def few_shapes(
+    compiled: Callable[[tuple[int, ...] | None], _Compiled], count: int = 2
+) -> Callable[[tuple[int, ...] | None], _Compiled]:
     """A function from the shape of a batch to a compiled model, of which it makes and keeps few.
 
     Args:
@@ -167,9 +181,10 @@ def few_shapes(compiled, count=2):
         >>> [model_for(size) for size in (16, 3, 1, 7, 3)], shapes
         ([16, 3, None, None, 3], [16, 3, None])
     """
-    compiled, compiled_shapes = functools.cache(compiled), set()
+    compiled = functools.cache(compiled)
+    compiled_shapes: set[tuple[int, ...] | None] = set()
 
-    def model_for(shape):
+    def model_for(shape: tuple[int, ...] | None) -> _Compiled:
         if len(compiled_shapes) < count:
             compiled_shapes.add(shape)
         return compiled(shape if shape in compiled_shapes else None)
@@ -177,7 +192,9 @@ def few_shapes(compiled, count=2):
     return model_for
 
 
-def runtime_settings(core, model, precision, threads):
+def runtime_settings(
+    core: Core, model: Model, precision: str | None, threads: int | None
+) -> dict[str, str | int]:
     """Options of the runtime, whose own default is bfloat16 for models of any precision."""
     low = precision != "float32" and "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     low = low and not any(map(_transposes_attention, model.get_ops()))
@@ -185,7 +202,7 @@ def runtime_settings(core, model, precision, threads):
     return settings | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
 
 
-def _transposes_attention(node):
+def _transposes_attention(node: Node) -> bool:
     """Whether an operation is attention with as many tokens as heads.
 
     OpenVINO 2026.4 confuses these two axes in bfloat16: logits were off by 0.9 of their largest value.
@@ -196,13 +213,13 @@ def _transposes_attention(node):
     return heads == tokens
 
 
-def check_options(precision, calibration=None):
+def check_options(precision: str, calibration: np.ndarray | Sequence[np.ndarray] | None = None) -> None:
     """Raise ValueError for options of `export_openvino` that do not fit together."""
     one_of(PRECISIONS).check("precision", precision)
     check_calibration(precision, calibration)
 
 
-def packages(precision=None):
+def packages(precision: str | None = None) -> list[ModuleType]:
     """The packages for a precision; None for opening files only.
 
     Raises:
@@ -217,10 +234,10 @@ def packages(precision=None):
 
 
 @contextlib.contextmanager
-def _without_telemetry():
+def _without_telemetry() -> Iterator[None]:
     """Import OpenVINO and NNCF as if the package were missing by which they report what is done with them."""
     before = sys.modules.get(TELEMETRY)
-    sys.modules[TELEMETRY] = None
+    sys.modules[TELEMETRY] = None  # type: ignore[assignment]  # Python then takes it for missing.
     try:
         yield
     finally:
@@ -229,8 +246,13 @@ def _without_telemetry():
             sys.modules[TELEMETRY] = before
 
 
-def _convert(openvino, saved_model, description, precision, calibration):
-    """The OpenVINO model of a SavedModel's signature."""
+def _convert(
+    openvino: ModuleType,
+    saved_model: pathlib.Path,
+    description: Description,
+    calibration: np.ndarray | Sequence[np.ndarray] | None,
+) -> Model:
+    """The OpenVINO model of a SavedModel's signature, with calibration images in int8."""
     sides = (*description.image_size, description.channels)
     try:
         model = openvino.convert_model(os.fspath(saved_model))
@@ -238,9 +260,9 @@ def _convert(openvino, saved_model, description, precision, calibration):
         _fuse_norms(openvino, model)
     except Exception as error:
         raise ValueError(f"OpenVINO cannot hold this model: {one_line(error)[:300]}") from error
-    if precision != "int8":
+    if calibration is None:
         return model
-    _, nncf = packages(precision)
+    _, nncf = packages("int8")
     nncf.set_log_level("ERROR")
     shape = (1, *description.native_image_size, description.channels)
     images = [image for (image,) in tflite.calibration_samples(calibration, shape)]
@@ -267,13 +289,13 @@ def _convert(openvino, saved_model, description, precision, calibration):
     )
 
 
-def _all_but_products(model):
+def _all_but_products(model: Model) -> set[str]:
     """The names of all operations but the matmuls and convolutions of 8 bits.
 
     These multiply what depends on the images by a constant kernel; the first one stays in float. Positions of
     images of any size are products, too, but depend on the shape alone.
     """
-    image_tensors, constants, products, names = set(), set(), [], set()
+    image_tensors, constants, products, names = set[str](), set[str](), list[str](), set[str]()
     for node in model.get_ordered_ops():
         name, operation = node.get_friendly_name(), node.get_type_name()
         inputs = [value.get_source_output().get_node().get_friendly_name() for value in node.inputs()]
@@ -287,7 +309,7 @@ def _all_but_products(model):
     return names - {*products[1:]}
 
 
-def _overlapping(model):
+def _overlapping(model: Model) -> list[str]:
     """The names of the convolutions whose kernels overlap.
 
     OpenVINO 2026.4 computes them wrong in 8 bits if the batch size is unknown: depths were off by 17 %.
@@ -302,7 +324,7 @@ def _overlapping(model):
     return convolutions
 
 
-def _of_means(model):
+def _of_means(model: Model) -> list[str]:
     """The names of the products of means, such as the head's after average pooling.
 
     OpenVINO 2026.4 scales the channels of a mean wrong if the same kernel rounds them: logits were off by
@@ -315,7 +337,7 @@ def _of_means(model):
     ]
 
 
-def _ends(model, names):
+def _ends(model: Model, names: set[str]) -> list[str]:
     """The names of the operations of some outputs from their last matmul or convolution on."""
     operations = []
     for output in model.outputs:
@@ -326,20 +348,20 @@ def _ends(model, names):
     return operations
 
 
-def _is_product(node):
+def _is_product(node: Node) -> bool:
     """Whether an operation is a matmul or a convolution."""
     return node.get_type_name() in _PRODUCTS
 
 
-def _fuse_norms(openvino, model):
+def _fuse_norms(openvino: ModuleType, model: Model) -> None:
     """Replace the operations of each layer norm by one, which int8 computes 2 % faster (S/16).
 
     OpenVINO recognizes other forms of a layer norm than that of `LayerNormalization`.
     """
-    passes = importlib.import_module("openvino.passes")
+    passes: Any = importlib.import_module("openvino.passes")
     operations = importlib.import_module("openvino.opset13")
 
-    def node(kind, *inputs):
+    def node(kind: str, *inputs: Any) -> Any:
         return passes.WrapType(f"opset13.{kind}", [*inputs])
 
     x, any_axes = passes.AnyInput(), passes.AnyInput()
@@ -349,7 +371,7 @@ def _fuse_norms(openvino, model):
     inverse = node("Power", node("Add", variance, epsilon), node("Constant"))
     normalized = node("Multiply", centered, inverse)
 
-    def replace(matcher):
+    def replace(matcher: Matcher) -> bool:
         matched, root = matcher.get_pattern_value_map(), matcher.get_match_root()
         axis, last = int(matched[axes].get_node().data.item()), len(matched[x].get_partial_shape()) - 1
         if axis not in (-1, last):
@@ -361,7 +383,7 @@ def _fuse_norms(openvino, model):
         return True
 
     class Fuse(passes.MatcherPass):
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.register_matcher(passes.Matcher(normalized, "norm"), replace)
 
@@ -370,5 +392,5 @@ def _fuse_norms(openvino, model):
     manager.run_passes(model)
 
 
-def _weights(path):
+def _weights(path: Path) -> pathlib.Path:
     return pathlib.Path(path).with_suffix(".bin")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -14,7 +15,7 @@ from keras import ops
 from keras_vit.engine.adapting import plain_arrays
 from keras_vit.export import signatures
 from keras_vit.export.checks import damaged
-from keras_vit.export.description import LABELS, describe, read_description
+from keras_vit.export.description import LABELS, Description, describe, read_description
 from keras_vit.export.outputs import outputs_of
 from keras_vit.export.warmup import warmup_requests, write_warmup
 from keras_vit.exporting import exported_graph
@@ -23,8 +24,14 @@ from keras_vit.models import VisionTransformer
 from keras_vit.models.backbones import backbone
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.rules import integer, items
-from keras_vit.types import Path
+from keras_vit.types import Path, Shape, Tensor
 from keras_vit.writing import atomic_path
+
+if TYPE_CHECKING:
+    import numpy as np
+    from tensorflow.core.framework.tensor_pb2 import TensorProto
+
+    from keras_vit.export.formats import ExportJob
 
 
 @exported_graph()
@@ -104,12 +111,18 @@ def export_saved_model(
     return path
 
 
-def write_job(job, path):
+def write_job(job: ExportJob, path: pathlib.Path) -> None:
     """Write the model of an `ExportJob`."""
     export_saved_model(job.model, path, task=job.task, representation=job.representation, seed=job.seed)
 
 
-def save(exported, path, served, files, requests=None):
+def save(
+    exported: tf.train.Checkpoint,
+    path: pathlib.Path,
+    served: Mapping[str, Callable[..., dict[str, Tensor]]],
+    files: Mapping[str, str],
+    requests: Iterable[tuple[str, str, TensorProto]] | None = None,
+) -> None:
     """Write an object with its signatures and, if there are some, TF Serving's warm-up requests.
 
     Args:
@@ -136,7 +149,7 @@ def save(exported, path, served, files, requests=None):
         raise OSError(reason) from None
 
 
-def set_threads(threads):
+def set_threads(threads: int | None) -> None:
     """Set the threads of each operation; ValueError if TensorFlow has computed with another number.
 
     Args:
@@ -152,12 +165,14 @@ def set_threads(threads):
             raise ValueError("TensorFlow's threads can be set only before it computes") from None
 
 
-def open_saved_model(path, threads=None):
+def open_saved_model(
+    path: Path, threads: int | None = None
+) -> tuple[Description, Callable[..., dict[str, np.ndarray]]]:
     """The arguments of `ExportedModel` for the folder of a SavedModel."""
     return read_description(path), open_signature(path, "serving_default", threads)
 
 
-def open_signature(path, name, threads=None):
+def open_signature(path: Path, name: str, threads: int | None = None) -> Callable[..., dict[str, np.ndarray]]:
     """A signature of a SavedModel as a function from arrays, by name or the only one, to a dict of arrays.
 
     Raises:
@@ -176,7 +191,8 @@ def open_signature(path, name, threads=None):
     except Exception as error:  # TensorFlow raises exceptions of many classes for damaged files.
         raise damaged(path, error) from None
 
-    def compute(*arrays, loaded=loaded, **named):  # The reference keeps the variables alive.
+    # The reference keeps the variables alive.
+    def compute(*arrays: np.ndarray, loaded: Any = loaded, **named: np.ndarray) -> dict[str, np.ndarray]:
         named |= zip(names, arrays)
         outputs = signature(**{name: tf.constant(array) for name, array in named.items()})
         return {name: values.numpy() for name, values in outputs.items()}
@@ -184,13 +200,13 @@ def open_signature(path, name, threads=None):
     return compute
 
 
-def check_exportable(model):
+def check_exportable(model: keras.Model) -> None:
     """Raise ValueError unless this is a model of a class that is exported."""
     if not isinstance(model, ConfiguredModel) or model.exported_stages is None:
         raise ValueError(f"expected a model of images to export; got {type(model).__name__}")
 
 
-def check_weights(model):
+def check_weights(model: keras.Model) -> None:
     """Raise ValueError on another backend than TensorFlow, or if a weight of the model is not finite."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -202,7 +218,7 @@ def check_weights(model):
         raise ValueError(f"these weights are not finite, so the model is not exported: {', '.join(bad)}")
 
 
-def float32_copy(model, representation=False):
+def float32_copy(model: keras.Model, representation: bool = False) -> keras.Model:
     """A copy of a model, of whatever precision, that computes in float32, as exports do.
 
     Args:
@@ -225,7 +241,7 @@ def float32_copy(model, representation=False):
             )
         with tf.device("cpu:0"):
             return model.exported()
-    changes = {"dtype": "float32", "name": "vision_transformer"}
+    changes: dict[str, str | None] = {"dtype": "float32", "name": "vision_transformer"}
     if representation:
         changes |= {"num_classes": None, "class_names": None}
     with tf.device("cpu:0"):
@@ -239,7 +255,9 @@ def float32_copy(model, representation=False):
     return copy
 
 
-def _exported(model, description):
+def _exported(
+    model: keras.Model, description: Description
+) -> tuple[tf.train.Checkpoint, dict[str, Callable[..., dict[str, Tensor]]]]:
     """The object to save, and its signatures.
 
     Its attributes hold TensorFlow's variables, not Keras's: the LiteRT converter would not find those that
@@ -250,31 +268,33 @@ def _exported(model, description):
     output = "representation" if model.num_classes is None else "logits"
     channels = model.in_channels
 
-    def spec(name, dtype=tf.float32, shape=(None, *model.image_size, channels)):
+    def spec(
+        name: str, dtype: tf.DType = tf.float32, shape: Shape = (None, *model.image_size, channels)
+    ) -> tf.TensorSpec:
         return tf.TensorSpec(shape, dtype, name=name)
 
-    def function(compute, *specs):
+    def function(compute: Callable[..., Any], *specs: tf.TensorSpec) -> Callable[..., Any]:
         return tf.function(compute, input_signature=specs, autograph=False)
 
-    def penalty(variable):
+    def penalty(variable: keras.Variable) -> Callable[[], Tensor]:
         return function(lambda: tf.convert_to_tensor(variable.regularizer(variable)))
 
-    def call(inputs, training=False):
+    def call(inputs: Tensor, training: bool = False) -> Tensor:
         return forward(inputs, training)[output]
 
-    def stages(images):
+    def stages(images: Tensor) -> dict[str, Tensor]:
         return forward(images, False)
 
-    def serving_default(images):
+    def serving_default(images: Tensor) -> dict[str, Tensor]:
         return outputs.of_images(images, stages)
 
-    def image_feature_vector(images):
+    def image_feature_vector(images: Tensor) -> dict[str, Tensor]:
         return {"representation": stages(images)["representation"]}
 
-    def serving_uint8(images):
+    def serving_uint8(images: Tensor) -> dict[str, Tensor]:
         return outputs.of_uint8(images, stages)
 
-    def serving_bytes(image_bytes):
+    def serving_bytes(image_bytes: Tensor) -> dict[str, Tensor]:
         return outputs.of_bytes(image_bytes, stages)
 
     exported = tf.train.Checkpoint()

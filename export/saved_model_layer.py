@@ -7,6 +7,7 @@ import inspect
 import os
 import pathlib
 import tempfile
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -98,7 +99,7 @@ class SavedModelLayer(keras.layers.Layer):
             archive.write_bytes(base64.b64decode(config["program"]))
             self._open(saved_model_folder(archive))
 
-    def _open(self, folder):
+    def _open(self, folder: pathlib.Path) -> None:
         """Load the SavedModel and wrap its variables.
 
         Without stored values, as in a `.keras` file, the variables stay uninitialized until Keras assigns
@@ -118,7 +119,7 @@ class SavedModelLayer(keras.layers.Layer):
             raise ValueError(f"{self.handle!r} has no trainable variables; drop trainable=True")
         self.trainable = trainable
 
-    def _wrap_variables(self):
+    def _wrap_variables(self) -> list[keras.Variable]:
         """Keras variables around TensorFlow's."""
         trained = () if self.signature else getattr(self._restored, "trainable_variables", ())
         trained = {id(v) for v in trained}
@@ -168,7 +169,7 @@ class SavedModelLayer(keras.layers.Layer):
         return cls(**config, embedded=True)
 
 
-def _has_more_values(folder, restored):
+def _has_more_values(folder: pathlib.Path, restored: Any) -> bool:
     """Whether a SavedModel stores values other than those of its `variables`, such as a table's."""
     if not (folder / "variables").is_dir():
         return False
@@ -178,7 +179,7 @@ def _has_more_values(folder, restored):
     return len(stored) > len({id(variable) for variable in getattr(restored, "variables", ())})
 
 
-def _function(loaded, signature, handle):
+def _function(loaded: Any, signature: str | None, handle: str) -> tuple[Callable[[Any, bool], Any], Any]:
     """The function (inputs, training) → outputs, and the spec of its input, None if it has several."""
     if signature is not None:
         return _signature(loaded, signature, handle)
@@ -197,20 +198,22 @@ def _function(loaded, signature, handle):
     spec = first if all(other == first for other in others) else None
     mode = "training" in parameters.parameters
 
-    def run(inputs, training):
+    def run(inputs: Any, training: bool) -> Any:
         return loaded(_as_traced(inputs, spec), **({"training": training} if mode else {}))
 
     return run, spec
 
 
-def _signature(loaded, name, handle):
+def _signature(
+    loaded: Any, name: str, handle: str
+) -> tuple[Callable[[Any, bool], dict[str, Tensor]], tf.TensorSpec | None]:
     """The same for a signature, which cannot be trained."""
     if name not in loaded.signatures:
         raise ValueError(f"{handle!r} has no signature {name!r}; it has {sorted(loaded.signatures)}")
     function = loaded.signatures[name]
     specs = function.structured_input_signature[1]
 
-    def run(inputs, training):
+    def run(inputs: Tensor | dict[str, Tensor], training: bool) -> dict[str, Tensor]:
         if len(specs) == 1 and not isinstance(inputs, dict):
             inputs = dict.fromkeys(specs, inputs)
         if not isinstance(inputs, dict) or inputs.keys() != specs.keys():
@@ -221,10 +224,10 @@ def _signature(loaded, name, handle):
     return run, next(iter(specs.values())) if len(specs) == 1 else None
 
 
-def _as_traced(inputs, specs):
+def _as_traced(inputs: Any, specs: Any) -> Any:
     """Tensors of the types that a function was traced with."""
 
-    def convert(x, spec):
+    def convert(x: Tensor, spec: tf.TensorSpec) -> Tensor:
         x = _cast(x, spec.dtype)
         if x.dtype != spec.dtype:  # Pixels of 0…255 must not pass for images in [0, 1].
             raise ValueError(f"the SavedModel takes {spec.dtype.name}; got {x.dtype.name}")
@@ -236,14 +239,14 @@ def _as_traced(inputs, specs):
 class _Sum(keras.regularizers.Regularizer):
     """The sum of some penalties, functions without arguments."""
 
-    def __init__(self, penalties):
+    def __init__(self, penalties: Sequence[Callable[[], Tensor]]) -> None:
         self.penalties = penalties
 
-    def __call__(self, variable):
+    def __call__(self, variable: keras.Variable) -> Tensor:
         return tf.add_n([penalty() for penalty in self.penalties])
 
 
-def _cast(x, dtype):
+def _cast(x: Tensor, dtype: str | tf.DType) -> Tensor:
     """A float tensor in another float type; others unchanged."""
     x, dtype = tf.convert_to_tensor(x), tf.as_dtype(dtype)
     return tf.cast(x, dtype) if x.dtype.is_floating and dtype.is_floating else x

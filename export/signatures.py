@@ -1,5 +1,10 @@
 """The graph of an exported model, and functions that make its input from encoded images or pixels."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
 import keras
 import tensorflow as tf
 
@@ -7,9 +12,14 @@ from keras_vit.data.decoding.encoded_images import is_bounded
 from keras_vit.data.decoding.model_input import decode, with_channels
 from keras_vit.inspection.attention import rollout_outputs, rollout_tensor
 from keras_vit.preprocessing import bounds
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.export.description import Description
+    from keras_vit.preprocessing import Preprocessing
 
 
-def forward(model, rollout=False):
+def forward(model: keras.Model, rollout: bool = False) -> Callable[[Tensor, bool], dict[str, Tensor]]:
     """One graph for all signatures: float32 images in [0, 1] to the model's stages.
 
     Each signature calls it, so that the model's operations are stored once for inference and once
@@ -33,14 +43,14 @@ def forward(model, rollout=False):
     if rollout:
         stages = keras.Model(model.input, {**stages.output, **rollout_outputs(model)})
 
-    def compute(images, training):
+    def compute(images: Tensor, training: bool) -> dict[str, Tensor]:
         outputs = stages(model.preprocessing.normalize(images * 255.0), training=training)
         return {**outputs, "rollout": rollout_tensor(model, outputs)} if rollout else outputs
 
     return tf.function(compute, autograph=False)
 
 
-def from_bytes(image_bytes, description):
+def from_bytes(image_bytes: Tensor, description: Description) -> Tensor:
     """Encoded images of mixed formats and sizes as float32 images in [0, 1], resized as for evaluation.
 
     Args:
@@ -62,14 +72,20 @@ def from_bytes(image_bytes, description):
         TensorShape([2, 32, 32, 3])
     """
 
-    def read(encoded):
+    def read(encoded: Tensor) -> Tensor:
         return description.preprocessing.resized(with_channels(decode(encoded), description.channels)) / 255.0
 
     spec = tf.TensorSpec((*description.image_size, description.channels), tf.float32)
     return _read_each(image_bytes, read, spec)
 
 
-def map_encoded(compute, image_bytes, channels, spec, parallel=32):
+def map_encoded(
+    compute: Callable[[Tensor], Tensor | dict[str, Tensor]],
+    image_bytes: Tensor,
+    channels: int,
+    spec: tf.TensorSpec | Mapping[str, tf.TensorSpec],
+    parallel: int = 32,
+) -> Tensor | dict[str, Tensor]:
     """What a function computes of each encoded image alone, stacked.
 
     Args:
@@ -89,10 +105,11 @@ def map_encoded(compute, image_bytes, channels, spec, parallel=32):
         array([ 8, 16], dtype=int32)
     """
 
-    def read(encoded):  # Images of several sizes stack as serialized tensors: uint8, gray float32.
+    # Images of several sizes stack as serialized tensors: uint8, gray float32.
+    def read(encoded: Tensor) -> Tensor:
         return tf.io.serialize_tensor(with_channels(decode(encoded), channels))
 
-    def compute_one(serialized):
+    def compute_one(serialized: Tensor) -> Tensor | dict[str, Tensor]:
         image = tf.io.parse_tensor(serialized, tf.uint8 if channels == 3 else tf.float32)
         return compute(tf.expand_dims(tf.ensure_shape(image, (None, None, channels)), 0))
 
@@ -100,7 +117,7 @@ def map_encoded(compute, image_bytes, channels, spec, parallel=32):
     return tf.map_fn(compute_one, images, fn_output_signature=spec, parallel_iterations=parallel)
 
 
-def resized(images, preprocessing):
+def resized(images: Tensor, preprocessing: Preprocessing) -> Tensor:
     """Images (batch, height, width, channels) in 0…255 of one size as float32 ones in [0, 1] of the model's.
 
     Args:
@@ -113,7 +130,7 @@ def resized(images, preprocessing):
     return tf.map_fn(lambda image: preprocessing.resized(image) / 255.0, images, fn_output_signature=spec)
 
 
-def _read_each(image_bytes, read, spec):
+def _read_each(image_bytes: Tensor, read: Callable[[Tensor], Tensor], spec: tf.TensorSpec) -> Tensor:
     """`read` of every string, stacked; an error with the index of the first string that it fails for.
 
     An error within `tf.map_fn` would not say which element failed. A `tf.data` pipeline can skip failed
@@ -125,7 +142,7 @@ def _read_each(image_bytes, read, spec):
         # A placeholder goes first, because a batch cannot be empty.
         placeholder = tf.data.Dataset.from_tensors((tf.constant(-1, tf.int64), True, empty))
 
-        def read_one(index, encoded):
+        def read_one(index: Tensor, encoded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             fits = is_bounded(encoded)
             return index, fits, tf.cond(fits, lambda: read(encoded), lambda: empty)
 

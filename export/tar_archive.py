@@ -10,10 +10,12 @@ import shutil
 import tarfile
 import urllib.parse
 import zlib
+from collections.abc import Iterable
+from typing import BinaryIO
 
 from filelock import FileLock
 
-from keras_vit.data.tar_headers import read_headers
+from keras_vit.data.tar_headers import TarEntry, read_headers
 from keras_vit.export.formats import ARCHIVES
 from keras_vit.messages import one_line, redact_url
 from keras_vit.types import Path
@@ -32,7 +34,7 @@ _ERRORS = (
 )
 
 
-def make_archive(saved_model, path):
+def make_archive(saved_model: Path, path: Path) -> pathlib.Path:
     """Write a SavedModel as a `.tar.gz` that `hub.load` fetches from any web server.
 
     It has no names, times or owners of this machine. Folders come before their contents, since
@@ -62,7 +64,7 @@ def make_archive(saved_model, path):
     return path
 
 
-def pack_program(saved_model, with_values):
+def pack_program(saved_model: Path, with_values: bool) -> bytes:
     """The graph and assets of a SavedModel as the bytes of a `.tar.gz`, which `extract_archive` unpacks.
 
     Args:
@@ -83,7 +85,7 @@ def pack_program(saved_model, with_values):
     return packed.getvalue()
 
 
-def _pack(root, items, file):
+def _pack(root: pathlib.Path, items: Iterable[pathlib.Path], file: BinaryIO) -> None:
     """Write files and folders below `root` into a binary file."""
     with (
         gzip.GzipFile("", "wb", 6, file, mtime=0) as stream,
@@ -100,7 +102,7 @@ def _pack(root, items, file):
                     tar.addfile(entry, content)
 
 
-def extract_archive(path, folder):
+def extract_archive(path: Path, folder: Path) -> pathlib.Path:
     """Unpack the `.tar.gz` of a SavedModel of any publisher.
 
     Args:
@@ -146,10 +148,10 @@ def extract_archive(path, folder):
 class _Metered:
     """A stream that refuses to yield more than `MAX_OVERHEAD` bytes in addition to those added to `left`."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: gzip.GzipFile) -> None:
         self.stream, self.left, self.place = stream, MAX_OVERHEAD, 0
 
-    def read(self, size):
+    def read(self, size: int) -> bytes:
         content = self.stream.read(size)
         self.place += len(content)
         self.left -= len(content)
@@ -157,12 +159,12 @@ class _Metered:
             raise ValueError(f"its headers and padding take more than {MAX_OVERHEAD:,} bytes")
         return content
 
-    def read_at(self, first, size):
+    def read_at(self, first: int, size: int) -> bytes:
         self.read(first - self.place)
         return self.read(size)
 
 
-def _check(entry, total, archive, folder):
+def _check(entry: TarEntry, total: int, archive: pathlib.Path, folder: pathlib.Path) -> None:
     """Refuse an entry by its header: its name, type and size, and the total size so far."""
     name = pathlib.PurePosixPath(entry.name)
     if name.is_absolute() or ".." in name.parts or any(c in entry.name for c in "\\:\0"):
@@ -175,7 +177,7 @@ def _check(entry, total, archive, folder):
         raise OSError(f"{entry.name!r} has {entry.size:,} bytes, and {free:,} are free")
 
 
-def _extract(stream, entry, target):
+def _extract(stream: _Metered, entry: TarEntry, target: pathlib.Path) -> None:
     if entry.is_folder:
         target.mkdir(parents=True, exist_ok=True)
         return
@@ -241,7 +243,7 @@ def saved_model_folder(source: Path, *, trust: bool = False, sha256: str | None 
     )
 
 
-def _compressed(url):
+def _compressed(url: str) -> str:
     """The URL in the form that TF Hub's hosts answer with an archive."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or parts.path.endswith(ARCHIVES):
@@ -249,7 +251,7 @@ def _compressed(url):
     return parts._replace(query="&".join(filter(None, (parts.query, "tf-hub-format=compressed")))).geturl()
 
 
-def _unpacked(archive):
+def _unpacked(archive: pathlib.Path) -> pathlib.Path:
     """An archive's folder in the cache, by its content; one process unpacks it while others wait."""
     key = file_sha256(archive)[:32]
     cache = cache_folder()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import pathlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from ai_edge_litert.interpreter import Interpreter
+from ai_edge_litert.interpreter import Interpreter, SignatureRunner
 
 from keras_vit.export.checks import CALIBRATED, check_calibration, check_finite, damaged, new_file
-from keras_vit.export.description import read_description
+from keras_vit.export.description import Description, read_description
 from keras_vit.export.litert import ml_drift
 from keras_vit.export.litert.metadata import read_tflite_description, write_tflite
 from keras_vit.export.outputs import outputs_of
@@ -20,8 +21,15 @@ from keras_vit.lazy import LazyModule
 from keras_vit.messages import one_line
 from keras_vit.rules import integer, one_of, optional
 from keras_vit.startup_logs import quiet_startup_logs
-from keras_vit.types import Path, Size
+from keras_vit.types import Path, Shape, Size, Tensor
 from keras_vit.writing import atomic_path
+
+if TYPE_CHECKING:
+    import keras
+    from tensorflow import TensorSpec
+    from tensorflow.train import Checkpoint
+
+    from keras_vit.export.formats import ExportJob
 
 graph_form = LazyModule("keras_vit.export.litert.graph_form")
 float_operations = LazyModule("keras_vit.export.litert.float_operations")
@@ -29,6 +37,8 @@ signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorfl
 # Bytes per parameter of the largest intermediate flatbuffer; what is calibrated is converted from float32.
 PRECISIONS = {"float32": 4, "float16": 2, "dynamic_int8": 1, "int8": 4, "full_int8": 4}
 INTEGER_IO = ("uint8", "int8")
+# From images (batch, height, width, channels) in [0, 1] to all outputs by name.
+Compute: TypeAlias = Callable[[np.ndarray], dict[str, np.ndarray]]
 _LIMIT = 0.99 * 2**31  # bytes of a flatbuffer, with 1 % reserved for everything but weights
 
 
@@ -39,7 +49,7 @@ def export_tflite(
     precision: str = "dynamic_int8",
     batch_size: int = 1,
     image_size: Size | None = None,
-    calibration: Sequence[np.ndarray] | None = None,
+    calibration: np.ndarray | Sequence[np.ndarray] | None = None,
     integer_io: str | None = None,
     rollout: bool = False,
 ) -> pathlib.Path:
@@ -88,19 +98,19 @@ def export_tflite(
 
     Source: LiteRT's conversion and quantization guides.
     """
-    saved_model, path = pathlib.Path(saved_model).expanduser(), new_file(path, ".tflite", "a LiteRT file")
+    saved_model, file = pathlib.Path(saved_model).expanduser(), new_file(path, ".tflite", "a LiteRT file")
     check_options(precision, batch_size, calibration, integer_io)
     description = read_description(saved_model)
     description = description.with_size(image_size)
     check_parameters(description.parameters, precision)
     shape = (batch_size, *description.image_size, description.channels)
-    samples = [*calibration_samples(calibration, shape)] if precision in CALIBRATED else None
-    with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
+    samples = None if calibration is None else [*calibration_samples(calibration, shape)]
+    with atomic_path(file, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
         model = _model(saved_model, description)
         outputs = outputs_of(description)
         compute = signatures.forward(model, rollout)
 
-        def serve(images):
+        def serve(images: Tensor) -> dict[str, Tensor]:
             return outputs.of_litert(images, lambda images: compute(images, False))
 
         spec = tf.TensorSpec(shape, tf.float32, name="images")
@@ -110,20 +120,20 @@ def export_tflite(
             raise ValueError(f"LiteRT's delegate for GPUs cannot compute this model: {'; '.join(refused)}")
         write_tflite(temporary, content, description)
         check_outputs(temporary)
-    return path
+    return file
 
 
-def write_job(job, path, precision):
+def write_job(job: ExportJob, path: pathlib.Path, precision: str) -> None:
     """Write the model of an `ExportJob`."""
     export_tflite(job.saved_model, path, image_size=job.image_size, **_options(job, precision))
 
 
-def check_job(job, precision):
+def check_job(job: ExportJob, precision: str) -> None:
     """Raise ValueError for options of an `ExportJob` that do not fit together."""
     check_options(**_options(job, precision))
 
 
-def _options(job, precision):
+def _options(job: ExportJob, precision: str) -> dict[str, Any]:
     return {
         "precision": precision,
         "batch_size": job.batch_size,
@@ -132,7 +142,7 @@ def _options(job, precision):
     }
 
 
-def open_tflite(path, threads=None):
+def open_tflite(path: Path, threads: int | None = None) -> tuple[Description, Compute, int | None]:
     """The arguments of `ExportedModel` for a `.tflite` file."""
     description = read_tflite_description(path)
     runner = open_runner(path, threads)
@@ -142,7 +152,7 @@ def open_tflite(path, threads=None):
     # The interpreter's buffers hold one batch, so calls are serialized; a single call already uses all cores.
     lock = threading.Lock()
 
-    def compute(images):
+    def compute(images: np.ndarray) -> dict[str, np.ndarray]:
         with lock:
             outputs = runner(images=_quantize(images, source))
         return {name: _dequantize(values, results[name]) for name, values in outputs.items()}
@@ -150,7 +160,7 @@ def open_tflite(path, threads=None):
     return description, compute, None if batch < 0 else batch
 
 
-def open_runner(path, threads=None):
+def open_runner(path: Path, threads: int | None = None) -> SignatureRunner:
     """The function of a `.tflite` file in LiteRT's interpreter; ValueError for a damaged file."""
     try:
         with quiet_startup_logs(drop_on_error=True):
@@ -162,7 +172,7 @@ def open_runner(path, threads=None):
         raise damaged(path, error) from None
 
 
-def _quantize(images, tensor):
+def _quantize(images: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
     """Images as the integers of a quantized LiteRT tensor."""
     if not np.issubdtype(tensor["dtype"], np.integer):
         return images
@@ -171,7 +181,7 @@ def _quantize(images, tensor):
     return np.clip(np.round(images / scale) + zero, limits.min, limits.max).astype(tensor["dtype"])
 
 
-def _dequantize(values, tensor):
+def _dequantize(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
     """The integers of a quantized LiteRT tensor as float32."""
     if not np.issubdtype(tensor["dtype"], np.integer) or tensor["quantization"] == (0.0, 0):  # class numbers
         return values
@@ -179,7 +189,12 @@ def _dequantize(values, tensor):
     return (values.astype("float32") - zero) * np.float32(scale)
 
 
-def check_options(precision, batch_size=1, calibration=None, integer_io=None):
+def check_options(
+    precision: str,
+    batch_size: int = 1,
+    calibration: np.ndarray | Sequence[np.ndarray] | None = None,
+    integer_io: str | None = None,
+) -> None:
     """Raise ValueError for options of `export_tflite` that do not fit together."""
     one_of(PRECISIONS).check("precision", precision)
     integer(at_least=1).check("batch_size", batch_size)
@@ -189,7 +204,7 @@ def check_options(precision, batch_size=1, calibration=None, integer_io=None):
         raise ValueError(f"integer_io is an option of full_int8 only; got precision {precision!r}")
 
 
-def check_parameters(parameters, precision):
+def check_parameters(parameters: int, precision: str) -> None:
     """Raise ValueError for more parameters than a LiteRT file holds."""
     fitting = [name for name, width in PRECISIONS.items() if parameters * width < _LIMIT]
     if precision not in fitting:
@@ -199,7 +214,7 @@ def check_parameters(parameters, precision):
         )
 
 
-def _model(saved_model, description):
+def _model(saved_model: pathlib.Path, description: Description) -> keras.Model:
     """A SavedModel's model in LiteRT's form: built from its description, with its variables."""
     prepare = description.live_preprocessing
     with tf.device("cpu:0"):
@@ -213,13 +228,21 @@ def _model(saved_model, description):
     return model
 
 
-def _variables(model):
+def _variables(model: keras.Model) -> Checkpoint:
     """TensorFlow's variables in a list, as in the SavedModel."""
     return tf.train.Checkpoint(variables=[variable.value for variable in model.variables])
 
 
 @exported_graph()
-def convert(serve, spec, model, precision, integer_io=None, samples=None, in_float=()):
+def convert(
+    serve: Callable[[Tensor], dict[str, Tensor]],
+    spec: TensorSpec,
+    model: keras.Model,
+    precision: str,
+    integer_io: str | None = None,
+    samples: Sequence[list[np.ndarray]] | None = None,
+    in_float: Sequence[str] = (),
+) -> bytes:
     """Convert a function of a model in LiteRT's form.
 
     Args:
@@ -264,7 +287,9 @@ def convert(serve, spec, model, precision, integer_io=None, samples=None, in_flo
         raise ValueError(f"LiteRT cannot hold this model: {one_line(error)[:300]}") from error
 
 
-def calibration_samples(calibration, shape):
+def calibration_samples(
+    calibration: np.ndarray | Iterable[np.ndarray], shape: tuple[int, *Shape]
+) -> Iterator[list[np.ndarray]]:
     """Calibration images in the batches that the converter takes.
 
     A side that is None may have any length, the same in each batch.
@@ -293,7 +318,7 @@ def calibration_samples(calibration, shape):
         raise ValueError("expected 100 to 500 calibration images; got none")
 
 
-def check_outputs(path):
+def check_outputs(path: Path) -> None:
     """Run the file once: its outputs must be finite."""
     runner = Interpreter(model_path=os.fspath(path)).get_signature_runner("serving_default")
     details = runner.get_input_details().items()

@@ -1,7 +1,14 @@
 """How far the outputs of an export may be from the live model's."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keras_vit.export.outputs.rows import RowOutputs
 
 MIN_IMAGES = 256  # An agreement on fewer images is too coarse to be compared with a tolerance.
 MARGIN = 0.5  # Logits; what is closer to another class changes with any rounding.
@@ -28,7 +35,13 @@ class Tolerance:
     required: bool = True
     level: str = "rounded"
 
-    def check(self, row, images, outputs=None, live=None):
+    def check(
+        self,
+        row: Mapping[str, Any],
+        images: int,
+        outputs: RowOutputs | None = None,
+        live: Any = None,
+    ) -> str | None:
         """Compare the row of an export with this tolerance.
 
         Args:
@@ -61,7 +74,7 @@ class Tolerance:
         return problem or unknown
 
 
-def problem_of_rows(bounds, row, images):
+def problem_of_rows(bounds: Tolerance, row: Mapping[str, Any], images: int) -> tuple[str | None, str | None]:
     """As `RowOutputs.problem`, without the live model's outputs."""
     mean, cosine = row["mean_logit_difference"], row.get("cosine")
     if bounds.metric == "max_logit_difference":
@@ -83,7 +96,7 @@ def problem_of_rows(bounds, row, images):
     return f"{agrees}; the bound is {bounds.bound:.0%}", None
 
 
-def lowest(fraction, count):
+def lowest(fraction: float, count: int) -> float:
     """The lower end of the 95 % interval of a fraction of so many images.
 
     >>> round(lowest(0.9, 100), 3), lowest(0.0, 100)
@@ -96,7 +109,7 @@ def lowest(fraction, count):
     return max((middle - half) / (1 + z2), 0.0)
 
 
-def too_few(least, of="images"):
+def too_few(least: int, of: str = "images") -> str:
     """The message for an agreement on fewer images than this, or on noise.
 
     >>> too_few(32)
@@ -105,7 +118,7 @@ def too_few(least, of="images"):
     return f"agreement with the live model is checked on {least} or more {of} of a data set"
 
 
-def differ(value, bound, on_average=False):
+def differ(value: float, bound: float, on_average: bool = False) -> str:
     """The message for a difference above its bound.
 
     >>> differ(0.02, 1e-5)

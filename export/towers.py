@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import pathlib
 import zipfile
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -21,10 +21,11 @@ from keras_vit.export.verify import Reference, normalize_as_exports_do
 from keras_vit.exporting import exported_graph
 from keras_vit.rules import one_of
 from keras_vit.startup_logs import quiet_startup_logs
-from keras_vit.types import Path
+from keras_vit.types import Path, Tensor
 from keras_vit.writing import atomic_path
 
 if TYPE_CHECKING:
+    from keras_vit.export.formats import ExportJob
     from keras_vit.tasks.image_text.model import ImageTextModel
 
 FILE = "image_text.json"  # in SavedModels and LiteRT files, and next to them
@@ -76,22 +77,22 @@ def export_image_text(
     check_weights(model)
     for name in signatures:
         one_of(SIGNATURES).check("signatures", name)
-    path, model = pathlib.Path(path).expanduser(), float32_copy(model)
-    factors = model.get_layer("logit_factors")
-    activation = {"sigmoid": tf.nn.sigmoid, "softmax": tf.nn.softmax}[model.objective]
+    path, copy = pathlib.Path(path).expanduser(), float32_copy(model)
+    factors = copy.get_layer("logit_factors")
+    activation = {"sigmoid": tf.nn.sigmoid, "softmax": tf.nn.softmax}[copy.objective]
     images = keras.tree.map_structure(
-        lambda x: tf.TensorSpec((None, *x.shape[1:]), x.dtype, x.name), model.image.input
+        lambda x: tf.TensorSpec((None, *x.shape[1:]), x.dtype, x.name), copy.image.input
     )
-    ids = tf.TensorSpec((None, model.text.length), tf.int32, "ids")
+    ids = tf.TensorSpec((None, copy.text.length), tf.int32, "ids")
 
-    def encode_images(images):
-        images = images if model.preprocessing.packs else normalize_as_exports_do(model, images)
-        return {"embedding": model.image_encoder(images, training=False)}
+    def encode_images(images: Tensor) -> dict[str, Tensor]:
+        images = images if copy.preprocessing.packs else normalize_as_exports_do(copy, images)
+        return {"embedding": copy.image_encoder(images, training=False)}
 
-    def encode_text(ids):
-        return {"embedding": model.text_encoder(ids, training=False)}
+    def encode_text(ids: Tensor) -> dict[str, Tensor]:
+        return {"embedding": copy.text_encoder(ids, training=False)}
 
-    def zero_shot(images, ids):
+    def zero_shot(images: Tensor, ids: Tensor) -> dict[str, Tensor]:
         vectors, texts = image_function(images)["embedding"], text_function(ids)["embedding"]
         logits = tf.matmul(vectors, texts, transpose_b=True) * tf.exp(factors.scale.value)
         logits = logits if factors.bias is None else logits + factors.bias.value
@@ -102,11 +103,11 @@ def export_image_text(
     both = tf.function(zero_shot, input_signature=[images, ids], autograph=False)
     functions = dict(zip(SIGNATURES, (image_function, text_function, both)))
     served = {name: functions[name] for name in SIGNATURES if name in signatures}
-    part = model.text_encoder if tuple(signatures) == TEXT else model
+    part = copy.text_encoder if tuple(signatures) == TEXT else copy
     with atomic_path(path, overwrite=False) as temporary:
         # As in `export_saved_model`, the attributes hold TensorFlow's variables, not Keras's.
         exported = tf.train.Checkpoint(variables=[variable.value for variable in part.variables], **served)
-        save(exported, temporary, served, {FILE: _description(model)})
+        save(exported, temporary, served, {FILE: _description(copy)})
     return path
 
 
@@ -136,25 +137,25 @@ def export_text_tflite(model: ImageTextModel, path: Path, *, precision: str = "d
 
     Source: LiteRT's conversion and quantization guides.
     """
-    path = new_file(path, ".tflite", "a LiteRT file")
+    file = new_file(path, ".tflite", "a LiteRT file")
     one_of(PRECISIONS).check("precision", precision)
     check_weights(model)
     tflite.check_parameters(model.text_encoder.count_params(), precision)
-    model = float32_copy(model)
-    encoder = model.text_encoder
+    copy = float32_copy(model)
+    encoder = copy.text_encoder
     litert_form(encoder)
-    description = _description(model)
+    description = _description(copy)
 
-    def encode_text(ids):
+    def encode_text(ids: Tensor) -> dict[str, Tensor]:
         return {"embedding": encoder(ids, training=False)}
 
-    spec = tf.TensorSpec((1, model.text.length), tf.int32, "ids")
-    with atomic_path(path, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
+    spec = tf.TensorSpec((1, copy.text.length), tf.int32, "ids")
+    with atomic_path(file, overwrite=False) as temporary, quiet_startup_logs(drop_on_error=True):
         temporary.write_bytes(tflite.convert(encode_text, spec, encoder, precision))
         with zipfile.ZipFile(temporary, "a") as archive:
             archive.writestr(zipfile.ZipInfo(FILE), description)
         tflite.check_outputs(temporary)
-    return path
+    return file
 
 
 def open_text(path: Path, threads: int | None = None) -> Callable[[np.ndarray], np.ndarray]:
@@ -181,7 +182,7 @@ def open_text(path: Path, threads: int | None = None) -> Callable[[np.ndarray], 
         if "ids" not in runner.get_input_details():
             raise damaged(path, "it has no input ids")
 
-        def encode(ids):
+        def encode(ids: np.ndarray) -> np.ndarray:
             vectors = [runner(ids=row[np.newaxis])["embedding"] for row in np.asarray(ids, "int32")]
             return np.concatenate(vectors)
 
@@ -190,7 +191,7 @@ def open_text(path: Path, threads: int | None = None) -> Callable[[np.ndarray], 
     return lambda ids: encode_text(np.asarray(ids, "int32"))["embedding"]
 
 
-def open_zero_shot(path, threads=None):
+def open_zero_shot(path: pathlib.Path, threads: int | None = None) -> Callable[[np.ndarray], np.ndarray]:
     """The SavedModel of both towers as a function from images in [0, 1] to their logits with `sample_ids`."""
     zero_shot = open_signature(path, "zero_shot", threads)
     about = json.loads((path / "assets" / FILE).read_text(encoding="utf-8"))
@@ -198,17 +199,17 @@ def open_zero_shot(path, threads=None):
     return lambda images: zero_shot(images=images, ids=ids)["logits"]
 
 
-def write_towers(job, path, part):
+def write_towers(job: ExportJob, path: pathlib.Path, part: str) -> None:
     """Write the SavedModel of the "text" tower of an `ExportJob`, or of both."""
     export_image_text(job.towers, path, TEXT if part == "text" else SIGNATURES)
 
 
-def write_text(job, path, precision):
+def write_text(job: ExportJob, path: pathlib.Path, precision: str) -> None:
     """Write the LiteRT file of the text tower of an `ExportJob`."""
     export_text_tflite(job.towers, path, precision=precision)
 
 
-def references(model, reference):
+def references(model: ImageTextModel, reference: Reference) -> dict[str, Reference]:
     """What exports of the towers are compared with, as `Reference` of an image tower.
 
     Args:
@@ -219,21 +220,21 @@ def references(model, reference):
         dict of a `Reference` of `text`, whose inputs are token ids, and of `image_text`, whose outputs are
         the logits of images with texts.
     """
-    model = float32_copy(model)
-    ids = sample_ids(model.text.vocabulary_size, model.text.length)
+    copy = float32_copy(model)
+    ids = sample_ids(copy.text.vocabulary_size, copy.text.length)
 
-    def logits(images):
-        vectors = model.image_encoder.predict_on_batch(normalize_as_exports_do(model, images))
-        return model.similarity(np.asarray(vectors), ids)
+    def logits(images: np.ndarray) -> np.ndarray:
+        vectors = copy.image_encoder.predict_on_batch(normalize_as_exports_do(copy, images))
+        return copy.similarity(np.asarray(vectors), ids)
 
     description, images = reference.description, reference.images
     return {
-        "text": Reference(description, ids, None, model.encode_text(ids), model.encode_text),
+        "text": Reference(description, ids, None, copy.encode_text(ids), copy.encode_text),
         "image_text": Reference(description, images, None, logits(images), logits),
     }
 
 
-def sample_ids(vocabulary_size, length):
+def sample_ids(vocabulary_size: int, length: int) -> np.ndarray:
     """Token ids of texts that mean nothing.
 
     >>> sample_ids(9, 4).shape
@@ -242,7 +243,7 @@ def sample_ids(vocabulary_size, length):
     return np.random.default_rng(0).integers(0, vocabulary_size, (_TEXTS, length), "int32")
 
 
-def text_files(model):
+def text_files(model: ImageTextModel) -> dict[str, bytes]:
     """The files next to exports of a text tower, as bytes by name.
 
     They are `image_text.json` and, if there is a tokenizer, its files, which other libraries read, and
@@ -254,7 +255,7 @@ def text_files(model):
     return {**files, TEXTS: _json(prepare.get_config()).encode(), **prepare.files()}
 
 
-def _description(model):
+def _description(model: keras.Model) -> str:
     """What a program needs that computes logits from the vectors: exp(t) image · text + b."""
     factors = model.get_layer("logit_factors")
     values = {
@@ -272,5 +273,5 @@ def _description(model):
     return _json(values)
 
 
-def _json(values):
+def _json(values: Mapping[str, Any]) -> str:
     return json.dumps(values, indent=1) + "\n"

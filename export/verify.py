@@ -1,11 +1,14 @@
 """Exports compared with the live model: outputs, accuracy, size and speed."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +19,12 @@ from keras_vit.export.outputs import outputs_of
 from keras_vit.export.tolerance import MARGIN, lowest
 from keras_vit.progress import Progress
 from keras_vit.tasks import get_task
+from keras_vit.types import ArrayOrTensor, Path
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.data.samples import IndexedSamples
 
 BATCH = 16
 
@@ -35,12 +44,12 @@ class Reference:
 
     description: Description
     images: np.ndarray
-    labels: np.ndarray | list | None
+    labels: np.ndarray | list[Any] | None
     outputs: np.ndarray
-    run: Callable
+    run: Callable[[np.ndarray], np.ndarray]
     margin: float = MARGIN
 
-    def measure(self, run, path=None):
+    def measure(self, run: Callable[[np.ndarray], np.ndarray], path: Path | None = None) -> dict[str, Any]:
         """Compare an export, or the live model itself, with these outputs.
 
         Args:
@@ -71,7 +80,7 @@ class Reference:
         }
 
     @functools.cached_property
-    def least_score(self):
+    def least_score(self) -> float | None:
         """The lower end of the 95 % interval of the live model's score, where it bounds that of exports."""
         task = get_task(self.description.task)
         if self.labels is None or not task.bounds_exports:
@@ -80,7 +89,7 @@ class Reference:
         score = None if predictions is None else task.scores(predictions)[task.primary_metric]
         return None if score is None else lowest(score, len(self.outputs))
 
-    def compare(self, outputs):
+    def compare(self, outputs: np.ndarray) -> dict[str, Any]:
         """The differences and the score of `measure`, for outputs of the images."""
         task = get_task(self.description.task)
         decided = decided_agreement = None
@@ -109,7 +118,13 @@ class Reference:
         }
 
 
-def live_reference(model, description, samples=None, count=512, margin=MARGIN):
+def live_reference(
+    model: keras.Model,
+    description: Description,
+    samples: IndexedSamples | None = None,
+    count: int = 512,
+    margin: float = MARGIN,
+) -> Reference:
     """Run the live model on images of a data set, or on noise.
 
     Args:
@@ -134,7 +149,7 @@ def live_reference(model, description, samples=None, count=512, margin=MARGIN):
     if (most := task.max_samples(description)) is not None:
         count = min(count, most)
     if samples is None:
-        shape = (min(BATCH, count), *description.preprocessing.image_size, description.channels)
+        shape = (min(BATCH, count), *description.native_image_size, description.channels)
         images, labels = np.random.default_rng(0).uniform(size=shape).astype("float32"), None
     else:
         images, labels = task.sampled(samples, description.preprocessing, count)
@@ -143,18 +158,18 @@ def live_reference(model, description, samples=None, count=512, margin=MARGIN):
     return Reference(description, images, labels, _run_batches(run, images), run, margin)
 
 
-def live_run(model):
+def live_run(model: keras.Model) -> Callable[[np.ndarray], np.ndarray]:
     """A live model as a function of images in [0, 1], like its exports."""
     return lambda images: model.predict_on_batch(normalize_as_exports_do(model, images))
 
 
-def normalize_as_exports_do(model, images):
+def normalize_as_exports_do(model: keras.Model, images: ArrayOrTensor) -> ArrayOrTensor:
     """The live model's input for images in [0, 1], which its exports normalize themselves."""
     return model.preprocessing.normalize(images * np.float32(255))
 
 
 @contextlib.contextmanager
-def full_precision_matmul():
+def full_precision_matmul() -> Iterator[None]:
     """Disable TensorFloat-32, the 10-bit matmuls of GPUs, so that formats can be compared."""
     config = tf.config.experimental
     before = config.tensor_float_32_execution_enabled()
@@ -165,7 +180,7 @@ def full_precision_matmul():
         config.enable_tensor_float_32_execution(before)
 
 
-def milliseconds(call, most=20, seconds=1.0):
+def milliseconds(call: Callable[[], object], most: int = 20, seconds: float = 1.0) -> float:
     """The median time of a call in milliseconds, after a warm-up call.
 
     Example:
@@ -173,7 +188,7 @@ def milliseconds(call, most=20, seconds=1.0):
         True
     """
     call()
-    times = []
+    times: list[float] = []
     while len(times) < 3 or (len(times) < most and sum(times) < seconds):
         start = time.perf_counter()
         call()
@@ -181,7 +196,7 @@ def milliseconds(call, most=20, seconds=1.0):
     return float(np.median(times)) * 1e3
 
 
-def size_of(path):
+def size_of(path: Path) -> int:
     """Bytes of a file with those that belong to it, or of all files in a folder.
 
     Example:
@@ -195,7 +210,9 @@ def size_of(path):
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _run_batches(run, images, title="computing"):
+def _run_batches(
+    run: Callable[[np.ndarray], np.ndarray], images: np.ndarray, title: str = "computing"
+) -> np.ndarray:
     starts = Progress(range(0, len(images), BATCH), title, unit="batch", leave=False)
     outputs = np.concatenate([np.asarray(run(images[i : i + BATCH])) for i in starts])
     is_map = np.issubdtype(outputs.dtype, np.integer)

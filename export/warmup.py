@@ -1,14 +1,25 @@
 """Warm-up requests, which TF Serving sends to a model before it serves users."""
 
+from __future__ import annotations
+
 import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
+
+from keras_vit.types import Path, Shape
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.tensor_pb2 import TensorProto
+
+    from keras_vit.export.description import Description
 
 FILE = "assets.extra/tf_serving_warmup_requests"
 MODEL = "vision_transformer"  # in the requests; TF Serving ignores it
 
 
-def write_warmup(saved_model, requests):
+def write_warmup(saved_model: Path, requests: Iterable[tuple[str, str, TensorProto]]) -> None:
     """Write requests into a SavedModel's folder, as a TFRecord of `PredictionLog`s.
 
     Args:
@@ -29,7 +40,9 @@ def write_warmup(saved_model, requests):
             writer.write(_prediction_log(*request))
 
 
-def warmup_requests(description, batch_sizes, encoded):
+def warmup_requests(
+    description: Description, batch_sizes: Sequence[int], encoded: bool
+) -> list[tuple[str, str, TensorProto]]:
     """Requests with gray images at each batch size, also with encoded images if the model reads them.
 
     Args:
@@ -47,6 +60,7 @@ def warmup_requests(description, batch_sizes, encoded):
     """
     size = description.native_image_size
     png = tf.io.encode_png(tf.fill((*size, 3), tf.constant(128, tf.uint8))).numpy()
+    inputs: list[tuple[str, str, float | bytes, Shape]]
     inputs = [("serving_default", "images", 0.5, (*size, description.channels))]
     inputs += [("serving_bytes", "image_bytes", png, ())] if encoded else []
     return [
@@ -56,7 +70,7 @@ def warmup_requests(description, batch_sizes, encoded):
     ]
 
 
-def _prediction_log(signature, name, tensor):
+def _prediction_log(signature: str, name: str, tensor: TensorProto) -> bytes:
     """A `PredictionLog` in protobuf's wire format, which saves a dependency on TF Serving's package."""
     model = _field(1, MODEL.encode()) + _field(3, signature.encode())  # ModelSpec: name, signature_name
     entry = _field(1, name.encode()) + _field(2, tensor.SerializeToString(deterministic=True))
@@ -64,11 +78,11 @@ def _prediction_log(signature, name, tensor):
     return _field(6, _field(1, request))  # PredictionLog: predict_log; PredictLog: request
 
 
-def _field(number, content):
+def _field(number: int, content: bytes) -> bytes:
     """A length-delimited field."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
-def _varint(number):
+def _varint(number: int) -> bytes:
     low, rest = number & 0x7F, number >> 7
     return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])

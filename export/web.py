@@ -9,18 +9,24 @@ import pathlib
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import numpy as np
 
 from keras_vit.export.checks import damaged
-from keras_vit.export.description import describe, read_description
+from keras_vit.export.description import Description, describe, read_description
 from keras_vit.export.outputs import outputs_of
-from keras_vit.export.tflite import export_tflite, open_tflite
+from keras_vit.export.tflite import Compute, export_tflite, open_tflite
 from keras_vit.models.vit.geometry import grid_shape
 from keras_vit.rules import boolean, integer, one_of, optional
 from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path
+
+if TYPE_CHECKING:
+    from keras_vit.export.formats import ExportJob
+    from keras_vit.export.outputs.rows import RowOutputs
 
 PARTS = pathlib.Path(__file__).with_name("web")
 PAGE, MODEL = "index.html", "model.tflite"
@@ -93,17 +99,17 @@ def export_web(
     with atomic_path(path, overwrite=False) as folder:
         folder.mkdir()
         if model is None:
-            options = {"image_size": description.image_size, "rollout": attention}
-            model = export_tflite(saved_model, folder / MODEL, precision=precision, **options)
+            options: dict[str, Any] = {"image_size": description.image_size, "rollout": attention}
+            litert = export_tflite(saved_model, folder / MODEL, precision=precision, **options)
         else:
-            model = pathlib.Path(shutil.copyfile(model, folder / MODEL))
-        if single_file and model.stat().st_size > MAX_SINGLE_FILE:
+            litert = pathlib.Path(shutil.copyfile(model, folder / MODEL))
+        if single_file and litert.stat().st_size > MAX_SINGLE_FILE:
             raise ValueError(
                 f"a page in a single file holds a model of at most {MAX_SINGLE_FILE:,} bytes; got one of "
-                f"{model.stat().st_size:,}: export a folder, or with the precision dynamic_int8"
+                f"{litert.stat().st_size:,}: export a folder, or with the precision dynamic_int8"
             )
-        facts = _facts(description, model, drawing)
-        size = model.stat().st_size / 2**10
+        facts = _facts(description, litert, drawing)
+        size = litert.stat().st_size / 2**10
         height, width = description.image_size
         summary = (
             f"{description.parameters:,} parameters, LiteRT {precision} of {size:,.0f} KiB, pictures of "
@@ -111,9 +117,9 @@ def export_web(
         )
         assets = {}
         if single_file:
-            assets["model"] = gzip.compress(model.read_bytes(), 6, mtime=0)
+            assets["model"] = gzip.compress(litert.read_bytes(), 6, mtime=0)
             assets |= {name: (PARTS / "litert" / file).read_bytes() for name, file in RUNTIME.items()}
-            model.unlink()
+            litert.unlink()
         else:
             for file in (*RUNTIME.values(), LICENSE):
                 shutil.copyfile(PARTS / "litert" / file, folder / file)
@@ -122,34 +128,34 @@ def export_web(
     return path
 
 
-def write_job(job, path):
+def write_job(job: ExportJob, path: pathlib.Path) -> None:
     """Write the page of an `ExportJob`, with the LiteRT file that lies next to it if that is the same."""
     options = _options(job)
     model = path.with_name(f"model_{options['precision']}.tflite")
     is_same = model.exists() and job.batch_size == 1 and not job.attention
-    about = {"image_size": job.image_size, "title": job.name, "model": model if is_same else None}
-    export_web(job.saved_model, path, **about, **options)
+    about: dict[str, Any] = {"image_size": job.image_size, "model": model if is_same else None}
+    export_web(job.saved_model, path, title=job.name, **about, **options)
 
 
-def check_job(job):
+def check_job(job: ExportJob) -> None:
     """Raise ValueError unless a page can show the model of an `ExportJob`, with these options."""
     check_page(**_options(job))
     check_model(describe(job.model, job.task), job.representation, job.attention)
 
 
-def _options(job):
+def _options(job: ExportJob) -> dict[str, Any]:
     names = ("single_file", "drawing", "attention")
     smallest = next(name for name in PRECISIONS if name in (job.precisions or PRECISIONS))
     return {"precision": smallest, **{name: getattr(job, name) for name in names}}
 
 
-def open_web(path, threads=None):
+def open_web(path: pathlib.Path, threads: int | None = None) -> tuple[Description, Compute, int | None]:
     """The arguments of `ExportedModel` for the folder of a page: its model, in Python's LiteRT."""
     if (path / MODEL).is_file():
         return open_tflite(path / MODEL, threads)
     asset = re.search(r'id="asset-model">([^<]*)<', (path / PAGE).read_text(encoding="utf-8"))
     try:
-        packed = io.BytesIO(base64.b64decode(asset[1], validate=True))
+        packed = io.BytesIO(base64.b64decode(asset[1], validate=True))  # type: ignore[index]  # TypeError below
         with gzip.open(packed) as unpacked:
             content = unpacked.read(MAX_SINGLE_FILE + 1)
         if len(content) > MAX_SINGLE_FILE:
@@ -162,7 +168,12 @@ def open_web(path, threads=None):
         return open_tflite(file, threads)
 
 
-def check_page(precision="dynamic_int8", drawing=None, single_file=False, attention=False):
+def check_page(
+    precision: str = "dynamic_int8",
+    drawing: int | None = None,
+    single_file: bool = False,
+    attention: bool = False,
+) -> None:
     """Raise ValueError for options of `export_web` that do not fit."""
     one_of(PRECISIONS).check("precision of a web page", precision)
     optional(integer(at_least=1)).check("drawing", drawing)
@@ -170,7 +181,7 @@ def check_page(precision="dynamic_int8", drawing=None, single_file=False, attent
     boolean.check("attention", attention)
 
 
-def check_model(description, representation=False, attention=False):
+def check_model(description: Description, representation: bool = False, attention: bool = False) -> None:
     """Raise ValueError unless a page can show what this model computes of pictures."""
     outputs = outputs_of(description)
     if representation or not outputs.on_pages:
@@ -184,7 +195,7 @@ def check_model(description, representation=False, attention=False):
     one_of(CHANNELS).check("the channels of a web page's pictures", description.channels)
 
 
-def _facts(description, model, drawing):
+def _facts(description: Description, model: pathlib.Path, drawing: int | None) -> dict[str, Any]:
     """What the page reads: the preprocessing, the class names, and outputs to compare its own with."""
     outputs = outputs_of(description)
     prepare = outputs.preprocessing
@@ -201,14 +212,16 @@ def _facts(description, model, drawing):
     }
 
 
-def check_input(description):
+def check_input(description: Description) -> np.ndarray:
     """The image whose outputs a page knows: pseudo-random in [0, 1), and the same in JavaScript."""
     shape = (1, *description.image_size, description.channels)
     values = np.arange(np.prod(shape), dtype="uint32") * np.uint32(2654435761)
     return (values / 2**32).astype("float32").reshape(shape)
 
 
-def _page(title, summary, outputs, facts, assets):
+def _page(
+    title: str, summary: str, outputs: RowOutputs, facts: Mapping[str, Any], assets: Mapping[str, bytes]
+) -> str:
     """The HTML, with the style, the scripts and, in a single file, all assets."""
     scripts = ("litert/litert.js", "preprocessing.js", outputs.page_script, "page.js")
     templates = jinja2.Environment(
@@ -234,5 +247,5 @@ def _page(title, summary, outputs, facts, assets):
     )
 
 
-def _text_of(part):
+def _text_of(part: Path) -> str:
     return (PARTS / part).read_text(encoding="utf-8")

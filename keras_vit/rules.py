@@ -129,17 +129,18 @@ def _is_size(value):
 SIZE = Rule("a positive int or a pair (height, width)", _is_size)
 
 
-def pair(size, name):
+def pair(size: Any, name: str) -> tuple[int, int]:
     """`size` as (height, width): an int stands for a square.
 
     >>> pair(16, "patch_size"), pair((8, 16), "patch_size")
     ((16, 16), (8, 16))
     """
     SIZE.check(name, size)
-    return (int(size),) * 2 if isinstance(size, numbers.Integral) else (int(size[0]), int(size[1]))
+    height, width = (size, size) if isinstance(size, numbers.Integral) else size
+    return int(height), int(width)
 
 
-def optional_pair(size, name):
+def optional_pair(size: Any, name: str) -> tuple[int, int] | None:
     """As `pair`, or None.
 
     >>> optional_pair(16, "window"), optional_pair(None, "window")

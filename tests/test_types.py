@@ -67,17 +67,24 @@ MISTAKES = (
 
 
 @pytest.fixture(scope="module")
-def errors(tmp_path_factory):
-    """(file, line from 0, message) of what pyright, in basic mode, says about the script and the mistakes."""
-    folder = tmp_path_factory.mktemp("types")
-    package = folder / "installed" / "keras_vit"
-    package.mkdir(parents=True)
-    for path in (ROOT / "keras_vit").iterdir():  # as a wheel would place them
+def installed(tmp_path_factory):
+    """A folder with the package as a wheel places it."""
+    folder = tmp_path_factory.mktemp("installed")
+    package = folder / "keras_vit"
+    package.mkdir()
+    for path in (ROOT / "keras_vit").iterdir():
         (package / path.name).symlink_to(path)
     (package / "export").symlink_to(ROOT / "export")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def errors(installed, tmp_path_factory):
+    """(file, line from 0, message) of what pyright, in basic mode, says about the script and the mistakes."""
+    folder = tmp_path_factory.mktemp("types")
     (folder / "script.py").write_text(SCRIPT)
     (folder / "mistakes.py").write_text("\n".join(("import keras_vit", *MISTAKES)) + "\n")
-    options = {"typeCheckingMode": "basic", "extraPaths": ["installed"], "include": ["*.py"]}
+    options = {"typeCheckingMode": "basic", "extraPaths": [str(installed)], "include": ["*.py"]}
     options |= {"reportUnknownVariableType": "error", "reportUnknownArgumentType": "error"}
     (folder / "pyrightconfig.json").write_text(json.dumps(options))
     pyright = pathlib.Path(sys.executable).with_name("basedpyright")
@@ -98,6 +105,13 @@ def test_a_users_script_has_no_unknown_types_and_no_errors(errors):
 def test_wrong_arguments_and_names_are_errors(errors):
     lines = {line for file, line, _ in errors if file == "mistakes.py"}
     assert lines == {*range(1, len(MISTAKES) + 1)}
+
+
+def test_layers_models_engine_and_exports_pass_mypy_in_its_strict_form(installed, tmp_path):
+    options = ["--config-file", ROOT / "pyproject.toml", "--cache-dir", tmp_path]
+    command = [sys.executable, "-m", "mypy", "--python-executable", sys.executable, *options]
+    done = subprocess.run(command, cwd=installed, capture_output=True, text=True)
+    assert done.stdout.startswith("Success: no issues found"), done.stdout + done.stderr
 
 
 def functions(name):

@@ -1,5 +1,9 @@
 """A LiteRT file of 8 bits that computes some operations in float32."""
 
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
 from ai_edge_litert import schema_py_generated as schema
 from tensorflow.lite.python.convert import mlir_quantize
 
@@ -8,7 +12,7 @@ _MATMULS = {_OPERATORS.FULLY_CONNECTED, _OPERATORS.BATCH_MATMUL}
 _CONVOLUTIONS = {_OPERATORS.CONV_2D, _OPERATORS.DEPTHWISE_CONV_2D, _OPERATORS.TRANSPOSE_CONV}
 
 
-def quantized(content, names):
+def quantized(content: bytes, names: Sequence[str]) -> bytes:
     """Quantize a calibrated file to 8 bits, but for the operations with these names.
 
     Args:
@@ -23,7 +27,7 @@ def quantized(content, names):
     return mlir_quantize(content, denylisted_nodes=names)
 
 
-def all_but_products(content):
+def all_but_products(content: bytes) -> list[str]:
     """The names of all operations but the matmuls and convolutions with constant kernels after the first.
 
     The first one computes the patch embedding, of few weights, or the stem's first convolution.
@@ -42,7 +46,7 @@ def all_but_products(content):
     """
     model, graph = _graph(content)
 
-    def is_product(operation):
+    def is_product(operation: schema.OperatorT) -> bool:
         has_kernel = any(
             model.buffers[graph.tensors[i].buffer].data is not None for i in operation.inputs[:2] if i >= 0
         )
@@ -57,7 +61,7 @@ def all_but_products(content):
     ]
 
 
-def last_operations(content, outputs):
+def last_operations(content: bytes, outputs: Container[str]) -> list[str]:
     """The names of the operations that compute outputs from their last matmul on, with this matmul.
 
     Args:
@@ -89,12 +93,12 @@ def last_operations(content, outputs):
     return [*names.values()]
 
 
-def _graph(content):
+def _graph(content: bytes) -> tuple[schema.ModelT, schema.SubGraphT]:
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
     [graph] = model.subgraphs
     return model, graph
 
 
-def _code(model, operation):
+def _code(model: schema.ModelT, operation: schema.OperatorT) -> int:
     code = model.operatorCodes[operation.opcodeIndex]
     return max(code.builtinCode, code.deprecatedBuiltinCode)

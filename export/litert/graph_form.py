@@ -1,6 +1,9 @@
 """A model in the operations that all delegates of LiteRT compute."""
 
+from __future__ import annotations
+
 import functools
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -11,11 +14,12 @@ from keras_vit.layers.attention import Projection, attend
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.layer_norm import LayerNormalization
 from keras_vit.layers.segmentation_head import ResizeToImage, SemanticScores, resize
+from keras_vit.types import Tensor
 
 _SQUARE_SCALE = 2.0**-6  # of the squares in a norm
 
 
-def litert_form(model):
+def litert_form(model: keras.Model) -> None:
     """Change a model's layers to the form that LiteRT's delegates compute, with the same outputs.
 
     On CPUs LiteRT computes with XNNPACK, on GPUs with ML Drift. Tensors of ML Drift have at most four axes,
@@ -41,7 +45,7 @@ def litert_form(model):
             _rotate_halves(layer)
 
 
-def _patches(layer, images):
+def _patches(layer: layers.PatchEmbedding, images: Tensor) -> Tensor:
     """A convolution: cutting patches takes six axes."""
     if p := layer.padding:
         images = tf.pad(images[:, :-p, :-p], ((0, 0), (p, 0), (p, 0), (0, 0)))
@@ -49,7 +53,7 @@ def _patches(layer, images):
     return x + layer.bias if layer.use_bias else x
 
 
-def _palette(layer, images):
+def _palette(layer: layers.PaletteEmbedding, images: Tensor) -> Tensor:
     """Distances as sums over the channels, and the vector of the nearest color as a matmul.
 
     A matmul with the colors would round them to 8 bits, which cannot distinguish near ones, and ML Drift has
@@ -70,19 +74,19 @@ def _palette(layer, images):
     return tf.reshape(x, (batch, height, width, layer.hidden_size))
 
 
-def _in_float16(x):
+def _in_float16(x: Tensor) -> tuple[Tensor, Tensor]:
     """Two tensors with the sum x, which a file in float16 holds almost exactly."""
     rounded = tf.cast(tf.cast(x, tf.float16), tf.float32)
     return rounded, x - rounded
 
 
-def _dense(layer, x, training=None):
+def _dense(layer: Dense, x: Tensor, training: bool | None = None) -> Tensor:
     """A matmul of each image's rows."""
     x = tf.matmul(x, layer.kernel)
     return layer.activation(x if layer.bias is None else x + layer.bias)
 
 
-def _projection(layer, x, training=None):
+def _projection(layer: Projection, x: Tensor, training: bool | None = None) -> Tensor:
     """The same between channels and heads."""
     batch, tokens, *contracted = x.shape
     kept = layer.kernel.shape[len(contracted) :]
@@ -92,12 +96,12 @@ def _projection(layer, x, training=None):
     return layer.activation(tf.reshape(x, (batch, tokens, *kept)))
 
 
-def _mlp(layer, tokens, training=None):
+def _mlp(layer: layers.MlpBlock, tokens: Tensor, training: bool | None = None) -> Tensor:
     """The MLP without merging the rows of all images."""
     return layer.transform(tokens)
 
 
-def _convolution(layer, x):
+def _convolution(layer: layers.StdConv2D, x: Tensor) -> Tensor:
     """A slice before a 1×1 convolution with strides, which ML Drift ignores if the kernel is of int8."""
     if layer.kernel_size != (1, 1):
         return type(layer).call(layer, x)
@@ -105,7 +109,7 @@ def _convolution(layer, x):
     return tf.nn.conv2d(x[:, ::rows, ::columns], layer.standardized(layer.kernel), 1, "VALID")
 
 
-def _probe_scores(layer, tokens):
+def _probe_scores(layer: layers.AttentionPooling, tokens: Tensor) -> Tensor:
     """The scores as one matmul: the probe's query is a constant, which ML Drift has on the right only."""
     attention = layer.attention
     query = attention.query(tf.convert_to_tensor(layer.probe))  # (1, 1, heads, head size)
@@ -116,7 +120,7 @@ def _probe_scores(layer, tokens):
     return tf.expand_dims(tf.nn.softmax(tf.transpose(logits, (0, 2, 1))), 2)  # (batch, heads, 1, tokens)
 
 
-def _attention_pooling(layer, tokens, bias=None):
+def _attention_pooling(layer: layers.AttentionPooling, tokens: Tensor, bias: Tensor | None = None) -> Tensor:
     """Pooling with these scores; packed patches, which have a bias, are refused before."""
     attention = layer.attention
     x = attention.out(attend(layer.scores(tokens), attention.value(tokens)))  # (batch, 1, channels)
@@ -124,7 +128,7 @@ def _attention_pooling(layer, tokens, bias=None):
     return tf.reshape(x, (x.shape[0], x.shape[2]))
 
 
-def _layer_norm(layer, x):
+def _layer_norm(layer: LayerNormalization, x: Tensor) -> Tensor:
     """The square as a product: a squared difference of int8 has no fast kernel on CPUs.
 
     A power of two keeps the squares of values up to 2047 in the range of float16: DINOv2's tokens have 800.
@@ -135,13 +139,13 @@ def _layer_norm(layer, x):
     return x * scale * (layer.gamma * _SQUARE_SCALE**0.5) + layer.beta
 
 
-def _unit_norm(layer, x):
+def _unit_norm(layer: keras.layers.UnitNormalization, x: Tensor) -> Tensor:
     """The mean of the squares, since ML Drift has no sum and no minimum."""
     mean = tf.reduce_mean(x * x, -1, keepdims=True)
     return x * tf.math.rsqrt(mean * x.shape[-1] + keras.config.epsilon() ** 2)
 
 
-def _group_norm(layer, x):
+def _group_norm(layer: keras.layers.GroupNormalization, x: Tensor) -> Tensor:
     """Keras's groups are a fifth axis."""
     batch, height, width, channels = x.shape
     grouped = tf.reshape(x, (batch, height * width, layer.groups, channels // layer.groups))
@@ -151,7 +155,7 @@ def _group_norm(layer, x):
     return tf.reshape(grouped, x.shape) * layer.gamma + layer.beta
 
 
-def _padded_classes(scores):
+def _padded_classes(scores: Tensor) -> Tensor:
     """Scores with the first classes repeated until the classes are a multiple of four; not of one value.
 
     ML Drift stores channels in fours and fills them up with 0, which its argmax takes for scores of classes.
@@ -161,11 +165,11 @@ def _padded_classes(scores):
     return tf.concat([scores] + [scores[..., :1]] * missing, axis=-1) if missing else scores
 
 
-def _resize_to_image(layer, grid, images):
+def _resize_to_image(layer: ResizeToImage, grid: Tensor, images: Tensor) -> Tensor:
     return resize(_padded_classes(grid), images.shape[1:3])
 
 
-def _semantic_scores(layer, masks, classes, images):
+def _semantic_scores(layer: SemanticScores, masks: Tensor, classes: Tensor, images: Tensor) -> Tensor:
     """Without the logarithm, which does not change the order of the classes.
 
     ML Drift computes products of tensors with different numbers of axes wrongly, and the converter removes a
@@ -180,7 +184,7 @@ def _semantic_scores(layer, masks, classes, images):
 
 
 # The methods that a layer of exactly this class gets in place of its own.
-FORMS = {
+FORMS: dict[type[keras.Layer], dict[str, Callable[..., Tensor]]] = {
     layers.PaletteEmbedding: {"call": _palette},
     layers.PatchEmbedding: {"call": _patches},
     Dense: {"call": _dense},
@@ -196,7 +200,7 @@ FORMS = {
 }
 
 
-def _rotate_halves(attention):
+def _rotate_halves(attention: layers.MultiHeadSelfAttention) -> None:
     """Let the pairs of channels that are rotated be j and j + head size / 2 instead of 2j and 2j + 1.
 
     Their scores are sums over the channels in whatever order.

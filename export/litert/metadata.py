@@ -1,14 +1,21 @@
 """The metadata of LiteRT files: TFLITE_METADATA in the flatbuffer, and files in a ZIP archive at the end."""
 
+from __future__ import annotations
+
 import pathlib
 import zipfile
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from flatbuffers import number_types
 
-from keras_vit.export.description import FILE, LABELS, parse_description
+from keras_vit.export.description import FILE, LABELS, Description, parse_description
+from keras_vit.types import Path
+
+Table: TypeAlias = dict[int, Any]  # from the numbers of fields to strings, numbers, arrays, tables and lists
 
 # Tables of the metadata schema (M001): their fields, in the order of their numbers.
 _TABLES = {
@@ -30,7 +37,7 @@ _ROOT_FIELDS = 10  # of the LiteRT schema's root table: version, operator_codes,
 _VERSION, _BUFFERS, _METADATA = 0, 4, 6  # the numbers of three of them
 
 
-def write_tflite(path, content, description):
+def write_tflite(path: Path, content: bytes, description: Description) -> None:
     """Write a LiteRT flatbuffer with its metadata.
 
     From the metadata, Android's and MediaPipe's image classifiers read the normalization of pixels and the
@@ -58,7 +65,7 @@ def write_tflite(path, content, description):
                 archive.writestr(zipfile.ZipInfo(name), text)
 
 
-def read_tflite_description(path):
+def read_tflite_description(path: Path) -> Description:
     """The Description in a LiteRT file.
 
     Raises:
@@ -72,13 +79,13 @@ def read_tflite_description(path):
     path = pathlib.Path(path).expanduser()
     try:
         with zipfile.ZipFile(path) as archive:
-            text = archive.read(FILE)
+            text: bytes | None = archive.read(FILE)
     except (zipfile.BadZipFile, KeyError):
         text = None
     return parse_description(text, path)
 
 
-def _metadata(content, description):
+def _metadata(content: bytes, description: Description) -> bytes:
     """The bytes of the buffer TFLITE_METADATA."""
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
     names = {output.tensorIndex: output.name.decode() for output in model.signatureDefs[0].outputs}
@@ -94,13 +101,15 @@ def _metadata(content, description):
     return bytes(builder.Output())
 
 
-def _input(description):
+def _input(description: Description) -> Table:
     """The images: to be resized, and their pixels 0…255 to be divided by 255."""
-    height, width = np.uint32(description.image_size)
+    height, width = np.array(description.image_size, "uint32")
     size = _table("ImageSize", width=width, height=height)
     color_space = _COLOR_SPACES.get(description.channels, np.uint8(0))
     properties = _table("ImageProperties", color_space=color_space, default_size=size)
-    normalization = _table("NormalizationOptions", mean=np.float32([0]), std=np.float32([255]))
+    normalization = _table(
+        "NormalizationOptions", mean=np.array([0], "float32"), std=np.array([255], "float32")
+    )
     return _table(
         "TensorMetadata",
         name="images",
@@ -110,24 +119,24 @@ def _input(description):
     )
 
 
-def _output(name, description):
-    fields = {"stats": _UNIT_RANGE} if name == "probabilities" else {}
+def _output(name: str, description: Description) -> Table:
+    fields: dict[str, Any] = {"stats": _UNIT_RANGE} if name == "probabilities" else {}
     if description.labels and name != "rollout":
         labels = _table("AssociatedFile", name=LABELS, type=_AXIS_LABELS)
         fields["associated_files"] = [labels]
     return _table("TensorMetadata", name=name, **fields)
 
 
-def _table(table, /, **fields):
+def _table(table: str, /, **fields: Any) -> Table:
     """A table as {number of the field: value}."""
     numbers = _TABLES[table].split()
     return {numbers.index(field): value for field, value in fields.items()}
 
 
-_UNIT_RANGE = _table("Stats", max=np.float32([1]), min=np.float32([0]))
+_UNIT_RANGE = _table("Stats", max=np.array([1], "float32"), min=np.array([0], "float32"))
 
 
-def _packed(builder, value):
+def _packed(builder: flatbuffers.Builder, value: str | np.ndarray | list[Any] | Table) -> int:
     """Add a string, an array, a table or a list of tables to a flatbuffer; its offset."""
     if isinstance(value, str):
         return builder.CreateString(value)
@@ -147,7 +156,7 @@ def _packed(builder, value):
     return builder.EndObject()
 
 
-def _references(builder, offsets):
+def _references(builder: flatbuffers.Builder, offsets: Sequence[int]) -> int:
     """Add a vector of references to a flatbuffer; its offset."""
     builder.StartVector(4, len(offsets), 4)
     for offset in reversed(offsets):
@@ -155,7 +164,7 @@ def _references(builder, offsets):
     return builder.EndVector()
 
 
-def _front(content, metadata):
+def _front(content: bytes, metadata: bytes) -> bytes:
     """The bytes that, put before a LiteRT flatbuffer, add a TFLITE_METADATA to it.
 
     References in a flatbuffer point forward only. A new root table in front can thus refer to all parts of
@@ -165,7 +174,7 @@ def _front(content, metadata):
     old = schema.Model.GetRootAs(content, 0)._tab
     builder = flatbuffers.Builder()
 
-    def tables(field):
+    def tables(field: int) -> list[int]:
         vector = old.Offset(4 + 2 * field)
         start = old.Vector(vector)
         return [-old.Indirect(start + 4 * i) for i in range(old.VectorLen(vector))]

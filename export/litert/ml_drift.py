@@ -1,5 +1,10 @@
 """What ML Drift computes: LiteRT's delegate for the GPUs of Android and, by WebGPU, of browsers."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any
+
 from ai_edge_litert import schema_py_generated as schema
 
 MAX_RANK = 4
@@ -12,7 +17,7 @@ SQUARE SQUARED_DIFFERENCE STRIDED_SLICE SUB TANH TILE TRANSPOSE TRANSPOSE_CONV
 _NAMES = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
 
 
-def refusals(content):
+def refusals(content: bytes) -> list[str]:
     """Why ML Drift would not compute a LiteRT file, or would compute something else without notice.
 
     Args:
@@ -34,7 +39,7 @@ def refusals(content):
     constant = [_has_items(buffer.data) or buffer.size > 1 for buffer in stored]
     shapes = [_shape(tensor) for tensor in graph.tensors]
     batch = shapes[graph.inputs[0]][0]
-    reasons = {}  # as an ordered set
+    reasons: dict[str, None] = {}  # as an ordered set
     for operation in graph.operators:
         code = model.operatorCodes[operation.opcodeIndex]
         name = _NAMES[max(code.builtinCode, code.deprecatedBuiltinCode)]
@@ -49,7 +54,14 @@ def refusals(content):
     return [*reasons]
 
 
-def _reasons(name, options, shapes, kernel, first_is_constant, batch):
+def _reasons(
+    name: str,
+    options: Any,
+    shapes: Sequence[list[int]],
+    kernel: list[int] | None,
+    first_is_constant: bool,
+    batch: int,
+) -> Iterator[str]:
     """The reasons in one operation, by the shapes of its tensors that are not constant."""
     if name not in OPERATIONS.split():
         yield f"it has no operation {name}"
@@ -68,18 +80,18 @@ def _reasons(name, options, shapes, kernel, first_is_constant, batch):
             yield "it multiplies tensors with as many axes as each other"
     if name == "ARG_MAX" and shapes[0][-1] % 4:
         yield f"its argmax is of channels in fours, not of {shapes[0][-1]}"
-    if name == "CONV_2D" and kernel[1:3] == [1, 1] and max(options.strideH, options.strideW) > 1:
+    if name == "CONV_2D" and kernel and kernel[1:3] == [1, 1] and max(options.strideH, options.strideW) > 1:
         yield "its 1×1 convolutions have no strides"
     if name == "STRIDED_SLICE" and (options.shrinkAxisMask or options.newAxisMask or options.ellipsisMask):
         yield "its slices keep all axes"
 
 
-def _shape(tensor):
+def _shape(tensor: schema.TensorT) -> list[int]:
     """The shape, with -1 for sizes that are not fixed."""
     sizes = next(filter(_has_items, (tensor.shapeSignature, tensor.shape)), ())
     return [int(size) for size in sizes]
 
 
-def _has_items(vector):
+def _has_items(vector: Sized | None) -> bool:
     """Whether a vector of a flatbuffer is there and not empty."""
     return vector is not None and len(vector) > 0

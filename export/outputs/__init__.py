@@ -1,12 +1,18 @@
 """The outputs of exports: rows of numbers, and what the tasks with other outputs override."""
 
+from __future__ import annotations
+
 import functools
+from typing import TYPE_CHECKING
 
 from keras_vit.export.outputs.rows import RowOutputs
 from keras_vit.tasks import export_outputs
 
+if TYPE_CHECKING:
+    from keras_vit.export.description import Description
 
-def outputs_of(description):
+
+def outputs_of(description: Description) -> RowOutputs:
     """The outputs of an export, by its `Description`.
 
     >>> from keras_vit.export.description import describe
@@ -17,6 +23,6 @@ def outputs_of(description):
 
 
 @functools.cache
-def outputs_around():
+def outputs_around() -> dict[str, type[RowOutputs]]:
     """The classes of outputs of models around a `VisionTransformer`, by the kinds of these models."""
     return {outputs.kind: outputs for outputs in export_outputs().values()}

@@ -1,11 +1,18 @@
 """What outputs for each pixel of an image share."""
 
-import dataclasses
+from __future__ import annotations
 
-from keras_vit.export.outputs.rows import RowOutputs
+import dataclasses
+from typing import TYPE_CHECKING
+
+from keras_vit.export.outputs.rows import RowOutputs, Stages
 from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, patch_pixels
 from keras_vit.preprocessing.image_resizing import resize
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.preprocessing import Preprocessing
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
@@ -20,21 +27,21 @@ class MapOutputs(RowOutputs):
     on_pages, can_roll_out = True, False
 
     @property
-    def preprocessing(self):
+    def preprocessing(self) -> Preprocessing:
         # Without a crop: each pixel gets a value.
         return dataclasses.replace(self.description.preprocessing, resize="squash")
 
     @property
-    def takes_bytes(self):
+    def takes_bytes(self) -> bool:
         return self.description.channels in (1, 3)
 
-    def values(self, images, stages):
+    def values(self, images: Tensor, stages: Stages) -> Tensor:
         """The live model's output (batch, height, width, outputs) for its input."""
         d = self.description
         # The graph of some models knows no shape if it takes images of any size.
         return tf.ensure_shape(stages(images)["logits"], (None, *d.image_size, d.num_outputs))
 
-    def whole_values(self, images, stages):
+    def whole_values(self, images: Tensor, stages: Stages) -> Tensor:
         """The same of whole images (batch, height, width, channels) in 0…255, at the images' own size."""
         height, width = tf.unstack(tf.shape(images)[1:3])
         prepared = signatures.resized(images, self.preprocessing)
@@ -43,7 +50,7 @@ class MapOutputs(RowOutputs):
         bilinear = dataclasses.replace(self.preprocessing, interpolation="bilinear")
         return resize(self.values(prepared, stages), (height, width), bilinear)
 
-    def _padded(self, images):
+    def _padded(self, images: Tensor) -> Tensor:
         """Images padded at the bottom and right to whole patches, by the mean color."""
         sides = zip(tf.unstack(tf.shape(images)[1:3]), patch_pixels(self.description))
         paddings = [(0, 0), *((0, -side % patch) for side, patch in sides), (0, 0)]

@@ -1,5 +1,10 @@
 """The outputs of an export with one row for each image; other kinds of outputs override what differs."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
 import numpy as np
 
 from keras_vit.export import tolerance
@@ -7,11 +12,19 @@ from keras_vit.export.checks import cosines
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, stem_stride
+from keras_vit.types import Path, Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.export.description import Description
+    from keras_vit.export.exported_model import ExportedModel
+    from keras_vit.preprocessing import Preprocessing
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
 TOP = 5  # classes in the answer of `serving_bytes`
 MAX_CHECKED = 4096  # values of an output that a web page knows
+
+Stages: TypeAlias = Callable[[Tensor], Mapping[str, Tensor]]
 
 
 class RowOutputs:
@@ -48,30 +61,34 @@ class RowOutputs:
         array([[b'7', b'0']], dtype=object)
     """
 
-    task = kind = model_class = exported = colors = None
+    task: str | None = None
+    kind: str | None = None
+    model_class: str = ""
+    exported: type[ExportedModel] | None = None
+    colors: list[list[int]] | None = None
     method, does = "classify", "classifies images"
-    attributes = ()
-    in_float = ()
+    attributes: tuple[str, ...] = ()
+    in_float: tuple[str, ...] = ()
     can_roll_out = True
-    page_script = "rows.js"
-    page_facts = {}
+    page_script: Path = "rows.js"
+    page_facts: Mapping[str, Any] = {}
     page_words = "classified", "Show the attention (rollout)"
 
-    def __init__(self, description):
+    def __init__(self, description: Description) -> None:
         self.description = description
 
     @property
-    def advice(self):
+    def advice(self) -> str:
         """What an export of these outputs says where another method of it is called."""
         return f"this export {self.does}; use its `{self.method}` method"
 
     @property
-    def preprocessing(self):
+    def preprocessing(self) -> Preprocessing:
         """The `Preprocessing` of pixels of any size, to images in [0, 1]."""
         return self.description.preprocessing
 
     @property
-    def takes_bytes(self):
+    def takes_bytes(self) -> bool:
         """Whether there is a signature for encoded images."""
         d = self.description
         return d.channels in (1, 3) and (
@@ -79,11 +96,11 @@ class RowOutputs:
         )
 
     @property
-    def on_pages(self):
+    def on_pages(self) -> bool:
         """Whether a web page can show the outputs."""
         return self.description.is_classifier
 
-    def of_images(self, images, stages):
+    def of_images(self, images: Tensor, stages: Stages) -> dict[str, Tensor]:
         """The outputs of `serving_default`.
 
         Args:
@@ -100,17 +117,17 @@ class RowOutputs:
             served["probabilities"] = activation(outputs["logits"])
         return served | ({"rollout": outputs["rollout"]} if "rollout" in outputs else {})
 
-    def of_litert(self, images, stages):
+    def of_litert(self, images: Tensor, stages: Stages) -> dict[str, Tensor]:
         """The outputs of a LiteRT file, from the same images."""
         return self.of_images(images, stages)
 
-    def of_uint8(self, images, stages):
+    def of_uint8(self, images: Tensor, stages: Stages) -> dict[str, Tensor]:
         """The outputs of `serving_uint8`, from uint8 images of any one size, resized as for evaluation."""
         checks = [self._assert_divisible(images)] if self.description.image_size == DYNAMIC_SIZE else []
         with tf.control_dependencies(checks):
             return self.of_images(signatures.resized(images, self.preprocessing), stages)
 
-    def of_bytes(self, image_bytes, stages):
+    def of_bytes(self, image_bytes: Tensor, stages: Stages) -> dict[str, Tensor]:
         """The outputs of `serving_bytes`.
 
         Args:
@@ -130,17 +147,17 @@ class RowOutputs:
             outputs = self.of_images(signatures.from_bytes(image_bytes, d), stages)
         if "probabilities" not in outputs:
             return outputs
-        scores, ids = tf.math.top_k(outputs["probabilities"], min(TOP, d.num_classes))
+        scores, ids = tf.math.top_k(outputs["probabilities"], min(TOP, len(d.labels)))
         return {"scores": scores, "class_ids": ids, "classes": tf.gather(tf.constant(d.labels), ids)}
 
-    def _of_each(self, image_bytes, stages):
+    def _of_each(self, image_bytes: Tensor, stages: Stages) -> dict[str, Tensor]:
         """The outputs of a model of any size for encoded images, each computed alone at its own size."""
         spec = tf.TensorSpec((None, None, None, self.description.channels), tf.float32)
         compute = tf.function(
             lambda images: self.of_images(images, stages), input_signature=[spec], autograph=False
         )
 
-        def compute_one(image):
+        def compute_one(image: Tensor) -> dict[str, Tensor]:
             with tf.control_dependencies([self._assert_divisible(image)]):
                 outputs = compute(signatures.resized(image, self.preprocessing))
             return tf.nest.map_structure(lambda x: x[0], outputs)
@@ -149,7 +166,7 @@ class RowOutputs:
         single = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), batched)
         return signatures.map_encoded(compute_one, image_bytes, self.description.channels, single)
 
-    def _assert_divisible(self, images):
+    def _assert_divisible(self, images: Tensor) -> Any:
         """Assert that the patch size divides the images' sides."""
         patch, stride = self.description.patch_size, stem_stride(self.description.resnet)
         sides = tf.shape(images)[1:3]
@@ -160,15 +177,15 @@ class RowOutputs:
         )
         return tf.debugging.Assert(tf.reduce_all(-(-sides // stride) % tf.constant(patch) == 0), [message])
 
-    def compared(self, outputs):
+    def compared(self, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """The array that is compared with the live model's output."""
         return outputs[self.description.output]
 
-    def as_live(self, output):
+    def as_live(self, output: np.ndarray) -> np.ndarray:
         """What `compared` returned, in place of the live model's output."""
         return output
 
-    def differences(self, live, outputs):
+    def differences(self, live: np.ndarray, outputs: np.ndarray) -> dict[str, float | None]:
         """Further measures of `Reference.compare`, by name, of the live model's outputs and an export's.
 
         Of representations it is their mean `cosine`.
@@ -177,7 +194,9 @@ class RowOutputs:
             return {}
         return {"cosine": float(np.mean(cosines(live, outputs)))}
 
-    def problem(self, bounds, row, images, live):
+    def problem(
+        self, bounds: tolerance.Tolerance, row: Mapping[str, Any], images: int, live: np.ndarray
+    ) -> tuple[str | None, str | None]:
         """What is wrong with the outputs of an export, by its `Tolerance`.
 
         Args:
@@ -191,7 +210,7 @@ class RowOutputs:
         """
         return tolerance.problem_of_rows(bounds, row, images)
 
-    def page_check(self, outputs):
+    def page_check(self, outputs: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         """What a web page compares its own outputs with: by output, values of the first image.
 
         Those with `exact` are compared by the number of equal ones.
@@ -199,14 +218,14 @@ class RowOutputs:
         return {self.description.output: checked_values(self.compared(outputs)[0])}
 
     @property
-    def head_words(self):
+    def head_words(self) -> str:
         """What follows the encoder, in words."""
-        if self.kind:
-            return f"head {self.description.around['head']}"
+        if around := self.description.around:
+            return f"head {around['head']}"
         return f"pooling {self.description.architecture['pooling']}"
 
     @property
-    def words(self):
+    def words(self) -> str:
         """The outputs in a sentence or more of Markdown, for a model card."""
         d = self.description
         if d.output != "logits":
@@ -217,7 +236,7 @@ class RowOutputs:
         )
 
 
-def checked_values(output):
+def checked_values(output: np.ndarray) -> dict[str, Any]:
     """Every `step`-th value of an output, for a web page.
 
     >>> checked_values(np.float32([[0.1, 0.2]]))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit.labels import labels_of
 from keras_vit.messages import names_arguments
 from keras_vit.rules import integer
-from keras_vit.types import Images
+from keras_vit.types import Array, ArrayOrTensor, Images
 
 if TYPE_CHECKING:
+    import keras
+
     from keras_vit.export.exported_model import ExportedModel
+    from keras_vit.labels.label_kind import LabelKind
     from keras_vit.models.vit.vision_transformer import VisionTransformer
 
 
-def check_finite(outputs):
+def check_finite(outputs: ArrayOrTensor) -> ArrayOrTensor:
     """Return a model's outputs, or raise ValueError if they contain NaN or infinity."""
     if not np.isfinite(outputs).all():
         raise ValueError(
@@ -26,7 +30,7 @@ def check_finite(outputs):
     return outputs
 
 
-def check_head(model):
+def check_head(model: keras.Model | ExportedModel) -> None:
     """Raise ValueError unless a model outputs one row of class scores, or of values, per image.
 
     Args:
@@ -74,14 +78,19 @@ def classify(
     return [best for batch in batches for best in classified(model, batch, top, task)]
 
 
-def classified(model, inputs, top, task=None):
+def classified(
+    model: VisionTransformer | ExportedModel,
+    inputs: Any,
+    top: int,
+    task: str | None = None,
+) -> list[list[tuple[str, float]]]:
     """As `classify`, of a batch of model input."""
     label = _class_labels(model, task)
     logits = check_finite(np.asarray(model.predict_on_batch(inputs)))
     return most_probable(label.probabilities(logits.astype("float64")), model.class_names, top)
 
 
-def _class_labels(model, task):
+def _class_labels(model: VisionTransformer | ExportedModel, task: str | None) -> LabelKind:
     check_head(model)
     label = labels_of(model, task)
     if not label.has_rows_of_classes:
@@ -89,7 +98,9 @@ def _class_labels(model, task):
     return label
 
 
-def most_probable(probabilities, names, top):
+def most_probable(
+    probabilities: Array, names: Sequence[str] | None, top: int
+) -> list[list[tuple[str, float]]]:
     """The most probable classes of images.
 
     Args:
@@ -114,7 +125,7 @@ def most_probable(probabilities, names, top):
     ]
 
 
-def largest(values, count):
+def largest(values: np.ndarray, count: int) -> np.ndarray:
     """The indices of the largest values, the largest first, and of equal ones the first.
 
     >>> largest(np.array([1.0, 5.0, 3.0, 5.0]), 3).tolist()

@@ -1,9 +1,17 @@
 """Models that add layers to the tokens of a VisionTransformer, their encoder."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import keras
+import numpy as np
+
 from keras_vit.engine.adapting import copy_with_weights, plain_arrays
 from keras_vit.layers.dense import without_state
 from keras_vit.models.configured import ConfiguredModel
-from keras_vit.models.vit.geometry import DYNAMIC_SIZE, patch_pixels
+from keras_vit.models.vit.geometry import patch_pixels
 from keras_vit.models.vit.schema import INFERENCE
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 
@@ -14,9 +22,10 @@ class EncoderModel(ConfiguredModel):
     A subclass has the attribute `encoder`, and its `_config` the constructor's other arguments.
     """
 
+    encoder: VisionTransformer
     backbone_argument = "encoder"
 
-    def finished(self, arrays=None, **changes):
+    def finished(self, arrays: dict[str, np.ndarray] | None = None, **changes: Any) -> Self:
         """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
 
         Args:
@@ -27,10 +36,10 @@ class EncoderModel(ConfiguredModel):
         config = {**self._config(), "encoder": encoder, "name": self.name, **changes}
         return copy_with_weights(self, config, arrays)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {"encoder": self.encoder.get_config(), **self._config(), **super().get_config()}
 
-    def _inner_models(self):
+    def _inner_models(self) -> tuple[ConfiguredModel, ...]:
         return (self.encoder,)
 
 
@@ -42,10 +51,10 @@ class Pretrainer(EncoderModel):
     is_classifier = False
     without_head = "this model has no classes; fine-tune its `to_vision_transformer(num_classes=…)`"
 
-    def trained(self):
+    def trained(self) -> VisionTransformer:
         return self.encoder
 
-    def to_vision_transformer(self, **changes):
+    def to_vision_transformer(self, **changes: Any) -> VisionTransformer:
         """A new VisionTransformer with the encoder's weights, for fine-tuning.
 
         For another image size, save the model; `from_pretrained` resizes the positions.
@@ -77,7 +86,9 @@ class Pretrainer(EncoderModel):
         return model
 
 
-def as_encoder(encoder, dtype=None):
+def as_encoder(
+    encoder: VisionTransformer | Mapping[str, Any], dtype: str | keras.DTypePolicy | None = None
+) -> VisionTransformer:
     """The encoder of a model, from its constructor argument.
 
     Args:
@@ -110,14 +121,14 @@ def as_encoder(encoder, dtype=None):
             f"patches; got {encoder.patch_dropout_rate}"
         )
     patch = patch_pixels(encoder)
-    if encoder.image_size != DYNAMIC_SIZE and any(side % p for side, p in zip(encoder.image_size, patch)):
+    if any(side and side % p for side, p in zip(encoder.image_size, patch)):
         raise ValueError(
             f"expected an image size divisible by a token's region of {patch}; got {encoder.image_size}"
         )
     return encoder
 
 
-def check_not_causal(encoder):
+def check_not_causal(encoder: VisionTransformer) -> None:
     """Raise ValueError for an encoder whose start token moves each patch to the next token.
 
     >>> check_not_causal(keras_vit.VisionTransformer(32, 8, 24, 2, 48, 3))

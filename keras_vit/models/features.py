@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -10,6 +11,10 @@ from keras_vit.layers import TokensToGrid
 from keras_vit.messages import did_you_mean
 from keras_vit.models.backbones import backbone
 from keras_vit.rules import integer, items, optional
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.models.vit.vision_transformer import VisionTransformer
 
 
 def feature_extractor(model: keras.Model, stages: Sequence[str] | str, grid: bool = False) -> keras.Model:
@@ -50,7 +55,7 @@ def feature_extractor(model: keras.Model, stages: Sequence[str] | str, grid: boo
     return keras.Model(model.input, outputs, name=f"{model.name}_features")
 
 
-def grids_of_blocks(encoder, blocks=None):
+def grids_of_blocks(encoder: VisionTransformer, blocks: Sequence[int] | None = None) -> list[Tensor]:
     """The patch tokens (batch, rows, columns, channels) of blocks, each after the encoder's last norm.
 
     Args:
@@ -70,7 +75,7 @@ def grids_of_blocks(encoder, blocks=None):
     return [patch_grid(encoder, tokens) for tokens in tokens_of_blocks(encoder, blocks)]
 
 
-def tokens_of_blocks(encoder, blocks=None):
+def tokens_of_blocks(encoder: VisionTransformer, blocks: Sequence[int] | None = None) -> list[Tensor]:
     """As `grids_of_blocks`, but all tokens (batch, tokens, channels), prefix tokens first.
 
     Example:
@@ -90,7 +95,7 @@ def tokens_of_blocks(encoder, blocks=None):
     ]
 
 
-def patch_grid(encoder, tokens):
+def patch_grid(encoder: VisionTransformer, tokens: Tensor) -> Tensor:
     """The patch tokens (batch, rows, columns, channels) among tokens.
 
     Raises:
@@ -101,7 +106,7 @@ def patch_grid(encoder, tokens):
     return TokensToGrid(dtype=encoder.dtype_policy)(tokens, patches)
 
 
-def normalized(encoder, tokens):
+def normalized(encoder: VisionTransformer, tokens: Tensor) -> Tensor:
     """Tokens after the encoder's last norm, if it has one before the pooling."""
     has_norm = any(layer.name == "encoder_norm" for layer in encoder.layers)
     return encoder.get_layer("encoder_norm")(tokens) if has_norm else tokens

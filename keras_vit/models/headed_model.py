@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from keras_vit.models.backbones import of_backbone
 from keras_vit.models.encoder_model import EncoderModel
 from keras_vit.models.features import feature_extractor
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.models.vit.vision_transformer import VisionTransformer
 
 
 class HeadedModel(EncoderModel):
@@ -25,25 +30,34 @@ class HeadedModel(EncoderModel):
     """
 
     is_classifier = False
-    other_norm = None  # the `head_norm` in place of "batch", for micro-batches
+    other_norm: str | None = None  # the `head_norm` in place of "batch", for micro-batches
     head_layers = ""  # a pattern of the names of all layers that any of its heads has
-    class_layers = ("head",)  # the names of those whose shapes depend on the classes
-    head_options = ("head", "blocks")  # the attributes by which heads of the same layers differ
-    class_options = ()  # the attributes by which the same classes mean something else
+    class_layers: tuple[str, ...] = ("head",)  # the names of those whose shapes depend on the classes
+    # The attributes by which heads of the same layers differ.
+    head_options: tuple[str, ...] = ("head", "blocks")
+    class_options: tuple[str, ...] = ()  # the attributes by which the same classes mean something else
 
-    def __init__(self, encoder, outputs, stages, head_inputs, name, trainable):
+    def __init__(
+        self,
+        encoder: VisionTransformer,
+        outputs: Tensor,
+        stages: Mapping[str, Tensor],
+        head_inputs: Sequence[Tensor] | None,
+        name: str | None,
+        trainable: bool,
+    ) -> None:
         super().__init__(encoder.input, outputs, name=name, trainable=trainable)
         self.dtype_policy = encoder.dtype_policy
         self.input_spec = keras.InputSpec(shape=encoder.input.shape)
         # Keras would take them for layers of this model, which has theirs already.
-        vars(self)["encoder"] = encoder
-        vars(self)["_stages"] = {**encoder._stages, **stages}
-        vars(self)["head_inputs"] = head_inputs
+        self.__dict__["encoder"] = encoder
+        self.__dict__["_stages"] = {**encoder._stages, **stages}
+        self.__dict__["head_inputs"] = head_inputs
         for layer in self.own_layers():
             layer.is_head = True
 
     @classmethod
-    def with_stored(cls, stored, options):
+    def with_stored(cls, stored: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a new head for a file of this class, some of which may be the file's.
 
         Args:
@@ -52,7 +66,7 @@ class HeadedModel(EncoderModel):
         """
         return options
 
-    def store_arguments(self, arguments):
+    def store_arguments(self, arguments: Mapping[str, Any]) -> None:
         super().store_arguments(arguments)
         class_names, num_classes = arguments["class_names"], arguments["num_classes"]
         self.class_names = class_names and tuple(class_names)
@@ -77,5 +91,5 @@ class HeadedModel(EncoderModel):
     resnet = of_backbone("resnet", "As of the encoder.")
     preprocessing = of_backbone("preprocessing", "How images become model input.")
 
-    def _config(self):
+    def _config(self) -> dict[str, Any]:
         return {**super()._config(), "class_names": self.class_names, "split_seed": self.split_seed}

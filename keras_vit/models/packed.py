@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
@@ -12,9 +13,11 @@ from keras_vit.models.vit.geometry import DYNAMIC_SIZE, prefix_tokens
 from keras_vit.models.vit.schema import ViTConfig, architecture, with_options
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 from keras_vit.rules import integer, optional
+from keras_vit.types import Tensor
 
 if TYPE_CHECKING:
     from keras_vit.models.vit.option_types import PackedAttributes, ViTOptions
+    from keras_vit.models.vit.schema import TransformerConfig
 else:
     PackedAttributes = object
 
@@ -30,7 +33,7 @@ class PackedConfig(ViTConfig):
 
     default_interpolation = "bilinear_antialias"
 
-    def contradictions(self):
+    def contradictions(self) -> Iterator[str]:
         needs = f"max_num_patches={self.max_num_patches} needs"
         if self.max_num_patches is None:
             yield "max_num_patches must be a positive int; got None"
@@ -53,7 +56,7 @@ class PackedConfig(ViTConfig):
         yield from super().contradictions()
 
     @property
-    def packing(self):
+    def packing(self) -> dict[str, Any]:
         return {"patch_size": self.patch_size, "max_num_patches": self.max_num_patches}
 
 
@@ -101,19 +104,28 @@ class PackedVisionTransformer(VisionTransformer, PackedAttributes):
         )
 
     @staticmethod
-    def _model_inputs(c, dtype):
+    def _model_inputs(c: PackedConfig, dtype: keras.DTypePolicy) -> tuple[dict[str, Tensor], Tensor, Tensor]:
         n, (height, width) = c.max_num_patches, c.patch_size
         patches = keras.Input((n, height * width * c.in_channels), name="patches")
         grids = keras.Input((2,), dtype="int32", name="grids")
         bias = PaddingBias(dtype=dtype, name="padding_bias")(patches, grids)  # (b, 1, 1, n)
         # One below the other, the patches are an image.
-        column = (n * height, width, c.in_channels)
+        column = (n * height, width, c.in_channels)  # type: ignore[operator]
         images = keras.layers.Reshape(column, dtype=dtype, name="patch_column")(patches)
         return {"patches": patches, "grids": grids}, images, bias
 
     @staticmethod
-    def _position_embedding(c, inputs, grid, num_prefix, dtype):
+    def _position_embedding(
+        c: TransformerConfig,
+        inputs: dict[str, Tensor],
+        grid: Tensor,
+        num_prefix: int,
+        dtype: keras.DTypePolicy,
+    ) -> tuple[PackedPositionEmbs, list[Tensor]]:
         layer = PackedPositionEmbs(
-            c.position_grid, c.position_interpolation, dtype=dtype, name="position_embedding"
+            c.position_grid,  # type: ignore[arg-type]
+            c.position_interpolation,
+            dtype=dtype,
+            name="position_embedding",
         )
         return layer, [inputs["grids"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +16,14 @@ from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, 
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.rules import boolean, integer, number, optional_pair
-from keras_vit.types import Images, Size
+from keras_vit.types import Array, Images, Path, Picture, Size
 
 if TYPE_CHECKING:
     import keras
 
     from keras_vit.export.exported_model import ExportedModel
+    from keras_vit.models.vit.vision_transformer import VisionTransformer
+    from keras_vit.preprocessing import Preprocessing
 
 _OVERLAP = number(0, below=1)
 _IN_MEMORY = 2**25  # bytes of either of two temporary files; more are on disk
@@ -85,7 +87,9 @@ def segment(
     return maps
 
 
-def checked_images(model, images, whole, batch_size):
+def checked_images(
+    model: keras.Model | ExportedModel, images: Images, whole: bool, batch_size: int
+) -> Sequence[Array | Picture | Path] | np.ndarray:
     """A list of images, after a check of the other arguments of `segment`."""
     boolean.check("whole", whole)
     integer(at_least=1).check("batch_size", batch_size)
@@ -94,7 +98,12 @@ def checked_images(model, images, whole, batch_size):
     return as_list(images, model.preprocessing.channels)
 
 
-def whole_outputs(model, images, batch_size, value_range):
+def whole_outputs(
+    model: keras.Model | ExportedModel,
+    images: Sequence[Array | Picture | Path] | np.ndarray,
+    batch_size: int,
+    value_range: tuple[float, float] | None,
+) -> Iterator[tuple[np.ndarray, tuple[int, int], Preprocessing]]:
     """The outputs of images that are resized to the model's size, however that changes their proportions.
 
     Args:
@@ -118,7 +127,7 @@ def whole_outputs(model, images, batch_size, value_range):
             yield each, size, back
 
 
-def _classes_of(logits, size, preprocessing):
+def _classes_of(logits: np.ndarray, size: tuple[int, int], preprocessing: Preprocessing) -> np.ndarray:
     """The class of each pixel of an image, from logits (rows, columns, classes) that are resized to it."""
     count = max(_AT_ONCE // (size[0] * size[1]), 1)
     highest, classes = np.full(size, -np.inf, "float32"), np.zeros(size, "int32")
@@ -184,7 +193,7 @@ def dense_features(
     extractor = DistributedModel(encoder.input, grids_of_blocks(encoder, blocks))
     preprocessing = dataclasses.replace(encoder.preprocessing, image_size=size, resize="squash")
 
-    def compute(windows):
+    def compute(windows: np.ndarray) -> np.ndarray:
         return np.concatenate(flatten(extractor.predict_on_batch(windows)), axis=-1)
 
     grids = []
@@ -200,7 +209,7 @@ def dense_features(
     return grids
 
 
-def _at_any_size(encoder):
+def _at_any_size(encoder: VisionTransformer) -> VisionTransformer:
     """A copy of a `VisionTransformer` that accepts any size, or the model itself if there is none."""
     from keras_vit.engine.adapting import copy_with_weights
 
@@ -213,7 +222,16 @@ def _at_any_size(encoder):
     return copy_with_weights(encoder, {**encoder._config(), **changes})
 
 
-def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1), adjusted=None):
+def slide(
+    model: keras.Model | ExportedModel,
+    compute: Callable[[np.ndarray], Array],
+    pixels: np.ndarray,
+    window: Size | None,
+    overlap: float,
+    batch_size: int,
+    scale: tuple[int, int] = (1, 1),
+    adjusted: Callable[[np.ndarray, int, int], np.ndarray] | None = None,
+) -> Iterator[tuple[int, int, np.ndarray]]:
     """The mean outputs of overlapping windows of one image, in blocks that are finished.
 
     Args:
@@ -238,7 +256,7 @@ def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1), adj
         [*range(0, side - length, step), side - length] for side, length, step in zip(sides, window, steps)
     )
 
-    def outputs(top):
+    def outputs(top: int) -> Iterator[np.ndarray]:
         """The outputs of the windows of a row, from left to right."""
         for first in range(0, len(lefts), batch_size):
             parts, lefts_of_batch = [], lefts[first : first + batch_size]
@@ -259,7 +277,7 @@ def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1), adj
         above, beneath, shared = first, second, 0
         for top, row, end in zip(tops, rows, [*rows[1:], rows[-1] + height]):
             above.seek(0)
-            sums = 0
+            sums: np.ndarray | int = 0
             for column, stop, output in zip(columns, [*columns[1:], columns[-1] + width], outputs(top)):
                 sums = sums + output
                 done = stop - column
@@ -274,7 +292,12 @@ def slide(model, compute, pixels, window, overlap, batch_size, scale=(1, 1), adj
             above, beneath, shared = beneath, above, height - (end - row)
 
 
-def _window_of(model, window, sides, patch):
+def _window_of(
+    model: keras.Model | ExportedModel,
+    window: Sequence[int] | None,
+    sides: Sequence[int],
+    patch: tuple[int, int],
+) -> Sequence[int]:
     """The (height, width) of the windows of an image, whose sides are multiples of the patch."""
     if is_dynamic(model.image_size):
         window = [*map(min, window or sides, sides)]
@@ -287,11 +310,11 @@ def _window_of(model, window, sides, patch):
     return window
 
 
-def _temporary():
+def _temporary() -> tempfile.SpooledTemporaryFile[bytes]:
     return tempfile.SpooledTemporaryFile(_IN_MEMORY)
 
 
-def _counts(starts, length):
+def _counts(starts: Sequence[int], length: int) -> np.ndarray:
     """How many windows of a length cover each position, float32."""
     counts = np.zeros(starts[-1] + length, "float32")
     for start in starts:

@@ -94,7 +94,7 @@ def plan(
     if not extrapolate:
         measured = step.compile(built)
     else:
-        depth = backbone(built.model).num_layers
+        depth = backbone(built.model).num_layers or 0
         if depth <= max(SHORT):
             raise ValueError(f"expected more than {max(SHORT)} blocks to extrapolate; got {depth}")
         measured = _line(*(step.compile(step.build(num_layers=blocks)) for blocks in SHORT), depth)

@@ -12,6 +12,8 @@ from reference.comparing import assert_close
 from reference.small import images_for, small
 
 from keras_vit import MaskedPatchPredictor
+from keras_vit.export.description import describe
+from keras_vit.export.exported_model import exported_model
 from keras_vit.inspection import (
     attention_distance,
     attention_maps,
@@ -139,7 +141,13 @@ def test_raw_images_are_the_models_input(tmp_path):
         assert_close(function(model, tmp_path / "photo.png"), function(model, expected), 1e-6)
 
 
-@pytest.mark.parametrize("make", [keras.models.clone_model, MaskedPatchPredictor, lambda model: None])
+def opened_export(model):
+    return exported_model(describe(model), compute=dict)
+
+
+@pytest.mark.parametrize(
+    "make", [keras.models.clone_model, MaskedPatchPredictor, opened_export, lambda model: None]
+)
 def test_another_model_is_refused_in_one_line(make):
     model = small(num_classes=None)
     other = make(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -21,7 +21,7 @@ from keras_vit.models.pixels.pixel_transformer import PixelTransformer
 from keras_vit.models.vit.geometry import is_dynamic
 from keras_vit.preprocessing.tensors import backend_of
 from keras_vit.rules import integer, number, optional
-from keras_vit.types import Images, Tensor
+from keras_vit.types import Array, Images, Tensor
 
 if TYPE_CHECKING:
     from keras_vit.models.vit.vision_transformer import VisionTransformer
@@ -148,7 +148,7 @@ class ImageGPT(Pretrainer):
             >>> model.complete(np.zeros((3, 4, 4, 3)), rows=2, top_k=8).shape
             (3, 4, 4, 3)
         """
-        height, width = self.encoder.image_size
+        height, width = self.input.shape[1:3]
         integer(at_least=0).check("rows", rows)
         integer(at_least=1).check("batch_size", batch_size)
         if rows > height:
@@ -183,7 +183,9 @@ class ImageGPT(Pretrainer):
         ids = [np.zeros((size, self.output.shape[1]), "int32") for size in sizes]
         return self._sampled(ids, 0, temperature, top_k, seed)
 
-    def _sampled(self, batches, known, temperature, top_k, seed):
+    def _sampled(
+        self, batches: Sequence[np.ndarray], known: int, temperature: float, top_k: int | None, seed: int
+    ) -> np.ndarray:
         """The images of colors, of which the first `known` of each are kept and the others sampled."""
         number(above=0).check("temperature", temperature)
         optional(integer(at_least=1)).check("top_k", top_k)
@@ -205,18 +207,20 @@ class ImageGPT(Pretrainer):
         return self.images_of(np.concatenate(completed))
 
     @functools.cached_property
-    def _predict(self):
+    def _predict(self) -> Callable[[dict[str, np.ndarray]], dict[str, Array]]:
         sampler = _Sampler(self)
         sampler.jit_compile = True  # A step's operations are small, and XLA updates the caches in place.
         return sampler.predict_on_batch  # Keras would save a model that is an attribute.
 
-    def caches(self, batch: int) -> list[Tensor]:
+    def caches(self, batch: int) -> list[tuple[Tensor, Tensor]]:
         """Empty keys and values of each block, for the first `step`, of a batch of this size."""
         encoder, dtype = self.encoder, self.dtype_policy.compute_dtype
-        shape = (batch, encoder.num_heads, self.output.shape[1], encoder.hidden_size // encoder.num_heads)
-        return [(ops.zeros(shape, dtype), ops.zeros(shape, dtype)) for _ in range(encoder.num_layers)]
+        shape = (batch, encoder.num_heads, self.output.shape[1], encoder.hidden_size // encoder.num_heads)  # type: ignore[operator]
+        return [(ops.zeros(shape, dtype), ops.zeros(shape, dtype)) for _ in range(encoder.num_layers)]  # type: ignore[arg-type]
 
-    def step(self, previous: Tensor, index: Tensor, caches: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def step(
+        self, previous: Tensor, index: Tensor, caches: Sequence[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """The logits of one pixel, from the keys and values of the pixels before it.
 
         Args:
@@ -249,7 +253,7 @@ class ImageGPT(Pretrainer):
         return ops.reshape(logits, (-1, encoder.palette)), updated
 
 
-def color_ids(images, palette):
+def color_ids(images: Tensor, palette: Array) -> Tensor:
     """The number of each pixel's nearest color.
 
     Args:
@@ -273,16 +277,16 @@ def color_ids(images, palette):
 class _Sampler(keras.Model):
     """The loop over the pixels, which `predict_on_batch` compiles."""
 
-    def __init__(self, model):
+    def __init__(self, model: ImageGPT) -> None:
         super().__init__(name=f"{model.name}_sampler")
         self.model = model
 
-    def call(self, inputs):
+    def call(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         first_ids, uniform, known = (inputs[name] for name in ("ids", "uniform", "known"))
         batch, pixels = ops.shape(first_ids)
         numbers = ops.expand_dims(ops.arange(pixels), 0)  # (1, n)
 
-        def pixel(index, state):
+        def pixel(index: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             ids, previous, sums, caches = state
             logits, caches = self.model.step(previous, index, caches)
             at = numbers == index
@@ -298,7 +302,7 @@ class _Sampler(keras.Model):
         return {"ids": ids, "logit_sums": sums}
 
 
-def sampled_color(logits, uniform, temperature, top_k):
+def sampled_color(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tensor) -> Tensor:
     """Sample a color by its probability.
 
     Args:

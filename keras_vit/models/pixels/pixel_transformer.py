@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Unpack
 
 import keras
 
-from keras_vit.layers import PaletteEmbedding, StartToken
+from keras_vit.layers import EncoderBlock, PaletteEmbedding, PatchEmbedding, StartToken
 from keras_vit.models.vit.encoder import encoder_block
 from keras_vit.models.vit.front_end import patch_embedding, patch_tokens
 from keras_vit.models.vit.geometry import prefix_tokens
 from keras_vit.models.vit.schema import ViTConfig, size, switch, with_options
 from keras_vit.models.vit.vision_transformer import VisionTransformer
 from keras_vit.rules import integer, optional
+from keras_vit.types import Tensor
 
 if TYPE_CHECKING:
     from keras_vit.models.vit.option_types import PixelAttributes, ViTOptions
@@ -35,7 +37,7 @@ class PixelConfig(ViTConfig):
         "after a learned start token, and attend to themselves and those before them."
     )
 
-    def contradictions(self):
+    def contradictions(self) -> Iterator[str]:
         if self.palette is None and not self.causal:
             yield "expected a palette or causal=True; without both, use VisionTransformer"
         yield from super().contradictions()
@@ -84,16 +86,16 @@ class PixelTransformer(VisionTransformer, PixelAttributes):
         super().__init__(*args, dtype=dtype, **kwargs)
 
     @staticmethod
-    def _patch_embedding(c, dtype):
+    def _patch_embedding(c: PixelConfig, dtype: keras.DTypePolicy) -> PatchEmbedding | PaletteEmbedding:
         if c.palette is None:
             return patch_embedding(c, dtype)
         return PaletteEmbedding(c.hidden_size, c.palette, dtype=dtype, name="patch_embedding")
 
     @staticmethod
-    def _patch_tokens(c, grid, dtype):
+    def _patch_tokens(c: PixelConfig, grid: Tensor, dtype: keras.DTypePolicy) -> Tensor:
         x = patch_tokens(c, grid, dtype)
         return StartToken(dtype=dtype, name="start_token")(x) if c.causal else x
 
     @staticmethod
-    def _encoder_block(c, index, dtype):
-        return encoder_block(c, index, dtype, causal=c.causal)
+    def _encoder_block(c: PixelConfig, index: int, dtype: keras.DTypePolicy) -> EncoderBlock:
+        return encoder_block(c, index, dtype, causal=c.causal)  # type: ignore[arg-type]

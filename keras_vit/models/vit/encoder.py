@@ -1,5 +1,11 @@
 """The parts of the encoder, built from the schema: a new norm, attention, MLP or rotation is chosen here."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import keras
+
 from keras_vit.layers import (
     EncoderBlock,
     MlpBlock,
@@ -9,9 +15,13 @@ from keras_vit.layers import (
 )
 from keras_vit.layers.layer_norm import make_norm
 from keras_vit.models.vit.geometry import grid_shape, kv_heads_of_blocks
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.models.vit.schema import TransformerConfig, ViTConfig
 
 
-def norm_layer(config, name, dtype):
+def norm_layer(config: ViTConfig, name: str, dtype: str | keras.DTypePolicy) -> keras.Layer:
     """A norm of the model.
 
     Args:
@@ -22,7 +32,9 @@ def norm_layer(config, name, dtype):
     return make_norm(config.norm, config.norm_epsilon, dtype, name)
 
 
-def block_positions(config, grid, dtype):
+def block_positions(
+    config: TransformerConfig, grid: Tensor, dtype: str | keras.DTypePolicy
+) -> list[Tensor | None]:
     """The positions that the attention of each block is given, in a list; None where it needs none.
 
     Args:
@@ -51,7 +63,9 @@ def block_positions(config, grid, dtype):
     return [None] * c.num_layers
 
 
-def encoder_block(config, index, dtype, causal=False):
+def encoder_block(
+    config: TransformerConfig, index: int, dtype: str | keras.DTypePolicy, causal: bool = False
+) -> EncoderBlock:
     """Block number `index` with its norms, attention and MLP.
 
     Args:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from keras_vit.layers.flexible_patch_embedding import FlexiblePatchEmbedding
 from keras_vit.models.configured import ConfiguredModel
 from keras_vit.models.vit.geometry import is_dynamic
+from keras_vit.types import Tensor
 
 if TYPE_CHECKING:
     from keras_vit.models.vit.vision_transformer import VisionTransformer
@@ -57,14 +58,14 @@ class FlexiblePatches(ConfiguredModel):
     ) -> None:
         _check(encoder, patch_sizes)
         policy = encoder.dtype_policy
-        sizes = dict.fromkeys((*patch_sizes, encoder.patch_size[0]))
+        sizes = [*dict.fromkeys((*patch_sizes, encoder.patch_size[0]))]
         embedding = FlexiblePatchEmbedding(
             encoder.get_layer("patch_embedding"), sizes, dtype=policy, name="flexible_patch_embedding"
         )
         patches = keras.Input((None, None, None), name="patches")  # (b, h, w, p · p · c)
         grid = embedding(patches)  # (b, h, w, d)
 
-        def call(layer, *args, **kwargs):
+        def call(layer: keras.Operation, *args: Any, **kwargs: Any) -> Tensor:
             if layer.name == "patch_embedding":
                 return grid
             if layer.name == "position_embedding":
@@ -77,12 +78,12 @@ class FlexiblePatches(ConfiguredModel):
         self.dtype_policy = policy
         self.encoder = encoder
 
-    def trained(self):
+    def trained(self) -> VisionTransformer:
         return self.encoder
 
 
-def _check(encoder, patch_sizes):
-    expected = {
+def _check(encoder: VisionTransformer, patch_sizes: Sequence[int]) -> None:
+    expected: dict[str, Any] = {
         "resnet": None,
         "rotary": None,
         "relative_positions": False,
@@ -105,8 +106,10 @@ def _check(encoder, patch_sizes):
         raise ValueError("training at several patch sizes needs an image size; got (None, None)")
     if encoder.patch_size[0] != encoder.patch_size[1]:
         raise ValueError(f"training at several patch sizes needs square patches; got {encoder.patch_size}")
-    if wrong := [p for p in (*patch_sizes, encoder.patch_size[0]) if any(s % p for s in encoder.image_size)]:
+    height, width = encoder.image_size
+    sizes = (*patch_sizes, encoder.patch_size[0])
+    if wrong := [p for p in sizes if any(side and side % p for side in (height, width))]:
         raise ValueError(
-            f"expected patch sizes that divide the image of {encoder.image_size[0]}×{encoder.image_size[1]}; "
+            f"expected patch sizes that divide the image of {height}×{width}; "
             f"got {', '.join(map(str, wrong))}"
         )

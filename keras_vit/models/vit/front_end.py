@@ -1,12 +1,20 @@
 """From images to the tokens of the encoder: models of another input have other such functions."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 
 from keras_vit.layers import AddPositionEmbs, GridToTokens, PatchEmbedding, WholePatches
 from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.models.vit.schema import TransformerConfig, ViTConfig
 
 
-def image_input(config, dtype):
+def image_input(config: ViTConfig, dtype: keras.DTypePolicy) -> tuple[Tensor, Tensor, None]:
     """The inputs of the model.
 
     Args:
@@ -24,7 +32,7 @@ def image_input(config, dtype):
     return images, whole(images), None
 
 
-def patch_embedding(config, dtype):
+def patch_embedding(config: ViTConfig, dtype: keras.DTypePolicy) -> PatchEmbedding:
     """The layer from pixels, or the output of the stem, to a grid of vectors."""
     return PatchEmbedding(
         config.hidden_size,
@@ -37,12 +45,14 @@ def patch_embedding(config, dtype):
     )
 
 
-def patch_tokens(config, grid, dtype):
+def patch_tokens(config: ViTConfig, grid: Tensor, dtype: keras.DTypePolicy) -> Tensor:
     """The tokens (batch, n, channels) of a grid of vectors (batch, rows, columns, channels)."""
     return GridToTokens(dtype=dtype, name="patch_tokens")(grid)
 
 
-def position_embedding(config, inputs, grid, num_prefix, dtype):
+def position_embedding(
+    config: TransformerConfig, inputs: Tensor, grid: Tensor, num_prefix: int, dtype: keras.DTypePolicy
+) -> tuple[AddPositionEmbs, list[Tensor]]:
     """The layer that adds positions to the tokens.
 
     Args:

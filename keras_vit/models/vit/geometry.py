@@ -1,18 +1,36 @@
 """What follows from a model's options: its grid of patches, its tokens, and a bound of its parameters."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from keras_vit.rules import pair
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.models.vit.schema import TransformerConfig
 
 DYNAMIC_SIZE = (None, None)  # the image size of a model that accepts any
 
 
-def is_dynamic(image_size):
+class _Patched(Protocol):
+    """A model or its configuration: what its patches are cut from."""
+
+    @property
+    def patch_size(self) -> tuple[int, int]: ...
+    @property
+    def resnet(self) -> tuple[int, ...] | None: ...
+
+
+def is_dynamic(image_size: object) -> bool:
     """Whether this is the image size of a model that accepts any size: (None, None)."""
     return isinstance(image_size, tuple | list) and tuple(image_size) == DYNAMIC_SIZE
 
 
-def prefix_tokens(options):
+def prefix_tokens(options: Mapping[str, Any]) -> list[tuple[str, int, keras.Initializer | str]]:
     """(layer name, count, initializer) of the tokens before the patches' tokens, the innermost first.
 
     Args:
@@ -29,7 +47,7 @@ def prefix_tokens(options):
     return [token for token in tokens if token[1]]
 
 
-def kv_heads_of_blocks(config):
+def kv_heads_of_blocks(config: TransformerConfig) -> tuple[int | None, ...]:
     """The number of key and value heads of each block, None for that of the queries.
 
     >>> from keras_vit.models.vit.schema import ViTConfig
@@ -41,7 +59,7 @@ def kv_heads_of_blocks(config):
     return heads if isinstance(heads, tuple) else (heads,) * config.num_layers
 
 
-def stem_stride(resnet):
+def stem_stride(resnet: Sequence[int] | None) -> int:
     """The side in pixels of a position in the grid that the stem outputs; 1 without a stem.
 
     >>> stem_stride(None), stem_stride(()), stem_stride((3, 4, 9))
@@ -50,36 +68,41 @@ def stem_stride(resnet):
     return 1 if resnet is None else 4 * 2 ** max(len(resnet) - 1, 0)
 
 
-def patched_size(image_size, resnet):
+def patched_size(image_size: Sequence[Any], resnet: Sequence[int] | None) -> tuple[int, int]:
     """(height, width) of what is cut into patches: the image, or the output of the stem, which rounds up.
 
     >>> patched_size((224, 384), None), patched_size((225, 225), (2, 2, 2, 2))
     ((224, 384), (8, 8))
     """
     stride = stem_stride(resnet)
-    return tuple(-(-side // stride) for side in image_size)
+    height, width = image_size
+    return -(-height // stride), -(-width // stride)
 
 
-def patch_pixels(model):
+def patch_pixels(model: _Patched) -> tuple[int, int]:
     """(height, width) in pixels of the image region of one patch token.
 
     >>> patch_pixels(model)
     (8, 8)
     """
     stride = stem_stride(model.resnet)
-    return tuple(side * stride for side in model.patch_size)
+    height, width = model.patch_size
+    return height * stride, width * stride
 
 
-def grid_shape(image_size, patch_size, resnet):
+def grid_shape(
+    image_size: Sequence[Any], patch_size: Sequence[int], resnet: Sequence[int] | None
+) -> tuple[int, int]:
     """(rows, columns) of the patches of an image.
 
     >>> grid_shape((224, 384), (16, 16), None), grid_shape((225, 225), (1, 1), (2, 2, 2, 2))
     ((14, 24), (8, 8))
     """
-    return tuple(side // patch for side, patch in zip(patched_size(image_size, resnet), patch_size))
+    height, width = patched_size(image_size, resnet)
+    return height // patch_size[0], width // patch_size[1]
 
 
-def min_parameters(options):
+def min_parameters(options: Mapping[str, Any]) -> int:
     """A lower bound of a model's number of parameters, without building it: its larger kernels and tables.
 
     >>> from keras_vit.models.vit.schema import ViTConfig

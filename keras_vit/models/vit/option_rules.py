@@ -1,10 +1,18 @@
 """The rules across a model's options; the rule of each alone is in its field of `schema.py`."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, prefix_tokens
 from keras_vit.models.vit.resnet_stem import GROUPS
 
+if TYPE_CHECKING:
+    from keras_vit.models.vit.schema import ViTConfig
 
-def contradictions(config):
+
+def contradictions(config: ViTConfig) -> Iterator[str]:
     """Messages about options that contradict each other.
 
     Args:
@@ -17,7 +25,7 @@ def contradictions(config):
         yield from rules(config)
 
 
-def _blocks(c):
+def _blocks(c: ViTConfig) -> Iterator[str]:
     if c.num_layers is None and (c.mlp_dim, c.num_heads) != (None, None):
         yield (
             "num_layers=None builds no Transformer, so mlp_dim and num_heads must be None; got "
@@ -36,7 +44,7 @@ def _blocks(c):
         yield f"resnet_width must be a multiple of {GROUPS}, the groups of its norms; got {c.resnet_width}"
 
 
-def _pooling(c):
+def _pooling(c: ViTConfig) -> Iterator[str]:
     if c.num_layers is None and (c.pooling not in ("gap", None) or prefix_tokens(vars(c))):
         yield (
             "without a Transformer pooling must be 'gap' or None, and there can be no class, distillation or "
@@ -54,7 +62,7 @@ def _pooling(c):
         yield "norm_after_pooling=True moves the last norm; got final_norm=False"
 
 
-def _positions(c):
+def _positions(c: ViTConfig) -> Iterator[str]:
     has_sincos = c.num_layers is not None and c.position_embedding == "sincos2d"
     if has_sincos and (c.hidden_size % 4 or c.hidden_size < 8):
         yield f"sincos2d needs a hidden_size that is a multiple of 4, at least 8; got {c.hidden_size}"
@@ -79,7 +87,7 @@ def _positions(c):
         )
 
 
-def _patch_dropout(c):
+def _patch_dropout(c: ViTConfig) -> Iterator[str]:
     if c.patch_dropout_rate and (c.num_layers is None or c.pooling is None):
         yield (
             "patch dropout needs a Transformer and a pooling of its tokens; got patch_dropout_rate="
@@ -92,7 +100,7 @@ def _patch_dropout(c):
         )
 
 
-def _patch_padding(c):
+def _patch_padding(c: ViTConfig) -> Iterator[str]:
     if c.patch_padding >= min(c.patch_size):
         yield (
             f"patch_padding must be less than the sides of a patch, {c.patch_size[0]}×{c.patch_size[1]}; got "

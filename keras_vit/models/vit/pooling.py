@@ -1,14 +1,25 @@
 """From tokens to one vector of an image, and from this vector to logits."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.hints import CLASSES, as_head, sharded
+from keras_vit.types import Tensor
+
+if TYPE_CHECKING:
+    from keras_vit.models.vit.schema import ViTConfig
+    from keras_vit.models.vit.vision_transformer import VisionTransformer
 
 
-def pooled(config, tokens, num_prefix, bias, dtype):
+def pooled(
+    config: ViTConfig, tokens: Tensor, num_prefix: int, bias: Tensor | None, dtype: keras.DTypePolicy
+) -> Tensor:
     """The vector of an image (batch, channels), or the tokens (batch, tokens, channels) without pooling.
 
     Args:
@@ -27,8 +38,8 @@ def pooled(config, tokens, num_prefix, bias, dtype):
         return ops.concatenate([token(c, tokens, 0), ops.mean(tokens[:, num_prefix:], axis=1)], axis=-1)
     if c.pooling == "map":
         attention = AttentionPooling(
-            c.pooling_heads or c.num_heads,
-            c.pooling_mlp_dim or c.mlp_dim,
+            c.pooling_heads or c.num_heads,  # type: ignore[arg-type]  # There is a Transformer.
+            c.pooling_mlp_dim or c.mlp_dim,  # type: ignore[arg-type]
             c.activation,
             c.norm_epsilon,
             c.qkv_bias,
@@ -39,12 +50,12 @@ def pooled(config, tokens, num_prefix, bias, dtype):
     return tokens
 
 
-def token(config, tokens, index):
+def token(config: ViTConfig | VisionTransformer, tokens: Tensor, index: int) -> Tensor:
     """tokens[:, index]; runtimes for GPUs do not compute a slice that drops an axis."""
     return ops.reshape(tokens[:, index : index + 1], (-1, config.hidden_size))
 
 
-def logits(config, x, tokens, dtype):
+def logits(config: ViTConfig, x: Tensor, tokens: Tensor, dtype: keras.DTypePolicy) -> Tensor:
     """The outputs of the head, or of both heads with a distillation token.
 
     A head starts at zero, as in the paper, and computes in float32, which losses need.
@@ -64,7 +75,7 @@ def logits(config, x, tokens, dtype):
     return ops.mean(ops.stack([x, y], axis=1), axis=1)
 
 
-def representation(config, x, dtype):
+def representation(config: ViTConfig, x: Tensor, dtype: keras.DTypePolicy) -> Tensor:
     """The input of the head, from the pooled vector."""
     if config.representation_size is not None:
         pre_logits = Dense(

@@ -1,9 +1,14 @@
 """The ResNet stem of hybrids: post-activation bottlenecks, group norm, standardized weights."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import keras
 
 from keras_vit.layers import StdConv2D
 from keras_vit.layers.hints import FREE, sharded
+from keras_vit.types import Tensor
 
 GROUPS = 32  # in every group norm
 # The epsilons by project: timm's conversions of the official hybrids use its own.
@@ -13,7 +18,13 @@ FORMS = {
 }
 
 
-def resnet_stem(images, stage_sizes, width, form="vit_jax", dtype=None):
+def resnet_stem(
+    images: Tensor,
+    stage_sizes: Sequence[int],
+    width: int,
+    form: str = "vit_jax",
+    dtype: str | keras.DTypePolicy | None = None,
+) -> Tensor:
     """Add the stem's layers to a functional model.
 
     Args:
@@ -36,7 +47,7 @@ def resnet_stem(images, stage_sizes, width, form="vit_jax", dtype=None):
     Source: Dosovitskiy et al. 2021, section 4.1; `vit_jax/models_resnet.py`.
     """
 
-    def conv(x, filters, kernel_size, strides, name):
+    def conv(x: Tensor, filters: int, kernel_size: int, strides: int, name: str) -> Tensor:
         return StdConv2D(
             filters,
             kernel_size,
@@ -49,16 +60,16 @@ def resnet_stem(images, stage_sizes, width, form="vit_jax", dtype=None):
             name=name,
         )(x)
 
-    def norm(x, name, gamma="ones"):
+    def norm(x: Tensor, name: str, gamma: str = "ones") -> Tensor:
         layer = keras.layers.GroupNormalization(
             GROUPS, **FORMS[form]["norm"], gamma_initializer=gamma, dtype=dtype, name=name
         )
         return sharded(layer, FREE)(x)
 
-    def relu(x, name):
+    def relu(x: Tensor, name: str) -> Tensor:
         return keras.layers.Activation("relu", dtype=dtype, name=name)(x)
 
-    def bottleneck(x, filters, strides, name):
+    def bottleneck(x: Tensor, filters: int, strides: int, name: str) -> Tensor:
         shortcut = x
         if strides != 1 or x.shape[-1] != 4 * filters:
             shortcut = conv(x, 4 * filters, 1, strides, f"{name}_conv_proj")

@@ -28,8 +28,8 @@ import dataclasses
 import functools
 import inspect
 import textwrap
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from keras_vit.interpolation import INTERPOLATIONS
 from keras_vit.layers.attention import check_heads
@@ -51,6 +51,11 @@ from keras_vit.names_elsewhere import NOTED
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import SIZE, Rule, boolean, check_fields, integer, number, one_of, optional, pair, text
 
+if TYPE_CHECKING:
+    from keras_vit.models.vit.vision_transformer import VisionTransformer
+
+_Class = TypeVar("_Class", bound="type[VisionTransformer]")
+
 # What a copy of a trained model changes for inference.
 INFERENCE = {"dtype": "float32"} | dict.fromkeys(
     ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate", "patch_dropout_rate"), 0.0
@@ -58,14 +63,14 @@ INFERENCE = {"dtype": "float32"} | dict.fromkeys(
 POOLINGS = ("token", "gap", "token_gap", "map", None)
 
 
-def _is_list_of(rule):
-    def accepts(value):
+def _is_list_of(rule: Rule) -> Callable[[Any], bool]:
+    def accepts(value: Any) -> bool:
         return isinstance(value, Sequence) and not isinstance(value, str) and all(map(rule.accepts, value))
 
     return accepts
 
 
-def _is_preprocessing(value):
+def _is_preprocessing(value: Any) -> bool:
     try:
         return isinstance(value, Preprocessing) or bool(Preprocessing(**{**value, "image_size": None}))
     except (TypeError, ValueError):
@@ -86,7 +91,9 @@ _epsilon = Rule("a number above 0 that float32 can hold", lambda value: is_float
 _preprocessing = Rule("a keras_vit.Preprocessing or a dict of its arguments", _is_preprocessing)
 
 
-def option(group, rule, doc, default=None, normalize=None):
+def option(
+    group: str, rule: Rule, doc: str, default: Any = None, normalize: Callable[[Any], Any] | None = None
+) -> Any:
     """A field of the schema.
 
     Args:
@@ -313,7 +320,7 @@ class ViTConfig:
         default=0.0,
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.num_classes == 0 and not isinstance(self.num_classes, bool):
             self._set("num_classes", None)
         check_fields(self)
@@ -324,7 +331,7 @@ class ViTConfig:
         for message in self.contradictions():
             raise ValueError(message)
         if self.num_layers is not None:
-            for kv_heads in kv_heads_of_blocks(self):
+            for kv_heads in kv_heads_of_blocks(self):  # type: ignore[arg-type]  # It has a Transformer.
                 check_heads(self.hidden_size, self.num_heads, kv_heads)
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise ValueError(
@@ -338,7 +345,7 @@ class ViTConfig:
             self._set("position_grid", tuple(max(side, 1) for side in grid))
         self._set("preprocessing", _resolved_preprocessing(self))
 
-    def _set_without_effect(self):
+    def _set_without_effect(self) -> None:
         """Give options without effect one value, which a file that does not hold them implies."""
         if self.class_token is None:
             self._set("class_token", self.pooling in ("token", "token_gap"))
@@ -349,19 +356,34 @@ class ViTConfig:
         if self.layer_scale is None:
             self._set("scale_mlp", True)
 
-    def _set(self, name, value):
+    def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
     @property
-    def packing(self):
+    def packing(self) -> dict[str, Any]:
         """The options of a `Preprocessing` that decide whether it packs patches."""
         return {"patch_size": None, "max_num_patches": None}
 
 
-OPTIONS, DEFAULTS, FRONT_ENDS = {}, {}, {}  # `with_options` fills them.
+if TYPE_CHECKING:
+
+    class TransformerConfig(ViTConfig):
+        """A `ViTConfig` with a Transformer, in its normal form."""
+
+        num_layers: int
+        mlp_dim: int
+        num_heads: int
+        class_token: bool
+        position_interpolation: str
 
 
-def options_of(schema):
+# `with_options` fills them.
+OPTIONS: dict[str, dataclasses.Field[Any]] = {}
+DEFAULTS: dict[str, Any] = {}
+FRONT_ENDS: dict[str, type[VisionTransformer]] = {}
+
+
+def options_of(schema: ViTConfig | type[ViTConfig]) -> dict[str, dataclasses.Field[Any]]:
     """dict of the fields of a schema by name.
 
     >>> [*options_of(ViTConfig)][:3]
@@ -370,7 +392,7 @@ def options_of(schema):
     return {field.name: field for field in dataclasses.fields(schema)}
 
 
-def with_options(cls):
+def with_options(cls: _Class) -> _Class:
     """Class decorator: register a class of transformers with its `schema`.
 
     Its constructor, which takes `*args` and `**kwargs`, gets a signature with the options. In its docstring
@@ -389,14 +411,14 @@ def with_options(cls):
         inspect.Parameter(name, parameter_kind, default=DEFAULTS.get(name, empty)) for name in options
     ]
     further = [parameter for parameter in further if parameter.kind is not parameter.VAR_POSITIONAL]
-    cls.__init__.__signature__ = inspect.Signature([self, *parameters, *further])
+    cls.__init__.__signature__ = inspect.Signature([self, *parameters, *further])  # type: ignore[attr-defined]
     if cls.__doc__:  # Python's option -OO removes it
         # Python 3.13 removes the indentation of docstrings, and cleandoc that of earlier ones.
         cls.__doc__ = inspect.cleandoc(cls.__doc__).replace("{options}", describe_options(new))
     return cls
 
 
-def describe_options(options):
+def describe_options(options: Mapping[str, dataclasses.Field[Any]]) -> str:
     """Options as entries of a docstring's `Args:` section, all but the first line indented.
 
     >>> print(describe_options(OPTIONS).splitlines()[3].strip())
@@ -407,7 +429,9 @@ def describe_options(options):
     return "\n".join(map(wrap.fill, entries)).lstrip()
 
 
-def class_and_options(options, default):
+def class_and_options(
+    options: Mapping[str, Any], default: type[VisionTransformer]
+) -> tuple[type[VisionTransformer], dict[str, Any]]:
     """Find the class of transformers that has these options.
 
     Options that it does not have are dropped if they have their defaults, as in a checkpoint's options.
@@ -437,7 +461,7 @@ def class_and_options(options, default):
     return cls, {n: v for n, v in options.items() if FRONT_ENDS.get(n, cls) is cls}
 
 
-def refuse_unknown(names, cls=None):
+def refuse_unknown(names: Iterable[str], cls: type[VisionTransformer] | None = None) -> None:
     """Raise ValueError for names that are none of the options of a class of transformers, or of any class."""
     options = OPTIONS if cls is None else options_of(cls.schema)
     if unknown := sorted({*names} - options.keys()):
@@ -450,7 +474,7 @@ def refuse_unknown(names, cls=None):
         raise ValueError(f"{name} has no option {hinted}; its options are {listed(options, 10)}")
 
 
-def check_options(options, source):
+def check_options(options: Mapping[str, Any], source: str) -> None:
     """Raise ValueError for an option that does not exist, or whose value breaks its rule.
 
     Args:
@@ -469,7 +493,7 @@ def check_options(options, source):
         OPTIONS[name].metadata["rule"].check(f"{source}: {name}", value)
 
 
-def _resolved_preprocessing(c):
+def _resolved_preprocessing(c: ViTConfig) -> Preprocessing:
     size = None if c.image_size == DYNAMIC_SIZE else c.image_size
     preprocessing, packing = c.preprocessing, c.packing
     if preprocessing is None:

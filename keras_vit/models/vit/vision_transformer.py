@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import keras
 from absl import logging
 
 from keras_vit.engine.adapting import copy_with_weights
-from keras_vit.layers import ClassToken, PatchDropout
+from keras_vit.layers import ClassToken, EncoderBlock, PatchDropout
 from keras_vit.layers.encoder_block import number_stack
 from keras_vit.layers.hints import WHOLE, sharded
 from keras_vit.models.classifying import classify
@@ -77,84 +78,88 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
     exported_stages = ("representation",)
 
     # What the input decides: a subclass with another one has its own schema and functions.
-    schema = ViTConfig
-    _model_inputs = staticmethod(front_end.image_input)
-    _patch_embedding = staticmethod(front_end.patch_embedding)
-    _patch_tokens = staticmethod(front_end.patch_tokens)
-    _position_embedding = staticmethod(front_end.position_embedding)
-    _encoder_block = staticmethod(encoder_block)
+    schema: type[ViTConfig] = ViTConfig
+    _model_inputs: Callable[..., tuple[Any, Tensor, Tensor | None]] = staticmethod(front_end.image_input)
+    _patch_embedding: Callable[..., keras.Layer] = staticmethod(front_end.patch_embedding)
+    _patch_tokens: Callable[..., Tensor] = staticmethod(front_end.patch_tokens)
+    _position_embedding: Callable[..., tuple[keras.Layer, list[Tensor]]] = staticmethod(
+        front_end.position_embedding
+    )
+    _encoder_block: Callable[..., EncoderBlock] = staticmethod(encoder_block)
 
     def __init__(
         self, *args: Any, dtype: str | keras.DTypePolicy | None = None, **kwargs: Unpack[ViTOptions]
     ) -> None:
-        identity = {key: kwargs.pop(key) for key in ("name", "trainable") if key in kwargs}
-        refuse_unknown(kwargs, type(self))
-        _refuse_missing([*options_of(self.schema)], args, kwargs)
-        c = self.schema(*args, **kwargs)
-        dtype = _float_policy(dtype)
+        options: dict[str, Any] = {**kwargs}
+        identity = {key: options.pop(key) for key in ("name", "trainable") if key in options}
+        refuse_unknown(options, type(self))
+        _refuse_missing([*options_of(self.schema)], args, options)
+        c = self.schema(*args, **options)
+        policy = _float_policy(dtype)
         # Each call draws the seeds of its initializers, so that one more would change all weights after it.
         prefix = prefix_tokens(vars(c))
         num_prefix = sum(count for _, count, _ in prefix)
-        stages = {}
+        stages: dict[str, Tensor] = {}
 
-        def stage(name, x, dtype=dtype.compute_dtype):  # Keras cannot clone an Identity with a policy object
+        def stage(name: str, x: Tensor, dtype: str = policy.compute_dtype) -> Tensor:
+            # Keras cannot clone an Identity with a policy object.
             stages[name] = keras.layers.Identity(dtype=dtype, name=name)(x)
             return stages[name]
 
         # image → patches
-        inputs, x, bias = self._model_inputs(c, dtype)  # (b, H, W, c)
+        inputs, x, bias = self._model_inputs(c, policy)  # (b, H, W, c)
         if c.resnet is not None:
-            x = resnet_stem(x, c.resnet, c.resnet_width, c.resnet_form, dtype)  # (b, H/s, W/s, c')
-        grid = self._patch_embedding(c, dtype)(x)  # (b, h, w, d)
+            x = resnet_stem(x, c.resnet, c.resnet_width, c.resnet_form, policy)  # (b, H/s, W/s, c')
+        grid = self._patch_embedding(c, policy)(x)  # (b, h, w, d)
         if c.patch_norm:
-            grid = norm_layer(c, "patch_norm", dtype)(grid)
+            grid = norm_layer(c, "patch_norm", policy)(grid)
         # patches → tokens
-        x = self._patch_tokens(c, grid, dtype)  # (b, n, d)
+        x = self._patch_tokens(c, grid, policy)  # (b, n, d)
         if c.num_layers is not None:
             in_table = num_prefix if c.prefix_positions else 0
-            add_positions, grids = self._position_embedding(c, inputs, grid, in_table, dtype)
+            add_positions, grids = self._position_embedding(c, inputs, grid, in_table, policy)
             if not c.prefix_positions:
                 x = add_positions(x, *grids)
             for name, count, initializer in prefix:
-                x = ClassToken(count, initializer, dtype=dtype, name=name)(x)  # (b, p + n, d)
+                x = ClassToken(count, initializer, dtype=policy, name=name)(x)  # (b, p + n, d)
             if c.prefix_positions:
                 x = add_positions(x, *grids)
             if c.position_embedding != "none":
-                x = keras.layers.Dropout(c.dropout_rate, dtype=dtype, name="position_dropout")(x)
+                x = keras.layers.Dropout(c.dropout_rate, dtype=policy, name="position_dropout")(x)
             # tokens → encoder
             if c.pre_norm:
-                x = norm_layer(c, "pre_norm", dtype)(x)
-            positions_of_blocks = block_positions(c, grid, dtype)
+                x = norm_layer(c, "pre_norm", policy)(x)
+            positions_of_blocks = block_positions(c, grid, policy)  # type: ignore[arg-type]
             if c.patch_dropout_rate:
-                drop = PatchDropout(c.patch_dropout_rate, num_prefix, dtype=dtype, name="patch_dropout")
+                drop = PatchDropout(c.patch_dropout_rate, num_prefix, dtype=policy, name="patch_dropout")
                 if c.rotary:
                     x, positions_of_blocks = drop(x, positions_of_blocks)
                 else:
                     x = drop(x)
             for i, positions in enumerate(positions_of_blocks):
-                block, block_input = self._encoder_block(c, i, dtype), x
+                block, block_input = self._encoder_block(c, i, policy), x
                 x = block(x, positions, bias=bias)
         encoded = [x]  # (b, p + n, d)
         if c.pooling == "token" and c.num_layers:
             # The pooling reads the first tokens only; the last block computes the others for extractors.
             encoded.append(block(block_input, positions, num_outputs=1 + c.distillation))
         if c.num_layers is not None and c.final_norm and not c.norm_after_pooling:
-            encoded = [*map(norm_layer(c, "encoder_norm", dtype), encoded)]
-        identity_of_tokens = keras.layers.Identity(dtype=dtype.compute_dtype, name="tokens")
+            encoded = [*map(norm_layer(c, "encoder_norm", policy), encoded)]
+        identity_of_tokens = keras.layers.Identity(dtype=policy.compute_dtype, name="tokens")
         encoded = [*map(sharded(identity_of_tokens, WHOLE), encoded)]
         stages["tokens"], tokens = encoded[0], encoded[-1]
         # encoder → representation
-        x = stage("pooled", pooled(c, tokens, num_prefix, bias, dtype))  # (b, d)
+        x = stage("pooled", pooled(c, tokens, num_prefix, bias, policy))  # (b, d)
         if c.norm_after_pooling:
-            x = norm_layer(c, "pooled_norm", dtype)(x)
-        x = stage("representation", representation(c, x, dtype))  # (b, r)
+            x = norm_layer(c, "pooled_norm", policy)(x)
+        x = stage("representation", representation(c, x, policy))  # (b, r)
         # representation → logits
         if c.num_classes is not None:
-            x = stage("logits", logits(c, x, tokens, dtype), dtype.variable_dtype)  # (b, k)
+            x = stage("logits", logits(c, x, tokens, policy), policy.variable_dtype)  # (b, k)
 
         super().__init__(inputs=inputs, outputs=x, **identity)
         number_stack(self.layers)
-        self.dtype_policy = dtype
+        self.dtype_policy = policy
         self._stages = stages  # Layers of stages that no output depends on are not in self.layers.
         # Keras's functional model would try to add or drop an axis of inputs of another rank.
         if not isinstance(inputs, dict):
@@ -185,7 +190,7 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
             >>> VisionTransformer.from_variant("Ti/8", image_size=32, num_classes=10).patch_size
             (8, 8)
         """
-        sizes = {**parse_variant(variant), **options}
+        sizes: dict[str, Any] = {**parse_variant(variant), **options}
         return cls(image_size=image_size, num_classes=num_classes, **sizes)
 
     @classmethod
@@ -215,8 +220,9 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
         """(height, width) in pixels at the bottom and right of an image that fill no patch."""
         if is_dynamic(self.image_size):
             return 0, 0
-        sides = zip(patched_size(self.image_size, self.resnet), self.patch_size)
-        return tuple(side % patch * stem_stride(self.resnet) for side, patch in sides)
+        height, width = patched_size(self.image_size, self.resnet)
+        stride = stem_stride(self.resnet)
+        return height % self.patch_size[0] * stride, width % self.patch_size[1] * stride
 
     def finished(self, arrays: dict[str, np.ndarray] | None = None) -> VisionTransformer:
         """A copy of the model for inference, in float32 and without dropout, remat and frozen layers.
@@ -243,7 +249,7 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
         return self.num_classes is not None and self.pooling is not None
 
     @property
-    def head_inputs(self) -> tuple[Tensor, ...]:
+    def head_inputs(self) -> list[Tensor]:  # type: ignore[override]  # an attribute of other models
         """The tensors that the head reads; empty without one, or with two heads."""
         return [self._stages["representation"]] if self.num_classes and not self.distillation else []
 
@@ -258,11 +264,11 @@ class VisionTransformer(ConfiguredModel, ViTAttributes):
             **super().get_config(),
         }
 
-    def _config(self):
+    def _config(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in options_of(self.schema)}
 
 
-def _refuse_missing(names, args, kwargs):
+def _refuse_missing(names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise a TypeError for options without a default that are not given."""
     if missing := [name for name in names[len(args) :] if name not in {**DEFAULTS, **kwargs}]:
         raise TypeError(
@@ -271,15 +277,15 @@ def _refuse_missing(names, args, kwargs):
         )
 
 
-def _float_policy(dtype):
+def _float_policy(dtype: str | keras.DTypePolicy | None) -> keras.DTypePolicy:
     """The policy of a dtype, a name or a policy."""
-    dtype = keras.dtype_policies.get(dtype)
-    if dtype.quantization_mode:
-        raise ValueError(f"dtype must be a float policy; got {dtype.name!r}: quantize() quantizes a model")
-    return dtype
+    policy = keras.dtype_policies.get(dtype)
+    if policy.quantization_mode:
+        raise ValueError(f"dtype must be a float policy; got {policy.name!r}: quantize() quantizes a model")
+    return policy
 
 
-def _border_note(border):
+def _border_note(border: tuple[int, int]) -> str:
     bottom, right = border
     return (
         f"This model ignores {bottom} rows of pixels at the bottom and {right} columns at the right of an "
@@ -288,5 +294,5 @@ def _border_note(border):
 
 
 @functools.cache  # The copies of a model, as for exports, say nothing new.
-def _warn(note):
+def _warn(note: str) -> None:
     logging.warning(note)
