@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.samples import not_converted, positions
+from keras_vit.labels import label_kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,13 @@ class MixedSamples:
     Args:
         parts: A `Part` for each source.
 
+    Attributes:
+        label_values: What the labels of all sources mean, as of `LabelKind.shared_values`; None where it is
+            not known.
+
+    Raises:
+        ValueError: if the labels of two sources mean different things, as depths in different units.
+
     Example:
         >>> test, three, one = load_dataset("digits").split("test"), *map(fractions.Fraction, (3, 1))
         >>> samples = MixedSamples((Part("a", test, three), Part("b", test, one)))
@@ -63,6 +71,9 @@ class MixedSamples:
 
     parts: tuple[Part, ...]
     order = "mixture"
+
+    def __post_init__(self):
+        object.__setattr__(self, "label_values", _shared_values(self.parts))
 
     def __len__(self):
         return sum(len(part.samples) for part in self.parts)
@@ -191,6 +202,21 @@ class MixedSamples:
         return next(
             (part.samples, index - before) for part, before in reversed([*self._parts()]) if before <= index
         )
+
+
+def _shared_values(parts):
+    """The `label_values` of `MixedSamples`."""
+    shared = {}
+    for part in parts:
+        values = getattr(part.samples, "label_values", None)
+        values = {} if values is None else label_kind(part.samples.task).shared_values(values)
+        for name, value in values.items():
+            first, expected = shared.setdefault(name, (part.name, value))
+            if value != expected:
+                raise ValueError(
+                    f"expected the {name} of {first!r} in {part.name!r}: {expected!r}; got {value!r}"
+                )
+    return {name: value for name, (_, value) in shared.items() if value is not None} or None
 
 
 def _spread(shares):
