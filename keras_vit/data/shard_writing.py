@@ -14,6 +14,7 @@ import pyarrow.parquet
 from PIL import Image
 
 from keras_vit.data.column_types import IMAGE
+from keras_vit.data.decoding.exif import without_orientation
 from keras_vit.data.files import CLASSES
 from keras_vit.data.label_storage import storage_of
 from keras_vit.data.shard_files import INCOMPLETE
@@ -32,7 +33,8 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
     """Write each split of a data set to files of equal numbers of images, in a random order.
 
     If the process is stopped, the same call continues with the first shard that is missing. Images keep their
-    bytes; TIFF becomes PNG. `load_dataset` reads the files as "webdataset:FOLDER" or "parquet:FOLDER". The
+    bytes; TIFF becomes PNG. The EXIF orientation becomes 1 in images of a source that does not apply it, as
+    of TensorFlow Datasets. `load_dataset` reads the files as "webdataset:FOLDER" or "parquet:FOLDER". The
     packages webdataset, timm and open_clip read the tar files, with the counts of `_info.json` and
     `sizes.json`, and the package datasets the Parquet files, with the class names.
 
@@ -147,6 +149,8 @@ class _Copied:
 
 def _row(dataset, split, number, content, label):
     """What is written of a sample: its name, the image with its suffix, and by field the label."""
+    if not dataset.split(split).exif:  # The orientation of images in shards is applied.
+        content = without_orientation(content).numpy()
     try:
         with Image.open(io.BytesIO(content)) as image:
             suffix = SUFFIXES.get(image.format)

@@ -11,12 +11,18 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from made.folders import write_captions, write_classes
+from made.photos import photo
 from made.shards import stored, structs, write_parquet
 from PIL import Image
 
 from keras_vit.data import shard_writing
+from keras_vit.data.dataset import Dataset
 from keras_vit.data.datasets import load_dataset
+from keras_vit.data.decoding.model_input import decode
+from keras_vit.data.samples import Samples
 from keras_vit.data.shard_writing import write_shards
+from keras_vit.labels.box_rows import encode_boxes
+from keras_vit.preprocessing import read_image
 
 FORMATS = pytest.mark.parametrize("file_format", ["webdataset", "parquet"])
 SPLITS = ("train", "validation", "test")
@@ -100,6 +106,19 @@ def test_tiff_becomes_png_with_the_same_pixels(tmp_path):
         for paths in ((tmp_path / "in").glob("*/*"), unpacked(tmp_path / "out"))
     )
     assert expected == found
+
+
+@FORMATS
+def test_images_whose_orientation_is_ignored_are_not_turned(file_format, tmp_path):
+    box = encode_boxes([[0, 0, 0.5, 1, 0, 0, 0.5]])
+    samples = Samples((photo(6),) * 2, (box,) * 2, exif=False)
+    write_shards(
+        Dataset("made", ("cat",), {"train": samples}, task="detection"), tmp_path / "out", file_format
+    )
+    written = load_dataset(f"{file_format}:{tmp_path}/out", task="detection", seed=None).split("train")
+    for expected, (image, label) in zip(records(samples), records(written)):
+        np.testing.assert_array_equal(read_image(image), decode(expected[0], exif=False))
+        np.testing.assert_allclose(label, expected[1])
 
 
 def unpacked(folder):
