@@ -16,6 +16,7 @@ from PIL import Image
 from keras_vit.data.column_types import IMAGE
 from keras_vit.data.decoding.exif import without_orientation
 from keras_vit.data.files import CLASSES
+from keras_vit.data.fingerprint import fingerprint_summary
 from keras_vit.data.label_storage import storage_of
 from keras_vit.data.shard_files import INCOMPLETE
 from keras_vit.messages import listed
@@ -69,7 +70,8 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
         files = [f"{split}-{number:05}-of-{count:05}{suffix}" for number in range(count)]
         stops = [(number + 1) * len(samples) // count for number in range(count)]
         plan[split] = [*zip(files, [0, *stops], stops)]
-    _begin(folder, {"dataset": dataset.name, "version": dataset.version, "seed": seed, "shards": plan})
+    options = {"task": dataset.task, "seed": seed, "shards": plan}
+    _begin(folder, {"dataset": dataset.name, "data": fingerprint_summary(dataset), **options})
     files = {CLASSES: "".join(f"{name}\n" for name in names)} if names else {}
     for name, content in (files | _storage(dataset).files(dataset)).items():
         atomic_write(folder / name, content)

@@ -274,7 +274,7 @@ def orientation_tags(exif):
     >>> exif = Image.Exif()
     >>> exif[0x0112] = 6
     >>> [*orientation_tags(exif.tobytes())]
-    [(24, '<', 6)]
+    [(24, '>', 6)]
     """
     before = len(PREFIX) if exif.startswith(PREFIX) else 0
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[before : before + 4])

@@ -155,6 +155,22 @@ def test_a_stopped_call_continues_with_the_missing_shards(file_format, tmp_path,
     assert first.stat().st_mtime_ns == time_of_first and files_of(out) == files_of(tmp_path / "whole")
 
 
+def test_a_stopped_call_does_not_continue_with_other_files(tmp_path, monkeypatch):
+    root, out = write_classes(tmp_path / "in"), tmp_path / "out"
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(shard_writing.FORMATS, "webdataset", (".tar", stop, stop))
+    with pytest.raises(KeyboardInterrupt):
+        write_shards(load_dataset(f"folder:{root}"), out)
+    monkeypatch.undo()
+    for names in (("cat", "kept"), ("dog", "cat"), ("kept", "dog")):
+        (root / names[0]).rename(root / names[1])
+    with pytest.raises(ValueError, match="out' was begun with other data or options; remove it first"):
+        write_shards(load_dataset(f"folder:{root}"), out)
+
+
 @pytest.mark.slow
 def test_a_killed_command_continues(tmp_path):
     write_classes(tmp_path / "in", count=1000)
