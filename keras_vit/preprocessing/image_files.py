@@ -54,14 +54,36 @@ def read_image(source):
         >>> read_image(tmp / "gray.png").shape
         (8, 9, 3)
     """
+    with _errors_named(source), _open(source) as file, _opened(file) as image:
+        return _turned(_stored_pixels(image, file), image)
+
+
+def image_header(source):
+    """The format of an image file, by Pillow's name, and its (width, height) as it is stored.
+
+    Args:
+        source: As for `read_image`.
+
+    Raises:
+        ValueError: as `read_image`; the pixels are not decoded.
+
+    Example:
+        >>> keras.utils.save_img(tmp / "gray.png", np.full((8, 9, 3), 128), scale=False)
+        >>> image_header(tmp / "gray.png")
+        ('PNG', (9, 8))
+    """
+    with _errors_named(source), _open(source) as file, _opened(file) as image:
+        return image.format, image.size
+
+
+@contextlib.contextmanager
+def _errors_named(source):
+    """Errors of reading an encoded image as ValueErrors that name it."""
     from PIL import Image, UnidentifiedImageError
 
     name = _name(source)
-    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow's own bound must not be below ours.
-        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, bounds.MAX_PIXELS)
     try:
-        with _open(source) as file, _opened(file) as image:
-            return _turned(_stored_pixels(image, file), image)
+        yield
     except FileNotFoundError:
         raise ValueError(f"no such image file: {name}{similar_path(name)}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -116,6 +138,8 @@ def _opened(file):
         except ImportError:
             raise ValueError("HEIC needs: pip install pillow-heif") from None
         register_heif_opener()
+    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow's own bound must not be below ours.
+        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, bounds.MAX_PIXELS)
     Image.init()
     return Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN])
 
