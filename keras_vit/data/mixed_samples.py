@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.decoding.exif import without_orientation
 from keras_vit.data.samples import not_converted, positions
+from keras_vit.labels import label_kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +33,21 @@ class Part:
     weight: fractions.Fraction | None = None
     labels: Sequence[int] | None = None
 
-    def relabeled(self, records):
-        """Convert a dataset of (…, encoded image, label) to one with labels in the mixture."""
+    def converted(self, records, exif):
+        """Convert a dataset of (…, encoded image, label) to one with images and labels of the mixture.
+
+        Args:
+            records: The dataset.
+            exif: Whether the mixture applies the EXIF orientation; images whose source does not lose theirs.
+        """
         labels = None if self.labels is None else tf.constant(self.labels, tf.int32)
+        is_reset = exif and not self.samples.exif
 
         @not_converted
         def record(*values):
-            *others, label = values
-            return *others, label if labels is None else tf.gather(labels, label)
+            *others, encoded, label = values
+            encoded = without_orientation(encoded) if is_reset else encoded
+            return *others, encoded, label if labels is None else tf.gather(labels, label)
 
         return records.map(record)
 
@@ -54,6 +63,13 @@ class MixedSamples:
     Args:
         parts: A `Part` for each source.
 
+    Attributes:
+        label_values: What the labels of all sources mean, as of `LabelKind.shared_values`; None where it is
+            not known.
+
+    Raises:
+        ValueError: if the labels of two sources mean different things, as depths in different units.
+
     Example:
         >>> test, three, one = load_dataset("digits").split("test"), *map(fractions.Fraction, (3, 1))
         >>> samples = MixedSamples((Part("a", test, three), Part("b", test, one)))
@@ -63,6 +79,9 @@ class MixedSamples:
 
     parts: tuple[Part, ...]
     order = "mixture"
+
+    def __post_init__(self):
+        object.__setattr__(self, "label_values", _shared_values(self.parts))
 
     def __len__(self):
         return sum(len(part.samples) for part in self.parts)
@@ -127,7 +146,7 @@ class MixedSamples:
             records = part.samples.training_records(
                 own_seed, first_step, steps, shares[source], range(first, first + count)
             )
-            streams.append(part.relabeled(records))
+            streams.append(part.converted(records, self.exif))
         choices = tf.data.Dataset.from_tensor_slices(choices.astype("int64")).repeat(steps - first_step)
         numbers = positions(first_step, steps, batch_size, slots)
         records = tf.data.Dataset.zip(numbers, tf.data.Dataset.choose_from_datasets(streams, choices))
@@ -136,7 +155,7 @@ class MixedSamples:
 
     def evaluation_records(self):
         """As in `IndexedSamples`, one source after another."""
-        records = [part.relabeled(part.samples.evaluation_records()) for part in self.parts]
+        records = [part.converted(part.samples.evaluation_records(), self.exif) for part in self.parts]
         return functools.reduce(tf.data.Dataset.concatenate, records)
 
     def numbered_records(self, start, stop):
@@ -145,7 +164,7 @@ class MixedSamples:
         for part, before in self._parts():
             window = max(start - before, 0), min(stop - before, len(part.samples))
             if window[0] < window[1]:
-                numbered = part.relabeled(part.samples.numbered_records(*window))
+                numbered = part.converted(part.samples.numbered_records(*window), self.exif)
                 offset = not_converted(lambda number, *rest, before=before: (before + number, *rest))
                 records.append(numbered.map(offset))
         return functools.reduce(tf.data.Dataset.concatenate, records)
@@ -191,6 +210,21 @@ class MixedSamples:
         return next(
             (part.samples, index - before) for part, before in reversed([*self._parts()]) if before <= index
         )
+
+
+def _shared_values(parts):
+    """The `label_values` of `MixedSamples`."""
+    shared = {}
+    for part in parts:
+        values = getattr(part.samples, "label_values", None)
+        values = {} if values is None else label_kind(part.samples.task).shared_values(values)
+        for name, value in values.items():
+            first, expected = shared.setdefault(name, (part.name, value))
+            if value != expected:
+                raise ValueError(
+                    f"expected the {name} of {first!r} in {part.name!r}: {expected!r}; got {value!r}"
+                )
+    return {name: value for name, (_, value) in shared.items() if value is not None} or None
 
 
 def _spread(shares):

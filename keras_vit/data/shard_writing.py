@@ -14,16 +14,20 @@ import pyarrow.parquet
 from PIL import Image
 
 from keras_vit.data.column_types import IMAGE
+from keras_vit.data.decoding.exif import without_orientation
 from keras_vit.data.files import CLASSES
+from keras_vit.data.fingerprint import fingerprint_summary
 from keras_vit.data.label_storage import storage_of
 from keras_vit.data.shard_files import INCOMPLETE
 from keras_vit.messages import listed
-from keras_vit.preprocessing.image_files import read_image
+from keras_vit.preprocessing.image_files import image_header, read_image
 from keras_vit.progress import Progress
 from keras_vit.rules import integer, one_of
 from keras_vit.writing import atomic_path, atomic_write
 
-SUFFIXES = {"JPEG": "jpg", "PNG": "png", "GIF": "gif", "BMP": "bmp", "WEBP": "webp"}
+# By Pillow's name of the format; others become PNG, as BMP, into which records of Parquet files convert TIFF.
+# MPO is a JPEG with a second picture, as phones write it.
+SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "GIF": "gif", "WEBP": "webp"}
 ROWS = 100  # of a row group, as the package datasets wrote for long
 COPY = ".samples"  # the file of samples that have no random access
 
@@ -32,9 +36,10 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
     """Write each split of a data set to files of equal numbers of images, in a random order.
 
     If the process is stopped, the same call continues with the first shard that is missing. Images keep their
-    bytes; TIFF becomes PNG. `load_dataset` reads the files as "webdataset:FOLDER" or "parquet:FOLDER". The
-    packages webdataset, timm and open_clip read the tar files, with the counts of `_info.json` and
-    `sizes.json`, and the package datasets the Parquet files, with the class names.
+    bytes, and BMP, TIFF, AVIF and HEIC become PNG. The EXIF orientation becomes 1 in images of a source that
+    does not apply it, as of TensorFlow Datasets. `load_dataset` reads the files as "webdataset:FOLDER" or
+    "parquet:FOLDER". The packages webdataset, timm and open_clip read the tar files, with the counts of
+    `_info.json` and `sizes.json`, and the package datasets the Parquet files, with the class names.
 
     Args:
         dataset: A `Dataset`.
@@ -48,7 +53,7 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
 
     Raises:
         ValueError: if the folder has other files, images have several captions, which tar files have no place
-            for, or a class name does not fit on a line.
+            for, a class name does not fit on a line, or an image is damaged.
         OSError: if an image cannot be read, or a file cannot be written.
 
     Example:
@@ -67,7 +72,8 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
         files = [f"{split}-{number:05}-of-{count:05}{suffix}" for number in range(count)]
         stops = [(number + 1) * len(samples) // count for number in range(count)]
         plan[split] = [*zip(files, [0, *stops], stops)]
-    _begin(folder, {"dataset": dataset.name, "version": dataset.version, "seed": seed, "shards": plan})
+    options = {"task": dataset.task, "seed": seed, "shards": plan}
+    _begin(folder, {"dataset": dataset.name, "data": fingerprint_summary(dataset), **options})
     files = {CLASSES: "".join(f"{name}\n" for name in names)} if names else {}
     for name, content in (files | _storage(dataset).files(dataset)).items():
         atomic_write(folder / name, content)
@@ -81,8 +87,8 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
                 continue
             with _at_random(dataset.split(split), folder) as samples:
                 for file, start, stop in missing:
-                    chosen = ((n, *samples[int(order[n])]) for n in range(start, stop))
-                    rows = (_row(dataset, split, *sample) for sample in chosen)
+                    chosen = ((n, int(order[n])) for n in range(start, stop))
+                    rows = (_row(dataset, split, n, index, *samples[index]) for n, index in chosen)
                     with atomic_path(folder / file) as temporary:
                         write(temporary, rows, dataset)
                     bar.update(stop - start)
@@ -118,42 +124,53 @@ def _at_random(samples, folder):
     if hasattr(samples, "__getitem__"):
         yield samples
         return
-    file, places, labels = folder / COPY, [], []
+    file, places = folder / COPY, {}
     try:
         with open(file, "wb") as copy:
-            for content, label in samples.evaluation_records().as_numpy_iterator():
-                places.append((copy.tell(), len(content)))
-                labels.append(label)
+            records = samples.numbered_records(0, len(samples)).as_numpy_iterator()
+            for index, content, label in records:
+                places[int(index)] = copy.tell(), len(content)
                 copy.write(content)
-        yield _Copied(file, places, labels)
+                np.save(copy, label)
+        yield _Copied(file, places)
     finally:
         file.unlink(missing_ok=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Copied:
-    """Samples in a file: its path, the first byte and the number of bytes of each, and the labels."""
+    """Samples in a file: its path, and by index the first byte and the number of bytes of the image.
+
+    The label is behind the image, as of `np.save`.
+    """
 
     file: pathlib.Path
-    places: list[tuple[int, int]]
-    labels: list
+    places: dict[int, tuple[int, int]]
 
     def __getitem__(self, index):
         first, size = self.places[index]
         with open(self.file, "rb") as file:
             file.seek(first)
-            return file.read(size), self.labels[index]
+            return file.read(size), np.load(file)[()]
 
 
-def _row(dataset, split, number, content, label):
-    """What is written of a sample: its name, the image with its suffix, and by field the label."""
+def _row(dataset, split, number, index, content, label):
+    """What is written of a sample: its name, the image with its suffix, and by field the label.
+
+    Args:
+        dataset, split: The `Dataset`, and the name of the split.
+        number: Of the sample in the order in which it is written.
+        index: Its index in the split.
+        content, label: The sample.
+    """
+    if not dataset.split(split).exif:  # The orientation of images in shards is applied.
+        content = without_orientation(content).numpy()
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            suffix = SUFFIXES.get(image.format)
-    except OSError:  # Its reader says what is wrong with it.
-        suffix = None
-    if suffix is None:
-        content, suffix = _png(read_image(content)), "png"
+        suffix = SUFFIXES.get(image_header(content)[0])
+        if suffix is None:
+            content, suffix = _png(read_image(content)), "png"
+    except ValueError as error:
+        raise ValueError(f"{dataset.split(split).place(index)}: {error}") from None
     name = f"{number:09}"
     row = {"name": name, "suffix": suffix, "image": {"bytes": content, "path": f"{name}.{suffix}"}}
     captions = dataset.captions(split)

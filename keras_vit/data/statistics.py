@@ -2,16 +2,15 @@
 
 import collections
 import hashlib
-import io
 
 import numpy as np
-from PIL import Image
 
 from keras_vit.data.chunked_records import class_changes
 from keras_vit.data.damage import of_each
 from keras_vit.data.decoding.model_input import check_image
 from keras_vit.labels import label_kind
 from keras_vit.messages import one_line
+from keras_vit.preprocessing.image_files import image_header
 
 
 def describe(dataset, images=None):
@@ -89,9 +88,7 @@ def _header(read, decode):
         return None
     try:
         content = read()
-        with Image.open(io.BytesIO(content)) as image:
-            width, height = image.size
-            image_format = image.format
-    except OSError as error:
-        return one_line(getattr(error, "strerror", None) or "it has no header of an image")
-    return hashlib.blake2b(content, digest_size=16).digest(), image_format, len(content), width, height
+        image_format, size = image_header(content)
+    except (OSError, ValueError) as error:
+        return one_line(getattr(error, "strerror", None) or error)
+    return hashlib.blake2b(content, digest_size=16).digest(), image_format, len(content), *size

@@ -108,6 +108,10 @@ class LabelKind:
         """A label as a JSON value, by names of classes rather than by their order."""
         return list(label)
 
+    def shared_values(self, values):
+        """What all sources of a mixture have to share of the `label_values` of their samples, a dict."""
+        return {}
+
     def fits_columns(self, names):
         """Whether a table has these columns of labels."""
         return bool(names) and "" not in names

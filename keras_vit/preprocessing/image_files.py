@@ -1,5 +1,6 @@
 """Image files to pixels by Pillow, so that they equal those of the TensorFlow graphs in `data.formats`."""
 
+import contextlib
 import io
 import os
 import stat
@@ -17,6 +18,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "AVIF", "HEIF")  # Pillo
 TIFF, BOX = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"), b"ftyp"
 HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 SUBFILE, REDUCED = 254, 1  # the TIFF tag of what a page is, and its bit for a smaller version
+PREFIX = b"Exif\0\0"  # of EXIF data in a JPEG and in some WebP files
 ORIENTATION, SHORT = 0x0112, 3  # the EXIF tag and the type of its value
 TRANSPOSED = 5  # the first orientation whose rows are the columns of the stored image
 # By orientation: whether rows and whether columns are reversed, after the transposition.
@@ -52,14 +54,36 @@ def read_image(source):
         >>> read_image(tmp / "gray.png").shape
         (8, 9, 3)
     """
+    with _errors_named(source), _open(source) as file, _opened(file) as image:
+        return _turned(_stored_pixels(image, file), image)
+
+
+def image_header(source):
+    """The format of an image file, by Pillow's name, and its (width, height) as it is stored.
+
+    Args:
+        source: As for `read_image`.
+
+    Raises:
+        ValueError: as `read_image`; the pixels are not decoded.
+
+    Example:
+        >>> keras.utils.save_img(tmp / "gray.png", np.full((8, 9, 3), 128), scale=False)
+        >>> image_header(tmp / "gray.png")
+        ('PNG', (9, 8))
+    """
+    with _errors_named(source), _open(source) as file, _opened(file) as image:
+        return image.format, image.size
+
+
+@contextlib.contextmanager
+def _errors_named(source):
+    """Errors of reading an encoded image as ValueErrors that name it."""
     from PIL import Image, UnidentifiedImageError
 
     name = _name(source)
-    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow's own bound must not be below ours.
-        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, bounds.MAX_PIXELS)
     try:
-        with _open(source) as file, _opened(file) as image:
-            return _turned(_stored_pixels(image, file), image)
+        yield
     except FileNotFoundError:
         raise ValueError(f"no such image file: {name}{similar_path(name)}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -114,6 +138,8 @@ def _opened(file):
         except ImportError:
             raise ValueError("HEIC needs: pip install pillow-heif") from None
         register_heif_opener()
+    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow's own bound must not be below ours.
+        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, bounds.MAX_PIXELS)
     Image.init()
     return Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN])
 
@@ -261,18 +287,28 @@ def exif_orientation(exif):
     >>> exif_orientation(exif.tobytes())
     6
     """
-    tiff = exif.removeprefix(b"Exif\0\0")
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
+    value = max((value for *_, value in orientation_tags(exif)), default=1)
+    return value if 1 <= value <= 8 else 1
+
+
+def orientation_tags(exif):
+    """The orientations in EXIF data (bytes): (offset, byte order as of struct, value) of each.
+
+    >>> from PIL import Image
+    >>> exif = Image.Exif()
+    >>> exif[0x0112] = 6
+    >>> [*orientation_tags(exif.tobytes())]
+    [(24, '>', 6)]
+    """
+    before = len(PREFIX) if exif.startswith(PREFIX) else 0
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(exif[before : before + 4])
     if order is None:
-        return 1
-    value = 1
-    try:
-        (directory,) = struct.unpack_from(f"{order}I", tiff, 4)
-        (count,) = struct.unpack_from(f"{order}H", tiff, directory)
-        for start in range(directory + 2, directory + 2 + 12 * count, 12):
-            tag, value_type, _, number, _ = struct.unpack_from(f"{order}HHIHH", tiff, start)
+        return
+    with contextlib.suppress(struct.error):  # The data may end early.
+        (directory,) = struct.unpack_from(f"{order}I", exif, before + 4)
+        first = before + directory
+        (count,) = struct.unpack_from(f"{order}H", exif, first)
+        for start in range(first + 2, first + 2 + 12 * count, 12):
+            tag, value_type, _, value, _ = struct.unpack_from(f"{order}HHIHH", exif, start)
             if (tag, value_type) == (ORIENTATION, SHORT):
-                value = max(value, number)
-    except struct.error:  # The data ends early.
-        pass
-    return value if value <= 8 else 1
+                yield start + 8, order, value

@@ -6,9 +6,11 @@ import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from made.photos import photo
 
 from keras_vit.data import chunked_records
 from keras_vit.data.chunked_records import ChunkedRecords
+from keras_vit.data.decoding.model_input import decode
 from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.samples import Samples, worker_slots
 
@@ -175,5 +177,10 @@ def test_samples_are_chosen_by_index():
         mixture().take([3])
 
 
-def test_the_orientation_of_images_is_applied_if_a_source_has_it():
-    assert mixture().exif is True and mixture().parts[1].samples.exif is False
+@pytest.mark.parametrize("exif", [False, True])
+def test_the_orientation_is_applied_to_the_images_of_sources_that_have_it(exif):
+    sources = (Samples((photo(6),), (0,), exif=exif), Samples((photo(6),), (0,), exif=False))
+    of = MixedSamples(tuple(map(Part, "ab", sources)))
+    for records in (of.training_records(0, 0, 1, 2), of.numbered_records(0, 2), of.evaluation_records()):
+        shapes = {decode(encoded, of.exif).shape[:2] for *_, encoded, _ in records}
+        assert shapes == ({(20, 33), (33, 20)} if exif else {(20, 33)})

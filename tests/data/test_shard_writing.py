@@ -5,18 +5,26 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 
 import numpy as np
 import pyarrow.parquet
 import pytest
-from made.folders import write_captions, write_classes
-from made.shards import stored, structs, write_parquet
+from made.encoded import png_of
+from made.folders import BROKEN, write_captions, write_classes
+from made.photos import photo
+from made.shards import encoded, encoded_mask, stored, structs, write_parquet
 from PIL import Image
 
 from keras_vit.data import shard_writing
+from keras_vit.data.dataset import Dataset
 from keras_vit.data.datasets import load_dataset
+from keras_vit.data.decoding.model_input import decode
+from keras_vit.data.samples import Samples
 from keras_vit.data.shard_writing import write_shards
+from keras_vit.labels.box_rows import encode_boxes
+from keras_vit.preprocessing import read_image
 
 FORMATS = pytest.mark.parametrize("file_format", ["webdataset", "parquet"])
 SPLITS = ("train", "validation", "test")
@@ -92,20 +100,72 @@ def test_shards_are_equal_and_their_counts_are_written(tmp_path):
     assert train["filenames"][0] == "train-00000-of-00004.tar"
 
 
-def test_tiff_becomes_png_with_the_same_pixels(tmp_path):
-    dataset = load_dataset(f"folder:{write_classes(tmp_path / 'in', suffix='.tif')}")
-    write_shards(dataset, tmp_path / "out")
-    [expected, found] = (
-        sorted(np.asarray(Image.open(file)).tobytes() for file in paths)
-        for paths in ((tmp_path / "in").glob("*/*"), unpacked(tmp_path / "out"))
+@pytest.mark.parametrize("source", ["folder", "parquet"])
+def test_tiff_becomes_png_with_the_same_pixels(source, tmp_path):
+    files = sorted(write_classes(tmp_path / "in", suffix=".tif").glob("*/*"))
+    if source == "parquet":
+        columns = {"image": [file.read_bytes() for file in files], "label": [0, 1] * 10}
+        write_parquet(tmp_path / "in" / "a.parquet", columns)
+    write_shards(load_dataset(f"{source}:{tmp_path}/in"), tmp_path / "out")
+    expected = sorted(np.asarray(Image.open(file)).tobytes() for file in files)
+    written = [Image.open(file) for file in unpacked(tmp_path / "out")]
+    assert {image.format for image in written} == {"PNG"}
+    assert sorted(np.asarray(image).tobytes() for image in written) == expected
+
+
+def test_jpegs_with_a_second_picture_keep_their_bytes(tmp_path):
+    files = [*write_classes(tmp_path / "in", suffix=".jpg").glob("*/*")]
+    for file in files:
+        image = Image.open(file).copy()
+        image.save(file, "MPO", save_all=True, append_images=[image])
+    [path] = write_shards(load_dataset(f"folder:{tmp_path}/in", seed=None), tmp_path / "out")
+    with tarfile.open(path) as tar:
+        assert {pathlib.Path(name).suffix for name in tar.getnames()} == {".jpg", ".cls"}
+    written = sorted(file.getvalue() for file in unpacked(tmp_path / "out"))
+    assert written == sorted(file.read_bytes() for file in files)
+
+
+@pytest.mark.parametrize(
+    "content", [BROKEN, png_of(bytes(10), 20_000, 20_000, 8, 0)], ids=["broken", "giant"]
+)
+def test_an_image_that_cannot_be_read_is_named(content, tmp_path):
+    columns = {"image": [encoded(0), encoded(1), content] * 2, "label": [0, 1, 0] * 2}
+    write_parquet(tmp_path / "in" / "train.parquet", columns)
+    dataset = load_dataset(f"parquet:{tmp_path}/in", seed=None)
+    with pytest.raises(ValueError, match=r"train.parquet, row [25] of row group 0: not a readable image: "):
+        write_shards(dataset, tmp_path / "out")
+
+
+def test_maps_wait_in_a_file(tmp_path):
+    columns = {"image": [*map(encoded, range(9))], "mask": [*map(encoded_mask, range(9))]}
+    write_parquet(tmp_path / "train.parquet", columns, rows=2)
+    (tmp_path / "classes.txt").write_text("\n".join("abcdefghi"))
+    samples = load_dataset(f"parquet:{tmp_path}", task="segmentation", seed=None).split("train")
+    with shard_writing._at_random(samples, tmp_path) as copied:
+        size = (tmp_path / shard_writing.COPY).stat().st_size
+        assert size > sum(len(content) + label.nbytes for content, label in map(copied.__getitem__, range(9)))
+        for number in range(9):
+            content, label = copied[number]
+            assert content == encoded(number) and label.shape == (6, 8, 1) and (label == number).all()
+
+
+@FORMATS
+def test_images_whose_orientation_is_ignored_are_not_turned(file_format, tmp_path):
+    box = encode_boxes([[0, 0, 0.5, 1, 0, 0, 0.5]])
+    samples = Samples((photo(6),) * 2, (box,) * 2, exif=False)
+    write_shards(
+        Dataset("made", ("cat",), {"train": samples}, task="detection"), tmp_path / "out", file_format
     )
-    assert expected == found
+    written = load_dataset(f"{file_format}:{tmp_path}/out", task="detection", seed=None).split("train")
+    for expected, (image, label) in zip(records(samples), records(written)):
+        np.testing.assert_array_equal(read_image(image), decode(expected[0], exif=False))
+        np.testing.assert_allclose(label, expected[1])
 
 
 def unpacked(folder):
     """Open the images of tar files."""
-    for split in SPLITS:
-        for image, _ in records(load_dataset(f"webdataset:{folder}").split(split)):
+    for samples in load_dataset(f"webdataset:{folder}", seed=None).splits.values():
+        for image, _ in records(samples):
             yield io.BytesIO(image)
 
 
@@ -134,6 +194,22 @@ def test_a_stopped_call_continues_with_the_missing_shards(file_format, tmp_path,
     time_of_first = first.stat().st_mtime_ns
     write_shards(dataset, out, file_format, images_per_shard=10)
     assert first.stat().st_mtime_ns == time_of_first and files_of(out) == files_of(tmp_path / "whole")
+
+
+def test_a_stopped_call_does_not_continue_with_other_files(tmp_path, monkeypatch):
+    root, out = write_classes(tmp_path / "in"), tmp_path / "out"
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(shard_writing.FORMATS, "webdataset", (".tar", stop, stop))
+    with pytest.raises(KeyboardInterrupt):
+        write_shards(load_dataset(f"folder:{root}"), out)
+    monkeypatch.undo()
+    for names in (("cat", "kept"), ("dog", "cat"), ("kept", "dog")):
+        (root / names[0]).rename(root / names[1])
+    with pytest.raises(ValueError, match="out' was begun with other data or options; remove it first"):
+        write_shards(load_dataset(f"folder:{root}"), out)
 
 
 @pytest.mark.slow

@@ -1,7 +1,12 @@
+import io
+
+import pillow_heif
 import pytest
+from made.encoded import png_of
 from made.folders import BROKEN, write_classes
 from made.prepared import prepare
 from made.shards import encoded, structs, write_parquet, write_tar
+from PIL import Image
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.statistics import describe
@@ -27,13 +32,26 @@ def test_sizes_formats_classes_and_their_order_are_counted(tmp_path):
 
 
 def test_damaged_and_doubled_images_have_places(tmp_path):
-    images = [BROKEN, encoded(1), encoded(1), *map(encoded, range(2, 11))]
+    giant = png_of(bytes(10), 20_000, 20_000, 8, 0)
+    images = [BROKEN, encoded(1), encoded(1), giant, *map(encoded, range(2, 10))]
     parts = [((f"{n}.png", image), (f"{n}.cls", b"%d" % (n % 2))) for n, image in enumerate(images)]
     tar = write_tar(tmp_path / "train.tar", [member for pair in parts for member in pair])
     found = describe(load_dataset(f"webdataset:{tar}"))
-    assert found["damaged"] == [[f"{tar}/0.png", "it has no header of an image"]]
+    reasons = dict(found["damaged"])
+    assert reasons.keys() == {f"{tar}/0.png", f"{tar}/3.png"}
+    assert reasons[f"{tar}/0.png"].startswith(f"not a readable image: {len(BROKEN)} bytes (expected JPEG, ")
+    assert reasons[f"{tar}/3.png"].endswith(" bytes (it has more than 89478485 pixels)")
     [places] = found["doubled"]
     assert sorted(place.partition(": ")[2] for place in places) == [f"{tar}/1.png", f"{tar}/2.png"]
+
+
+def test_headers_are_those_of_images_that_can_be_decoded(tmp_path):
+    file = io.BytesIO()
+    pillow_heif.from_pillow(Image.new("RGB", (32, 24))).save(file)
+    write_parquet(tmp_path / "train.parquet", {"image": [file.getvalue()] * 2, "label": [0, 1]})
+    found = describe(load_dataset(f"parquet:{tmp_path}", seed=None))
+    train = found["splits"]["train"]
+    assert found["damaged"] == [] and train["formats"] == {"HEIF": 2} and train["width"] == [32] * 3
 
 
 def test_a_part_of_the_images_is_read(tmp_path):

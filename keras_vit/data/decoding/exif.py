@@ -1,12 +1,22 @@
 """The EXIF orientation of encoded images, in TensorFlow graphs."""
 
+import struct
+import zlib
+
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.preprocessing.image_files import ORIENTATION, REVERSED, SHORT, TRANSPOSED
+from keras_vit.data.decoding.encoded_images import PNG
+from keras_vit.preprocessing.image_files import (
+    ORIENTATION,
+    PREFIX,
+    REVERSED,
+    SHORT,
+    TRANSPOSED,
+    orientation_tags,
+)
 
 MAX_SEGMENTS = 10_000  # It bounds the time that a malicious file takes.
-PREFIX = b"Exif\0\0"  # of EXIF data in a JPEG and in some WebP files
 BIG, LITTLE = (1 << 24, 1 << 16, 1 << 8, 1), (1, 1 << 8, 1 << 16, 1 << 24)
 
 # JPEG, PNG and WebP files are chains of segments, of which one holds the EXIF data. By container, a row of:
@@ -62,8 +72,48 @@ def _is_plain(encoded):
 
 
 def _searched(encoded):
-    exif = _exif_data(encoded)
+    start, end = _exif_range(encoded)
+    exif = _part(encoded, start, end - start)
     return tf.cond(tf.strings.length(exif) > 0, lambda: _orientation_tag(exif), lambda: tf.constant(1))
+
+
+def without_orientation(encoded):
+    """The same file with the EXIF orientation 1, so that it is shown as it is stored.
+
+    Args:
+        encoded: As for `orientation`.
+
+    Returns:
+        A string tensor ().
+
+    Example:
+        >>> from PIL import Image
+        >>> exif = Image.Exif()
+        >>> exif[0x0112] = 6
+        >>> Image.new("RGB", (8, 8)).save("photo.jpg", exif=exif)
+        >>> int(orientation(without_orientation(tf.io.read_file("photo.jpg"))))
+        1
+    """
+    return _without_orientation(tf.convert_to_tensor(encoded))
+
+
+@tf.function(autograph=False, experimental_attributes={"_noinline": True})
+def _without_orientation(encoded):
+    def reset():
+        inputs = [encoded, *_exif_range(encoded)]
+        return tf.ensure_shape(tf.numpy_function(_reset, inputs, tf.string, stateful=False), ())
+
+    return tf.cond(_orientation(encoded) > 1, reset, lambda: encoded)
+
+
+def _reset(encoded, start, end):
+    """The content of a file (bytes) whose EXIF data, at a range of bytes, get the orientation 1."""
+    content = bytearray(np.asarray(encoded, object).item())
+    for offset, order, _ in orientation_tags(bytes(content[start:end])):
+        struct.pack_into(f"{order}H", content, start + offset, 1)
+    if content.startswith(PNG):  # The chunk begins with its name, and ends with a checksum.
+        content[end - 4 : end] = struct.pack(">I", zlib.crc32(content[start - 4 : end - 4]))
+    return bytes(content)
 
 
 def upright(image, orientation):
@@ -108,8 +158,11 @@ def stored_window(window, shape, orientation):
     return tf.concat([upright_shape(corner, orientation), upright_shape(size, orientation)], 0)
 
 
-def _exif_data(encoded):
-    """The content of the EXIF segment of a file; empty where there is none."""
+def _exif_range(encoded):
+    """Where the content of the EXIF segment of a file starts, and where the segment ends.
+
+    Without one, the start is the end of the file.
+    """
     size = tf.strings.length(encoded)
     container = tf.argmax(_bytes(encoded, 0, 1) == CONTAINERS[:, 0])  # 0 for other files
     _, first, offset, overhead, multiple = tf.unstack(tf.gather(CONTAINERS, container))
@@ -127,7 +180,7 @@ def _exif_data(encoded):
         return (position >= 0) & (position < size) & (content >= size)
 
     end, content = tf.while_loop(goes_on, step, (first, size), maximum_iterations=MAX_SEGMENTS)
-    return _part(encoded, content, end - content)
+    return content, end
 
 
 def _orientation_tag(exif):

@@ -9,7 +9,7 @@ import re
 
 from keras_vit.data.datasets import SOURCES, load_dataset, sources_of
 from keras_vit.data.files import read_text
-from keras_vit.data.fingerprint import files_summary, fingerprint
+from keras_vit.data.fingerprint import fingerprint_summary
 from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.samples import SPLITS
 from keras_vit.data.texts import Texts
@@ -187,7 +187,5 @@ def _texts(parts):
 
 def _version(parts, tables):
     """A digest of what `fingerprint` has of each source, except for the times of files, and of the tables."""
-    known = [fingerprint(part) for part in parts]
-    for own in known:
-        own["files"] = files_summary(own["files"].drop_columns(["time"]))
+    known = [fingerprint_summary(part) for part in parts]
     return f"mixture {hashlib.sha256(json.dumps([known, tables]).encode()).hexdigest()[:16]}"

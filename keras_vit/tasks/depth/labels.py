@@ -49,6 +49,11 @@ class DepthMaps(LabelKind):
         """
         return values / factor if values.shape[-1] == 1 else values
 
+    def shared_values(self, values):
+        # A reader has made depths of disparities, and applied the scale and the range of the measurements.
+        quantity = "values" if values["quantity"] == "values" else "depth"
+        return {"quantity": quantity, "unit": values.get("unit"), "crop": values.get("crop")}
+
     def parse(self, text):
         raise ValueError(f"expected a depth map, which a table cannot hold; got {text!r}")
 

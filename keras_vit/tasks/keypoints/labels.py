@@ -52,6 +52,9 @@ class Keypoints(LabelKind):
                 f"labels of shape {labels.shape[1:]}"
             )
 
+    def shared_values(self, values):
+        return values
+
     def parse(self, text):
         raise ValueError(f"expected keypoints, which a table cannot hold; got {text!r}")
 

@@ -250,9 +250,8 @@ def _cropped(samples, preprocessing):
 
 
 def _known(samples):
-    """What samples, perhaps of several sources, say of their points: a dict."""
-    parts = getattr(samples, "parts", None)
-    return getattr(parts[0].samples if parts else samples, "label_values", None) or {}
+    """What samples say of their points: a dict."""
+    return getattr(samples, "label_values", None) or {}
 
 
 TASK = KeypointEstimation()

@@ -1,5 +1,6 @@
 import struct
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
@@ -7,7 +8,10 @@ from hypothesis import strategies as st
 from made.photos import FORMATS, ORIENTATIONS, exif, photo
 from made.tables import by_table
 
-from keras_vit.data.decoding.exif import orientation
+from keras_vit.data.decoding.encoded_images import decode_stored
+from keras_vit.data.decoding.exif import orientation, without_orientation
+from keras_vit.data.png_chunks import check_chunks
+from keras_vit.preprocessing import read_image
 from keras_vit.preprocessing.image_files import exif_orientation
 
 in_graph = tf.function(orientation, input_signature=[tf.TensorSpec((), tf.string)])
@@ -70,3 +74,19 @@ def test_damaged_files_have_some_orientation(name, position, noise):
     whole = photo(6, name)
     assert found(whole[:position] + noise + whole[position + len(noise) :]) in ORIENTATIONS
     assert found(whole[:position]) in ORIENTATIONS
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_without_its_orientation_is_shown_as_it_is_stored(name, order):
+    upright = photo(1, name, exif=exif(1, order, entries=3))
+    for number in ORIENTATIONS:
+        assert without_orientation(photo(number, name, exif=exif(number, order, entries=3))) == upright
+    np.testing.assert_array_equal(read_image(upright), decode_stored(upright))
+    if name == "PNG":
+        check_chunks(without_orientation(photo(6, name)).numpy())
+
+
+@given(st.sampled_from([*FORMATS]), st.integers(0, 150))
+def test_a_cut_file_without_its_orientation_has_none(name, stop):
+    assert found(without_orientation(photo(6, name)[:stop])) == 1

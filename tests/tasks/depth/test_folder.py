@@ -219,6 +219,34 @@ def test_shards_have_the_depths_and_their_unit(file_format, tmp_path):
     assert [*damaged(written.split("train"))] == []
 
 
+def test_a_mixture_keeps_what_its_depths_are(tmp_path):
+    names = []
+    for name, scale in (("a", 1000), ("b", 10_000)):
+        write(tmp_path / name, settings={"scale": scale, "unit": "m", "crop": "kitti_garg"})
+        names.append(f"folder:{tmp_path}/{name}")
+    dataset = load(" + ".join(names))
+    write_shards(dataset, tmp_path / "out")
+    expected = {"quantity": "depth", "unit": "m", "crop": "kitti_garg"}
+    for samples in (dataset.split("train"), load(f"webdataset:{tmp_path}/out").split("train")):
+        assert expected.items() <= samples.label_values.items()
+
+
+@by_table(
+    "settings, words",
+    [
+        ({"scale": 10, "unit": "cm"}, "expected the unit of 'folder:.*a' in 'folder:.*b': 'm'; got 'cm'"),
+        ({"scale": 1000}, "expected the unit of .*: 'm'; got None"),
+        ({"quantity": "values", **METERS}, "expected the quantity of .*: 'depth'; got 'values'"),
+        ({"crop": "nyu_eigen", **METERS}, "expected the crop of .*: None; got 'nyu_eigen'"),
+    ],
+)
+def test_sources_whose_depths_mean_other_things_are_refused(settings, words, tmp_path):
+    write(tmp_path / "a", settings={"names": ["distance"], **METERS})
+    write(tmp_path / "b", settings={"names": ["distance"], **settings})
+    with pytest.raises(ValueError, match=words):
+        load(f"folder:{tmp_path}/a + folder:{tmp_path}/b")
+
+
 def test_tar_files_have_depths_in_any_format(tmp_path):
     members = []
     for n in range(10):

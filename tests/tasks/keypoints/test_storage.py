@@ -41,6 +41,19 @@ def test_shards_keep_what_the_points_are(shards, file_format):
     assert written.split("test").label_values == expected
 
 
+def test_a_mixture_keeps_what_its_points_are(shards, tmp_path):
+    name = f"folder:{shards}/in + webdataset:{shards}/webdataset"
+    dataset = load_dataset(name, task="keypoints")
+    write_shards(dataset, tmp_path / "out")
+    written = load_dataset(f"webdataset:{tmp_path}/out", task="keypoints")
+    [known] = {str(of.split("test").label_values) for of in (dataset, *dataset.parts, written)}
+    assert "'skeleton': [[0, 1]]" in known
+    write_keypoints(tmp_path / "in")
+    (tmp_path / "in" / "keypoints.json").write_text('{"flip_index": [0, 1, 2]}')
+    with pytest.raises(ValueError, match=r"expected the flip_index of .*: \[1, 0, 2\]; got \[0, 1, 2\]"):
+        load_dataset(f"{name} + folder:{tmp_path}/in", task="keypoints")
+
+
 @pytest.mark.parametrize("task", ["detection", "depth", "segmentation", "single_label"])
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_keypoints_are_no_labels_of_other_tasks(shards, file_format, task):
