@@ -171,7 +171,8 @@ def export_folder(
         reference = live_reference(live, description, samples, images, margin)
         live_row = reference.measure(reference.run if representation else live_run(model))
         known = job.facts
-        if dataset and live_row["score"] is not None:  # Exports have the live model's score, within their tolerance.
+        # Exports have the live model's score, within their tolerance.
+        if dataset and live_row["score"] is not None:
             size = reference.images.shape[1:3] if live.image_size == DYNAMIC_SIZE else None
             on = title_of(dataset.name), split, len(reference.images)
             measured = Measurement(live_row["score"], *on, get_task(task).primary_metric_title, size)
