@@ -8,7 +8,7 @@ import json
 import os
 import pathlib
 
-from keras_vit.data.image_headers import header_orientation
+from keras_vit.data.image_headers import image_header
 from keras_vit.messages import listed
 from keras_vit.progress import Progress
 
@@ -113,8 +113,8 @@ def refuse_links_to_one_image(paths):
         seen[real] = path
 
 
-def file_orientations(paths, decode=False):
-    """The EXIF orientation of each image, 1 to 8; None for those that cannot be read.
+def file_headers(paths, decode=False):
+    """The `keras_vit.data.image_headers.Header` of each image; None for those that cannot be read.
 
     Args:
         paths: A list of str.
@@ -123,20 +123,20 @@ def file_orientations(paths, decode=False):
 
     Example:
         >>> _ = (tmp / "text.jpg").write_text("no image")
-        >>> file_orientations([str(tmp / "text.jpg")])
+        >>> file_headers([str(tmp / "text.jpg")])
         [None]
     """
-    from keras_vit.data.decoding.model_input import file_orientation  # needs TensorFlow
+    from keras_vit.data.decoding.model_input import file_header  # needs TensorFlow
 
-    orientations = [None] * len(paths) if decode else mapped(header_orientation, paths, "reading headers")
-    unknown = [number for number, turn in enumerate(orientations) if turn is None]
+    headers = [None] * len(paths) if decode else mapped(image_header, paths, "reading headers")
+    unknown = [number for number, header in enumerate(headers) if header is None]
     # The first call compiles the function, which several threads would otherwise do at the same time.
     for number in unknown[:1]:
-        orientations[number] = file_orientation(paths[number])
-    rest = mapped(file_orientation, [paths[number] for number in unknown[1:]], "decoding images")
-    for number, turn in zip(unknown[1:], rest):
-        orientations[number] = turn
-    return orientations
+        headers[number] = file_header(paths[number])
+    rest = mapped(file_header, [paths[number] for number in unknown[1:]], "decoding images")
+    for number, header in zip(unknown[1:], rest):
+        headers[number] = header
+    return headers
 
 
 def mapped(function, paths, words):

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decoding.model_input import check_image, read
-from keras_vit.data.files import file_orientations, refuse_unreadable
+from keras_vit.data.files import file_headers, refuse_unreadable
 from keras_vit.labels.box_rows import COLUMNS, decode_boxes
 
 SPLITS = ("train", "validation", "test")
@@ -322,10 +322,11 @@ def samples_of_files(files, on_bad_image):
         if on_bad_image == "keep":
             splits[split] = Samples(tuple(paths), tuple(labels))
             continue
-        turns = file_orientations(paths, decode=on_bad_image == "skip")
-        unreadable += sorted(path for path, turn in zip(paths, turns) if not turn)
-        images, labels = (tuple(itertools.compress(values, turns)) for values in (paths, labels))
-        splits[split] = Samples(images, labels, exif=any(turn and turn > 1 for turn in turns))
+        headers = file_headers(paths, decode=on_bad_image == "skip")
+        unreadable += sorted(path for path, header in zip(paths, headers) if not header)
+        images, labels = (tuple(itertools.compress(values, headers)) for values in (paths, labels))
+        is_turned = any(header and header.orientation > 1 for header in headers)
+        splits[split] = Samples(images, labels, exif=is_turned)
     refuse_unreadable(unreadable, on_bad_image)
     return splits, tuple(unreadable)
 

@@ -3,20 +3,11 @@
 import collections
 import os
 
-from PIL import Image
-
-from keras_vit.data.files import (
-    file_orientations,
-    images_among,
-    mapped,
-    paths_of,
-    refuse_unreadable,
-)
+from keras_vit.data.files import file_headers, images_among, paths_of, refuse_unreadable
 from keras_vit.data.folder_splits import folder_splits, split_fields
 from keras_vit.data.samples import Samples
 from keras_vit.labels.box_rows import encode_boxes
 from keras_vit.messages import listed
-from keras_vit.preprocessing.image_files import TRANSPOSED
 from keras_vit.tasks.detection.coco import read_coco
 from keras_vit.tasks.detection.labeled import BoxFiles
 from keras_vit.tasks.detection.metadata import METADATA, OBJECTS, read_metadata
@@ -67,6 +58,7 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
             class, with its sides in the wrong order, outside of its image, or that is there twice.
 
     Example:
+        >>> from PIL import Image
         >>> (tmp / "labels").mkdir(), (tmp / "images").mkdir()
         (None, None)
         >>> _ = (tmp / "data.yaml").write_text("names: [cat, dog]")
@@ -126,13 +118,12 @@ def read_sizes(labeled, on_bad_image):
             size than its file of labels says.
     """
     paths = [*dict.fromkeys(image.path for image in labeled)]
-    turns = file_orientations(paths)
-    stored = zip(paths, turns, mapped(_size, paths, "reading sizes"))
-    sizes = {path: size[::-1] if turn >= TRANSPOSED else size for path, turn, size in stored if turn and size}
+    headers = {path: header for path, header in zip(paths, file_headers(paths)) if header}
+    sizes = {path: header.size for path, header in headers.items()}
     bad = [path for path in paths if path not in sizes]
     refuse_unreadable(bad, on_bad_image)
     _refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
-    return sizes, bad, any(turn and turn > 1 for turn in turns)
+    return sizes, bad, any(header.orientation > 1 for header in headers.values())
 
 
 def is_box_folder(root, files):
@@ -210,15 +201,6 @@ def _refuse_other_boxes(first, second):
                 f"{first.path!r} has other boxes of {name!r} in {first.labels!r} than in {second.labels!r}; "
                 "keep one of these files"
             )
-
-
-def _size(path):
-    """The stored (width, height) of an image; None if it cannot be read."""
-    try:
-        with Image.open(path) as image:
-            return image.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return None
 
 
 def _refuse_other_sizes(labeled, sizes):

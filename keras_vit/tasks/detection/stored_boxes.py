@@ -1,18 +1,14 @@
 """Boxes that are stored with images, as rows of `box_rows.COLUMNS`; what is wrong with them is named."""
 
 import dataclasses
-import io
 import math
 
 import numpy as np
-from PIL import Image
 
 from keras_vit.data.files import CLASSES, numbered_names, read_text
 from keras_vit.messages import article
-from keras_vit.preprocessing.image_files import TRANSPOSED
 
 OUTSIDE = 1.5  # pixels by which a box may end outside its image, as rounded ones do
-ORIENTATION = 0x0112  # the EXIF tag
 CROWDS = dict.fromkeys(("0", "0.0", "false", ""), False) | dict.fromkeys(("1", "1.0", "true"), True)
 CATEGORIES = ("category", "categories", "category_id", "label")  # names of the classes of objects
 
@@ -259,17 +255,3 @@ def box_class_names(root, count, names=None):
     if len(names) < count or len({*names}) < len(names) or "" in names:
         raise ValueError(f"expected the names of at least {count} classes, all different; got {len(names)}")
     return names
-
-
-def size_of(content):
-    """The (width, height) of an encoded image (bytes) in its EXIF orientation; None if it cannot be read.
-
-    >>> size_of(b"no image") is None
-    True
-    """
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            is_turned = image.getexif().get(ORIENTATION, 1) >= TRANSPOSED
-            return image.size[::-1] if is_turned else image.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return None

@@ -9,8 +9,9 @@ import re
 
 import numpy as np
 
-from keras_vit.data.files import CLASSES, file_orientations, read_text, refuse_unreadable
+from keras_vit.data.files import CLASSES, file_headers, read_text, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
+from keras_vit.data.image_headers import Header
 from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
 from keras_vit.labels import IGNORE
 from keras_vit.messages import listed
@@ -27,7 +28,7 @@ class _Pair:
 
     Args:
         split, image, mask: The split, and the paths.
-        orientation: The image's EXIF orientation; None if it cannot be read.
+        header: Of the image; None if it cannot be read.
         size: The mask's (width, height).
         pixels: The pixel count of each of its values.
         reason: Why the mask cannot be read.
@@ -36,7 +37,7 @@ class _Pair:
     split: str
     image: str
     mask: str
-    orientation: int | None
+    header: Header | None
     size: tuple[int, int] | None = None
     pixels: dict[int, int] = dataclasses.field(default_factory=dict)
     reason: str = ""
@@ -97,9 +98,9 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
     paths, stated_by = read_pairs(root, files, MASKS, (".png",), "mask")
     classes = read_classes(root)
     pairs = _check_pairs(paths, classes.colors)
-    readable = [pair for pair in pairs if pair.orientation and not pair.reason]
-    refuse_other_sizes([(pair.image, pair.orientation, pair.mask, pair.size) for pair in readable], "mask")
-    bad = {pair.image: pair.image for pair in pairs if not pair.orientation}
+    readable = [pair for pair in pairs if pair.header and not pair.reason]
+    refuse_other_sizes([(pair.header.size, pair.mask, pair.size) for pair in readable], "mask")
+    bad = {pair.image: pair.image for pair in pairs if not pair.header}
     bad |= {pair.mask: f"{pair.mask} ({pair.reason})" for pair in pairs if pair.reason}
     refuse_unreadable([*bad.values()], on_bad_image, "image(s) or mask(s)")
     _refuse_other_values(pairs, classes)
@@ -109,7 +110,7 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
     for split in {pair.split for pair in pairs}:
         pairs_of_split = [pair for pair in readable if pair.split == split]
         images, masks = (tuple(getattr(pair, name) for pair in pairs_of_split) for name in ("image", "mask"))
-        is_turned = any(pair.orientation > 1 for pair in pairs_of_split)
+        is_turned = any(pair.header.orientation > 1 for pair in pairs_of_split)
         splits[split] = MaskSamples(images, masks, classes.table, classes.colors, exif=is_turned)
     _refuse_one_class(root, pixels, classes)
     names = classes.names or tuple(map(str, range(max({*pixels} - {IGNORE}) + 1)))
@@ -176,20 +177,20 @@ def _parse_key(key):
 
 def _check_pairs(paths, colors):
     """A `_Pair` for each of (split, image, mask)."""
-    orientations = file_orientations([image for _, image, _ in paths])
+    headers = file_headers([image for _, image, _ in paths])
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        checked = pool.map(functools.partial(_check_mask, colors=colors), paths, orientations)
+        checked = pool.map(functools.partial(_check_mask, colors=colors), paths, headers)
         return [*Progress(checked, "checking masks", total=len(paths), unit="mask")]
 
 
-def _check_mask(paths, orientation, colors):
-    """The `_Pair` of (split, image, mask) and the image's orientation."""
+def _check_mask(paths, header, colors):
+    """The `_Pair` of (split, image, mask) and the image's header."""
     try:
         mask = read_mask(paths[2], colors=colors)
     except ValueError as error:
-        return _Pair(*paths, orientation, reason=str(error))
+        return _Pair(*paths, header, reason=str(error))
     counts = enumerate(np.bincount(mask.ravel()).tolist())
-    return _Pair(*paths, orientation, mask.shape[::-1], {value: count for value, count in counts if count})
+    return _Pair(*paths, header, mask.shape[::-1], {value: count for value, count in counts if count})
 
 
 def _refuse_other_values(pairs, classes):

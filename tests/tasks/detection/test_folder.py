@@ -302,9 +302,12 @@ def test_pixels_are_those_of_the_file_where_they_are_scored(size, tmp_path):
 
 def test_images_turned_by_their_exif_data_have_the_boxes_as_they_are_shown(tmp_path):
     write_coco(tmp_path, objects=[[("cat", 0, 0, 20, 10)]] * 12)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned = Image.fromarray(np.zeros((WIDTH, HEIGHT, 3), "uint8"))
-    turned.save(tmp_path / "images/00.png", exif=exif)
+    kinds = ("PNG", "JPEG", "WEBP", "TIFF", "AVIF")
+    for number, kind in enumerate(kinds):
+        exif = Image.Exif()  # from which Pillow removes the orientation of an AVIF
+        exif[0x0112] = 6
+        Image.new("RGB", (HEIGHT, WIDTH)).save(tmp_path / f"images/{number:02}.png", kind, exif=exif)
     samples = load(tmp_path, seed=None).split("train")
-    assert samples.exif and samples[0][1][0, :4].tolist() == [0, 0, 0.5, 0.5]
+    assert samples.exif
+    for number, kind in enumerate(kinds):
+        assert samples[number][1][0, :4].tolist() == [0, 0, 0.5, 0.5], kind

@@ -1,5 +1,6 @@
 """Boxes in tar and Parquet files, and their copies."""
 
+import io
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from made.sampling import some
 from made.scenes import few_scenes
 from made.shards import write_tar
 from made.tables import by_table
+from PIL import Image
 
 from keras_vit.data import load_dataset
 from keras_vit.data.shard_writing import write_shards
@@ -36,11 +38,11 @@ def parquet_file(folder, objects, metadata=None, **columns):
     return f"parquet:{folder}/train.parquet"
 
 
-def tar_file(folder, value):
+def tar_file(folder, value, image=IMAGE, kind="png"):
     members = [
         (f"{number}.{suffix}", content)
         for number in range(12)
-        for suffix, content in (("png", IMAGE), ("json", json.dumps(value).encode()))
+        for suffix, content in ((kind, image), ("json", json.dumps(value).encode()))
     ]
     write_tar(folder / "train.tar", members)
     return f"webdataset:{folder}/train.tar"
@@ -82,6 +84,14 @@ def test_webdataset(sizes, tmp_path):
     names, rows = rows_of(tar_file(tmp_path, {"objects": OBJECTS, **sizes}))
     np.testing.assert_allclose(rows, ROWS, atol=1e-6)
     assert names == ("0", "1")
+
+
+def test_boxes_without_sizes_are_of_the_image_as_it_is_shown(tmp_path):
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (20, 40)).save(file, "TIFF", exif=exif)
+    rows = rows_of(tar_file(tmp_path, {"objects": OBJECTS}, file.getvalue(), "tif"))[1]
+    np.testing.assert_allclose(rows, ROWS, atol=1e-6)
 
 
 @by_table("width", [0, -40, 1e400, "40", [40], True, 40.5])

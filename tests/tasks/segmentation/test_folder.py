@@ -213,7 +213,13 @@ def test_unreadable_images_and_masks_can_be_skipped(tmp_path):
 def test_a_turned_image_has_a_mask_of_its_upright_size(tmp_path):
     write_masks(tmp_path, 4)
     (tmp_path / "images" / "00.png").write_bytes(photo(6, "PNG", np.zeros((24, 32, 3), "uint8")))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (32, 24)).save(tmp_path / "images" / "01.png", "AVIF", exif=exif)
     assert any(samples.exif for samples in load(tmp_path).splits.values())
+    save_mask(tmp_path / "masks" / "01.png", np.zeros((24, 32)))
+    with pytest.raises(ValueError, match=r"01.png \(32×24 pixels, but its image has 24×32 pixels\)"):
+        load(tmp_path)
 
 
 def test_a_changed_mask_changes_the_fingerprint(tmp_path):
