@@ -80,9 +80,13 @@ class IndexedSamples:
 
         Raises:
             IndexError: if there is no such sample.
+            ValueError: if its label cannot be read, with the place.
         """
         index = range(len(self))[index]
-        return self.content(index), self._label(index)
+        try:
+            return self.content(index), self._label(index)
+        except ValueError as error:
+            raise ValueError(f"{self.place(index)}: {error}") from None
 
     def stored(self):
         """Functions of each image, and mask: one returns its place, one its content, and one decodes it."""

@@ -49,16 +49,20 @@ class _Classes:
 
     Args:
         names: The class names; None: the numbers from 0 to the largest value.
-        table: The class of each of 256 values, `IGNORE` for those to ignore; None: the value itself.
-        values: The values that may be in a mask.
+        table: As the values of `MaskReader`.
         colors: The color of each line of `classes.txt`, whose number is then a value; None: of masks without
             colors.
     """
 
     names: tuple[str, ...] | None = None
-    table: tuple[int, ...] | None = None
-    values: frozenset[int] = frozenset(range(IGNORE + 1))
+    table: tuple[int | None, ...] | None = None
     colors: tuple[int, ...] | None = None
+
+    @property
+    def values(self):
+        """The values that may be in a mask."""
+        table = self.table or range(IGNORE + 1)
+        return {value for value, number in enumerate(table) if number is not None}
 
 
 def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
@@ -137,10 +141,10 @@ def read_classes(root):
         )
     colors = tuple(values) if True in kinds else None
     values = range(len(lines)) if colors else values
-    table = [IGNORE] * (IGNORE + 1)
+    table = [*[None] * IGNORE, IGNORE]
     for value, (name, *_) in zip(values, lines):
         table[value] = IGNORE if name == NO_CLASS else names.index(name)
-    return _Classes(tuple(names), tuple(table), frozenset(values) | {IGNORE}, colors)
+    return _Classes(tuple(names), tuple(table), colors)
 
 
 def _is_table(lines, names, values, kinds):
@@ -195,10 +199,11 @@ def _check_mask(paths, header, colors):
 
 def _refuse_other_values(pairs, classes):
     """Raise ValueError for masks with values for which `classes.txt` has no line."""
-    unknown = {pair.mask: sorted(pair.pixels.keys() - classes.values) for pair in pairs}
+    known = classes.values
+    unknown = {pair.mask: sorted(pair.pixels.keys() - known) for pair in pairs}
     wrong = [f"{mask} ({listed(values)})" for mask, values in unknown.items() if values]
     if wrong:
-        named = sorted(classes.values - {IGNORE})
+        named = sorted(known - {IGNORE})
         expected = f"from 0 to {named[-1]}" if named == [*range(len(named))] else listed(named)
         raise ValueError(
             f"{len(wrong)} mask(s) have values without a class: {listed(wrong)}; {CLASSES} names those "
