@@ -17,6 +17,7 @@ IMAGE_SUFFIXES = (
     *(".avif", ".heic", ".heif"),
 )
 CHUNK = 256  # images that a thread checks at a time
+UNDECODABLE = "it cannot be decoded"  # why an image is skipped
 CLASSES = "classes.txt"  # the names of classes
 MOST_NUMBERS = 1_000_000  # classes without names
 SPLIT_NAMES = {

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decoding.model_input import check_image, read
-from keras_vit.data.files import file_headers, refuse_unreadable
+from keras_vit.data.files import UNDECODABLE, file_headers, refuse_unreadable
 from keras_vit.labels.box_rows import COLUMNS, decode_boxes
 
 SPLITS = ("train", "validation", "test")
@@ -316,7 +316,7 @@ def samples_of_files(files, on_bad_image):
             leaves out those that cannot be decoded; "keep" checks none.
 
     Returns:
-        (`Samples` by split, the paths of unreadable images).
+        (`Samples` by split, dict from the paths of unreadable images to the reason).
 
     Raises:
         ValueError: for unreadable images.
@@ -332,7 +332,7 @@ def samples_of_files(files, on_bad_image):
         is_turned = any(header and header.orientation > 1 for header in headers)
         splits[split] = Samples(images, labels, exif=is_turned)
     refuse_unreadable(unreadable, on_bad_image)
-    return splits, tuple(unreadable)
+    return splits, dict.fromkeys(unreadable, UNDECODABLE)
 
 
 def hold_out_missing(splits, seed):

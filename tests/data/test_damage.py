@@ -3,6 +3,7 @@ import re
 
 import numpy as np
 import pytest
+from made.damage import damage_pixels
 from made.folders import BROKEN, write_classes
 from made.photos import exif
 from made.prepared import example, prepare
@@ -19,9 +20,9 @@ from keras_vit.tasks.computing import computed
 def of_folder(root, damage=None):
     """The name of a data set, and where the damage is."""
     path = write_classes(root) / "dog" / "03.png"
-    content = path.read_bytes()
-    path.write_bytes(damage or content[:60] + bytes(8) + content[68:])  # within the pixels
-    return f"folder:{root}", str(path)
+    if damage:
+        path.write_bytes(damage)
+    return f"folder:{root}", str(path) if damage else damage_pixels(path)
 
 
 def of_tar(root, damage=BROKEN):

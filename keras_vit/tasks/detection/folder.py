@@ -3,7 +3,7 @@
 import collections
 import os
 
-from keras_vit.data.files import file_headers, images_among, paths_of, refuse_unreadable
+from keras_vit.data.files import UNDECODABLE, file_headers, images_among, paths_of, refuse_unreadable
 from keras_vit.data.folder_splits import folder_splits, split_fields
 from keras_vit.data.samples import Samples
 from keras_vit.labels.box_rows import encode_boxes
@@ -85,7 +85,7 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
         rows, reasons = checked_rows(image.objects, sizes[image.path], numbers, image.are_fractions)
         if reasons:
             wrong += reasons
-            bad.append(image.path)
+            bad[image.path] = listed(reasons)
             continue
         lists = splits[image.split]
         lists[0].append(image.path)
@@ -98,7 +98,7 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     if "train" not in splits:
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {listed(sorted(splits))}")
     samples = {split: Samples(*map(tuple, columns), exif=is_turned) for split, columns in splits.items()}
-    fields = {"class_names": names, **split_fields(samples, stated_by, seed), "bad_images": tuple(bad)}
+    fields = {"class_names": names, **split_fields(samples, stated_by, seed), "bad_images": bad}
     return used | {image.path for image in labeled}, fields
 
 
@@ -111,16 +111,18 @@ def read_sizes(labeled, on_bad_image):
 
     Returns:
         (dict from the path of each image that can be read to its (width, height), as its orientation shows
-        it; the paths of the others; whether an image has another orientation than it is stored in).
+        it; dict from the paths of the others to the reason; whether an image has another orientation than
+        it is stored in).
 
     Raises:
         ValueError: for an image that cannot be read, unless `on_bad_image` says otherwise, or has another
             size than its file of labels says.
     """
     paths = [*dict.fromkeys(image.path for image in labeled)]
-    headers = {path: header for path, header in zip(paths, file_headers(paths)) if header}
+    headers = file_headers(paths, decode=on_bad_image == "skip")
+    headers = {path: header for path, header in zip(paths, headers) if header}
     sizes = {path: header.size for path, header in headers.items()}
-    bad = [path for path in paths if path not in sizes]
+    bad = {path: UNDECODABLE for path in paths if path not in sizes}
     refuse_unreadable(bad, on_bad_image)
     _refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
     return sizes, bad, any(header.orientation > 1 for header in headers.values())

@@ -88,7 +88,10 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
         split: _samples({path: labels[path] for path in samples.images}, reader, is_turned)
         for split, samples in fields["splits"].items()
     }
-    fields |= {"class_names": reader.names, "bad_images": (*bad, *wrong)}
+    fields |= {
+        "class_names": reader.names,
+        "bad_images": bad | {path: listed(reasons) for path, reasons in wrong.items()},
+    }
     return used | {*(image.path for image in labeled), os.fspath(root / SETTINGS)}, fields
 
 

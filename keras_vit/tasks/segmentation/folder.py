@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-from keras_vit.data.files import CLASSES, file_headers, read_text, refuse_unreadable
+from keras_vit.data.files import CLASSES, UNDECODABLE, file_headers, read_text, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.image_headers import Header
 from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
@@ -101,12 +101,13 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
     files = [folder / name for folder, names in files.items() for name in names]
     paths, stated_by = read_pairs(root, files, MASKS, (".png",), "mask")
     classes = read_classes(root)
-    pairs = _check_pairs(paths, classes.colors)
+    pairs = _check_pairs(paths, classes.colors, decode=on_bad_image == "skip")
     readable = [pair for pair in pairs if pair.header and not pair.reason]
     refuse_other_sizes([(pair.header.size, pair.mask, pair.size) for pair in readable], "mask")
-    bad = {pair.image: pair.image for pair in pairs if not pair.header}
-    bad |= {pair.mask: f"{pair.mask} ({pair.reason})" for pair in pairs if pair.reason}
-    refuse_unreadable([*bad.values()], on_bad_image, "image(s) or mask(s)")
+    undecoded = [pair.image for pair in pairs if not pair.header]
+    unread = {pair.mask: pair.reason for pair in pairs if pair.reason}
+    named = [f"{mask} ({reason})" for mask, reason in unread.items()]
+    refuse_unreadable(undecoded + named, on_bad_image, "image(s) or mask(s)")
     _refuse_other_values(pairs, classes)
     pixels, splits = collections.Counter(), {}
     for pair in readable:
@@ -118,7 +119,8 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
         splits[split] = MaskSamples(images, masks, classes.table, classes.colors, exif=is_turned)
     _refuse_one_class(root, pixels, classes)
     names = classes.names or tuple(map(str, range(max({*pixels} - {IGNORE}) + 1)))
-    fields = {"class_names": names, **split_fields(splits, stated_by, seed), "bad_images": tuple(bad)}
+    fields = {"class_names": names, **split_fields(splits, stated_by, seed)}
+    fields["bad_images"] = dict.fromkeys(undecoded, UNDECODABLE) | unread
     used = {os.fspath(root / CLASSES), *(path for pair in pairs for path in (pair.image, pair.mask))}
     return used, fields
 
@@ -179,9 +181,9 @@ def _parse_key(key):
     return int(key) if re.fullmatch("[0-9]{1,3}", key) and int(key) <= IGNORE else None
 
 
-def _check_pairs(paths, colors):
+def _check_pairs(paths, colors, decode):
     """A `_Pair` for each of (split, image, mask)."""
-    headers = file_headers([image for _, image, _ in paths])
+    headers = file_headers([image for _, image, _ in paths], decode)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         checked = pool.map(functools.partial(_check_mask, colors=colors), paths, headers)
         return [*Progress(checked, "checking masks", total=len(paths), unit="mask")]

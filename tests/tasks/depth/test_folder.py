@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from made.damage import damage_pixels
 from made.folders import write_broken
 from made.prepared import PICTURE, prepare
 from made.sampling import some
@@ -185,9 +186,11 @@ def test_unreadable_images_and_maps_without_a_measurement_can_be_skipped(tmp_pat
     write(tmp_path, 20)
     (tmp_path / "depths" / "5.png").write_bytes(no_measurement(5))
     bad = {str(write_broken(tmp_path / name)) for name in ("images/3.png", "depths/7.png")}
+    bad.add(damage_pixels(tmp_path / "images" / "11.png"))
     dataset = load(tmp_path, on_bad_image="skip")
     assert {*dataset.bad_images} == bad | {f"{tmp_path}/depths/5.png"}
-    assert sorted(maps(dataset)) == sorted({*range(20)} - {3, 5, 7})
+    assert dataset.bad_images[f"{tmp_path}/depths/5.png"] == "no valid measurement"
+    assert sorted(maps(dataset)) == sorted({*range(20)} - {3, 5, 7, 11})
 
 
 def test_another_scale_changes_the_fingerprint(tmp_path):

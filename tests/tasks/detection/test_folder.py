@@ -19,12 +19,14 @@ from made.box_folders import (
     write_voc,
     write_yolo,
 )
+from made.damage import damage_pixels
 from made.sampling import some
 from made.tables import by_table
 from PIL import Image
 
 from keras_vit.data import load_dataset
 from keras_vit.data.batches import box_batches, training_batches
+from keras_vit.data.files import UNDECODABLE
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.tasks.detection.detecting import Detections
 from keras_vit.tasks.detection.scores import detection_scores, predictions_of
@@ -241,7 +243,9 @@ def test_images_with_wrong_boxes_can_be_left_out(tmp_path):
     with pytest.raises(ValueError, match="1 box.*; mend them or give --on_bad_image skip, which leaves out"):
         load(tmp_path)
     data = load(tmp_path, on_bad_image="skip", seed=None)
-    assert len(data.split("train")) == 11 and data.bad_images == (f"{tmp_path}/images/00.png",)
+    assert len(data.split("train")) == 11
+    [(bad, reason)] = data.bad_images.items()
+    assert bad == f"{tmp_path}/images/00.png" and "(outside of its image of 40×20 pixels: " in reason
 
 
 def test_images_that_cannot_be_read_are_refused(tmp_path):
@@ -249,7 +253,9 @@ def test_images_that_cannot_be_read_are_refused(tmp_path):
     (tmp_path / "images/02.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"1 image\(s\) cannot be read: .*/02.png; remove them or give --on"):
         load(tmp_path)
-    assert len(load(tmp_path, on_bad_image="skip", seed=None).split("train")) == 11
+    bad = [f"{tmp_path}/images/02.png", damage_pixels(tmp_path / "images/03.png")]
+    data = load(tmp_path, on_bad_image="skip", seed=None)
+    assert len(data.split("train")) == 10 and data.bad_images == dict.fromkeys(bad, UNDECODABLE)
     with pytest.raises(ValueError, match="on_bad_image='keep' is for images without boxes"):
         load(tmp_path, on_bad_image="keep")
 
