@@ -159,7 +159,8 @@ def _as_columns(value):
     """A list of structs as a struct of lists; any other value as it is."""
     if not (isinstance(value, list) and value and all(isinstance(row, dict) for row in value)):
         return value
-    return {key: [row.get(key) for row in value] for key in value[0]}
+    keys = dict.fromkeys(key for row in value for key in row)
+    return {key: [row.get(key) for row in value] for key in keys}
 
 
 def objects_of(value, where):

@@ -158,6 +158,16 @@ def test_wrong_boxes_are_refused_with_their_place(objects, message, tmp_path):
         load_dataset(parquet_file(tmp_path, objects), task="detection")
 
 
+def test_objects_may_lack_what_others_have():
+    plain = {"bbox": [1, 1, 2, 2], "category": 0}
+    crowd = {"bbox": [1, 1, 5, 5], "category": 0, "iscrowd": 1, "area": 7}
+    expected = [(False, None), (True, 7)]
+    assert [(item.crowd, item.area) for item in objects_of([plain, crowd], "a")] == expected
+    assert [(item.crowd, item.area) for item in objects_of([crowd, plain], "a")] == expected[::-1]
+    with pytest.raises(ValueError, match="^a: expected 4 numbers of a box; got None$"):
+        objects_of([plain, {"category": 0}], "a")
+
+
 def test_values_without_objects():
     assert objects_of({"bbox": [], "category": []}, "a") == objects_of([], "a") == objects_of(None, "a") == []
     with pytest.raises(ValueError, match="^a: expected bbox and category, a value of each object; got 7$"):
