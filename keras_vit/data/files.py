@@ -8,7 +8,7 @@ import json
 import os
 import pathlib
 
-from keras_vit.data.image_headers import image_header
+from keras_vit.data.image_headers import read_header
 from keras_vit.messages import listed
 from keras_vit.progress import Progress
 
@@ -129,7 +129,7 @@ def file_headers(paths, decode=False):
     """
     from keras_vit.data.decoding.model_input import file_header  # needs TensorFlow
 
-    headers = [None] * len(paths) if decode else mapped(image_header, paths, "reading headers")
+    headers = [None] * len(paths) if decode else mapped(read_header, paths, "reading headers")
     unknown = [number for number, header in enumerate(headers) if header is None]
     # The first call compiles the function, which several threads would otherwise do at the same time.
     for number in unknown[:1]:
@@ -169,6 +169,30 @@ def refuse_unreadable(files, on_bad_image, noun="image(s)"):
         raise ValueError(
             f"{len(files)} {noun} cannot be read: {listed(files, 3)}; remove them or give --on_bad_image skip"
         )
+
+
+def refuse_wrong(wrong, on_bad_image, noun="box(es)"):
+    """Raise ValueError for images with wrong labels, unless `on_bad_image` is "skip".
+
+    Args:
+        wrong: dict from images to what is wrong with their labels, lists of str.
+        on_bad_image: As for `load_dataset`.
+        noun: Of what is wrong, for the message.
+
+    Returns:
+        dict from the images to the reason, as in `Dataset.bad_images`.
+
+    Example:
+        >>> refuse_wrong({"a.png": ["a.json, image 0 (unknown class 'cow')"]}, "skip")
+        {'a.png': "a.json, image 0 (unknown class 'cow')"}
+    """
+    reasons = [reason for reasons in wrong.values() for reason in reasons]
+    if reasons and on_bad_image != "skip":
+        raise ValueError(
+            f"{len(reasons)} {noun} are wrong: {listed(reasons, 2)}; mend them or give --on_bad_image skip, "
+            "which leaves out their images"
+        )
+    return {image: listed(reasons) for image, reasons in wrong.items()}
 
 
 def read_text(path):

@@ -37,7 +37,7 @@ def shown(orientation, width, height):
     return Header(orientation, (height, width) if orientation >= TRANSPOSED else (width, height))
 
 
-def image_header(path):
+def read_header(path):
     """The `Header` of a JPEG or PNG file whose header and end are those of a whole image.
 
     Args:
@@ -48,7 +48,7 @@ def image_header(path):
 
     Example:
         >>> keras.utils.save_img(tmp / "a.png", np.zeros((8, 8, 3)))
-        >>> image_header(tmp / "a.png")
+        >>> read_header(tmp / "a.png")
         Header(orientation=1, size=(8, 8))
 
     Source: the standards ITU-T T.81 (JPEG), ISO/IEC 15948 (PNG) and JEITA CP-3451 (EXIF).

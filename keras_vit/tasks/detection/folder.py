@@ -3,7 +3,14 @@
 import collections
 import os
 
-from keras_vit.data.files import UNDECODABLE, file_headers, images_among, paths_of, refuse_unreadable
+from keras_vit.data.files import (
+    UNDECODABLE,
+    file_headers,
+    images_among,
+    paths_of,
+    refuse_unreadable,
+    refuse_wrong,
+)
 from keras_vit.data.folder_splits import folder_splits, split_fields
 from keras_vit.data.samples import Samples
 from keras_vit.labels.box_rows import encode_boxes
@@ -77,24 +84,19 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     sizes, bad, is_turned = read_sizes(labeled, on_bad_image)
     names = names or _names_of(root, labeled)
     numbers = {name: number for number, name in enumerate(names)}
-    splits, stated_by, wrong = collections.defaultdict(lambda: ([], [])), collections.defaultdict(list), []
+    splits, stated_by, wrong = collections.defaultdict(lambda: ([], [])), collections.defaultdict(list), {}
     for image in joined(root, labeled):
         stated_by[image.split] += image.stated_by
         if image.path not in sizes:
             continue
         rows, reasons = checked_rows(image.objects, sizes[image.path], numbers, image.are_fractions)
         if reasons:
-            wrong += reasons
-            bad[image.path] = listed(reasons)
+            wrong[image.path] = reasons
             continue
         lists = splits[image.split]
         lists[0].append(image.path)
         lists[1].append(encode_boxes(rows))
-    if wrong and on_bad_image != "skip":
-        raise ValueError(
-            f"{len(wrong)} box(es) are wrong: {listed(wrong, 2)}; mend them or give --on_bad_image skip, "
-            "which leaves out their images"
-        )
+    bad |= refuse_wrong(wrong, on_bad_image)
     if "train" not in splits:
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {listed(sorted(splits))}")
     samples = {split: Samples(*map(tuple, columns), exif=is_turned) for split, columns in splits.items()}

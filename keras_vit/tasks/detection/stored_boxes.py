@@ -202,14 +202,17 @@ def objects_of(value, where):
 
 
 def numbered_rows(value, size, where):
-    """The rows of `checked_rows` of an object's value with numbers of classes, as lists.
+    """The rows of `checked_rows` of an object's value with numbers of classes, as lists, or what is wrong.
 
     Args:
         value, where: As for `objects_of`.
         size: (width, height) of the image; None if it cannot be read.
 
+    Returns:
+        A list of lists; {"wrong": reasons} of an image that cannot be read, and for wrong boxes.
+
     Raises:
-        ValueError: for a wrong box, with the place.
+        ValueError: for other values than boxes with numbers of classes, with the place.
 
     Example:
         >>> numbered_rows({"bbox": [[0, 0, 4, 8]], "category": [5]}, (8, 8), "row 0")
@@ -217,7 +220,7 @@ def numbered_rows(value, size, where):
     """
     objects = objects_of(value, where)
     if size is None:
-        raise ValueError(f"{where}: its image cannot be read")
+        return {"wrong": [f"{where} (its image cannot be read)"]}
     if not all(_is_positive(side) and side == int(side) for side in size):
         raise ValueError(f"{where}: expected the width and height of the image in pixels; got {size!r:.80}")
     for one in objects:
@@ -225,7 +228,7 @@ def numbered_rows(value, size, where):
             raise ValueError(f"{where}: expected the number of a class; got {one.name!r}")
     rows, reasons = checked_rows(objects, size, {one.name: one.name for one in objects})
     if reasons:
-        raise ValueError(f"a box is wrong: {reasons[0]}")
+        return {"wrong": reasons}
     return [[*row[:5], int(row[5]), row[6]] for row in rows]
 
 

@@ -158,6 +158,29 @@ def test_wrong_boxes_are_refused_with_their_place(objects, message, tmp_path):
         load_dataset(parquet_file(tmp_path, objects), task="detection")
 
 
+@pytest.mark.parametrize("source", ["parquet", "webdataset"])
+def test_images_with_wrong_boxes_can_be_left_out(source, tmp_path):
+    outside, images = {"bbox": [[4, 2, 60, 10]], "category": [1]}, [IMAGE] * 11 + [b"no image"]
+    objects = [OBJECTS] * 5 + [outside] + [OBJECTS] * 6
+    if source == "parquet":
+        file = tmp_path / "train.parquet"
+        pyarrow.parquet.write_table(pyarrow.table({"image": images, "objects": objects}), file)
+        places = [f"{file}, row {number} of row group 0" for number in (5, 11)]
+    else:
+        file = tmp_path / "train.tar"
+        rows = enumerate(zip(images, objects))
+        members = [((f"{n}.png", image), (f"{n}.json", {"objects": own})) for n, (image, own) in rows]
+        write_tar(file, [member for pair in members for member in pair])
+        places = [f"{file}/{number}" for number in (5, 11)]
+    with pytest.raises(ValueError, match=r"2 box\(es\) are wrong: .*; mend them or give --on_bad_image skip"):
+        load_dataset(f"{source}:{file}", task="detection")
+    data = load_dataset(f"{source}:{file}", seed=None, task="detection", on_bad_image="skip")
+    assert [*data.bad_images] == places and len(records_of(data.split("train"))) == 10
+    reasons = [*data.bad_images.values()]
+    assert "(outside of its image of 40×20 pixels: " in reasons[0] and "cannot be read" in reasons[1]
+    assert "2 unreadable images skipped" in data.summary()
+
+
 def test_objects_may_lack_what_others_have():
     plain = {"bbox": [1, 1, 2, 2], "category": 0}
     crowd = {"bbox": [1, 1, 5, 5], "category": 0, "iscrowd": 1, "area": 7}
