@@ -234,6 +234,12 @@ def test_tar_files_have_depths_in_any_format(tmp_path):
     found = {*damaged(load(f"webdataset:{tmp_path}/train.tar").split("train"))}
     reason = "uint16 numbers, and depth.json has no scale, the stored value of one unit"
     assert (f"{tmp_path}/train.tar/3.depth.png", reason) in found
+    members[-1] = ("9.depth.npy", npy(np.ones((4, 5), "float32")))
+    write_tar(tmp_path / "train.tar", members)
+    (tmp_path / "depth.json").write_text('{"scale": 1000}')
+    [(place, reason)] = damaged(load(f"webdataset:{tmp_path}/train.tar", seed=None).split("train"))
+    assert place == f"{tmp_path}/train.tar/9.depth.npy"
+    assert reason == f"5×4 pixels, but its image has {SIZE[1]}×{SIZE[0]} pixels"
 
 
 def test_parquet_files_have_depths_as_images_or_bytes(tmp_path):
