@@ -174,7 +174,7 @@ def _check(args):
 
     check_json(args)
     dataset = _open(args, "skip")
-    broken = [[path, "it cannot be decoded"] for path in dataset.bad_images]
+    broken = [*map(list, dataset.bad_images.items())]
     # Those of a folder have been decoded to be skipped.
     for samples in () if folder_of(args.dataset) else dataset.splits.values():
         broken += map(list, damaged(samples))

@@ -66,14 +66,15 @@ class ChunkedSamples(ShardSamples):
 
     def stored(self):
         """See `IndexedSamples`."""
-        functions = check_image, *([self.reader.read] if self.reader else [])
         used, starts = np.unique(self.rows[:, 0], return_index=True)
         for chunk, places in zip(used, np.split(self.rows[:, 1:], starts[1:])):
             for positions, contents in self.read(self.shards[chunk], self.columns, places):
                 for place, *of_row in zip(places[positions], *contents.values()):
                     name = functools.partial(self.name, self.shards[chunk], place)
-                    for decode, content in zip(functions, of_row):
-                        yield name, functools.partial(bytes, content), decode
+                    image, *maps = (functools.partial(bytes, content) for content in of_row)
+                    yield name, image, check_image
+                    for content in maps:
+                        yield name, content, functools.partial(self.reader.check, image())
 
     @property
     def _is_remote(self):

@@ -28,7 +28,7 @@ class Dataset:
             with captions none, since a label is the index of an image in its split, and for images without
             labels none, since all labels are 0.
         splits: Samples by split: "train", "validation" and "test".
-        bad_images: Paths of images that cannot be read and were skipped.
+        bad_images: By path of each image or map that was skipped, why, as damage or a wrong box.
         task: The name of the kind of its labels, such as "single_label" (a label is a class index, int32),
             "multi_label" (float32 (classes,) of 0 and 1), "regression" (float32 (targets,)), "segmentation"
             (int32 (height, width), 255: ignored) and "detection" (float64 (boxes, 7): rows of
@@ -50,7 +50,7 @@ class Dataset:
     name: str
     class_names: tuple[str, ...]
     splits: dict[str, Any]
-    bad_images: tuple[str, ...] = ()
+    bad_images: dict[str, str] = dataclasses.field(default_factory=dict)
     task: str = "single_label"
     ignored_files: tuple[str, ...] = ()
     empty_folders: tuple[str, ...] = ()

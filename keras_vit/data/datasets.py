@@ -149,7 +149,8 @@ def load_dataset(
             so that there may be a training split alone, or another one.
         on_bad_image: For unreadable images of a folder: "fail" raises an error with the paths of those whose
             headers or ends are damaged, "skip" decodes all and lists those that it skips in `bad_images`,
-            "keep" checks none, and those that are damaged are named where they are read.
+            "keep" checks none, and those that are damaged are named where they are read. "skip" also
+            leaves out images with wrong boxes or keypoints, of boxes also those in tar and Parquet files.
         task: The name of a kind of labels, one of `keras_vit.tasks.NAMES`.
         data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
         texts: Whether to read the captions of a folder's images instead of their classes, see

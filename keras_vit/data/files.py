@@ -8,7 +8,7 @@ import json
 import os
 import pathlib
 
-from keras_vit.data.image_headers import header_orientation
+from keras_vit.data.image_headers import read_header
 from keras_vit.messages import listed
 from keras_vit.progress import Progress
 
@@ -17,6 +17,7 @@ IMAGE_SUFFIXES = (
     *(".avif", ".heic", ".heif"),
 )
 CHUNK = 256  # images that a thread checks at a time
+UNDECODABLE = "it cannot be decoded"  # why an image is skipped
 CLASSES = "classes.txt"  # the names of classes
 MOST_NUMBERS = 1_000_000  # classes without names
 SPLIT_NAMES = {
@@ -113,8 +114,8 @@ def refuse_links_to_one_image(paths):
         seen[real] = path
 
 
-def file_orientations(paths, decode=False):
-    """The EXIF orientation of each image, 1 to 8; None for those that cannot be read.
+def file_headers(paths, decode=False):
+    """The `keras_vit.data.image_headers.Header` of each image; None for those that cannot be read.
 
     Args:
         paths: A list of str.
@@ -123,20 +124,20 @@ def file_orientations(paths, decode=False):
 
     Example:
         >>> _ = (tmp / "text.jpg").write_text("no image")
-        >>> file_orientations([str(tmp / "text.jpg")])
+        >>> file_headers([str(tmp / "text.jpg")])
         [None]
     """
-    from keras_vit.data.decoding.model_input import file_orientation  # needs TensorFlow
+    from keras_vit.data.decoding.model_input import file_header  # needs TensorFlow
 
-    orientations = [None] * len(paths) if decode else mapped(header_orientation, paths, "reading headers")
-    unknown = [number for number, turn in enumerate(orientations) if turn is None]
+    headers = [None] * len(paths) if decode else mapped(read_header, paths, "reading headers")
+    unknown = [number for number, header in enumerate(headers) if header is None]
     # The first call compiles the function, which several threads would otherwise do at the same time.
     for number in unknown[:1]:
-        orientations[number] = file_orientation(paths[number])
-    rest = mapped(file_orientation, [paths[number] for number in unknown[1:]], "decoding images")
-    for number, turn in zip(unknown[1:], rest):
-        orientations[number] = turn
-    return orientations
+        headers[number] = file_header(paths[number])
+    rest = mapped(file_header, [paths[number] for number in unknown[1:]], "decoding images")
+    for number, header in zip(unknown[1:], rest):
+        headers[number] = header
+    return headers
 
 
 def mapped(function, paths, words):
@@ -168,6 +169,30 @@ def refuse_unreadable(files, on_bad_image, noun="image(s)"):
         raise ValueError(
             f"{len(files)} {noun} cannot be read: {listed(files, 3)}; remove them or give --on_bad_image skip"
         )
+
+
+def refuse_wrong(wrong, on_bad_image, noun="box(es)"):
+    """Raise ValueError for images with wrong labels, unless `on_bad_image` is "skip".
+
+    Args:
+        wrong: dict from images to what is wrong with their labels, lists of str.
+        on_bad_image: As for `load_dataset`.
+        noun: Of what is wrong, for the message.
+
+    Returns:
+        dict from the images to the reason, as in `Dataset.bad_images`.
+
+    Example:
+        >>> refuse_wrong({"a.png": ["a.json, image 0 (unknown class 'cow')"]}, "skip")
+        {'a.png': "a.json, image 0 (unknown class 'cow')"}
+    """
+    reasons = [reason for reasons in wrong.values() for reason in reasons]
+    if reasons and on_bad_image != "skip":
+        raise ValueError(
+            f"{len(reasons)} {noun} are wrong: {listed(reasons, 2)}; mend them or give --on_bad_image skip, "
+            "which leaves out their images"
+        )
+    return {image: listed(reasons) for image, reasons in wrong.items()}
 
 
 def read_text(path):

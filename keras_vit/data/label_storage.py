@@ -47,7 +47,7 @@ class LabelStorage:
         return self.kind and self.kind.name
 
     def column_values(self, read, count, columns, place):
-        """What is read of each row of a row group of a Parquet file: JSON values; a negative int skips it.
+        """What is read of each row of a row group of a Parquet file: JSON values, as of `sample_value`.
 
         Args:
             read: A function from names of columns to the lists of their values.
@@ -58,7 +58,9 @@ class LabelStorage:
         return [0] * count
 
     def sample_value(self, sample, key):
-        """What is read of a sample of a tar file: a JSON value; a negative int skips the sample.
+        """What is read of a sample of a tar file: a JSON value.
+
+        A negative int skips the sample, and {"wrong": [reason, …]} with `on_bad_image="skip"`.
 
         Args:
             sample: The `Sample`.

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.samples import EncodedSamples, content_of
+from keras_vit.preprocessing.image_files import image_size
 from keras_vit.preprocessing.image_resizing import padded
 
 
@@ -39,6 +40,17 @@ class MapReader:
     def label(self, source):
         """The map of `read` as the label in records: (height, width, channels) in `dtype`."""
         return self.read(source)
+
+    def check(self, image, source):
+        """Raise ValueError, with the reason alone, for a map that is no label or has another size.
+
+        Args:
+            image: The path of the image (str) or its content (bytes), whose size may be unreadable.
+            source: As for `read`.
+        """
+        height, width = self.label(source).shape[:2]
+        if (size := image_size(image)) not in (None, (width, height)):
+            raise ValueError(f"{width}×{height} pixels, but its image has {size[0]}×{size[1]} pixels")
 
     def decode(self, encoded):
         """As `label`, in a TensorFlow graph, of the content of a file, a string tensor ()."""
@@ -76,7 +88,8 @@ class MapSamples(EncodedSamples):
         yield from super().stored()
         for index, of in enumerate(self._maps):
             describe = functools.partial(*((str, of) if isinstance(of, str) else (self.place, index)))
-            yield describe, functools.partial(content_of, of), self.reader.read
+            check = functools.partial(self.reader.check, self.images[index])
+            yield describe, functools.partial(content_of, of), check
 
     def _label(self, index):
         return self.reader.label(content_of(self._maps[index]))

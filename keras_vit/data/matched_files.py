@@ -3,12 +3,9 @@
 import os
 import pathlib
 
-from PIL import Image
-
 from keras_vit.data.files import IMAGE_SUFFIXES
 from keras_vit.data.folder_splits import folder_splits, split_among
 from keras_vit.messages import listed
-from keras_vit.preprocessing.image_files import TRANSPOSED
 
 IMAGES = "images"
 
@@ -31,6 +28,7 @@ def read_pairs(root, files, folder, suffixes, noun):
         ValueError: if there are no images, or none to train on, or an image has not exactly one map.
 
     Example:
+        >>> from PIL import Image
         >>> for name in ("images", "masks"):
         ...     (tmp / name).mkdir()
         ...     Image.new("L", (8, 8)).save(tmp / name / "a.png")
@@ -115,15 +113,14 @@ def refuse_other_sizes(pairs, noun):
     """Raise ValueError for maps of another size than their images.
 
     Args:
-        pairs: (path of the image, its EXIF orientation, path of the map, its (width, height)) of each pair.
+        pairs: (the (width, height) of the image, the path of the map, its (width, height)) of each pair.
         noun: What a map is, for the message.
     """
-    wrong = []
-    for image, orientation, path, size in pairs:
-        with Image.open(image) as opened:
-            expected = opened.size[::-1] if orientation >= TRANSPOSED else opened.size
-        if expected != size:
-            wrong.append(f"{path} ({_pixels(size)}, but its image has {_pixels(expected)})")
+    wrong = [
+        f"{path} ({_pixels(size)}, but its image has {_pixels(expected)})"
+        for expected, path, size in pairs
+        if expected != size
+    ]
     if wrong:
         raise ValueError(f"{len(wrong)} {noun}(s) have another size than their image: {listed(wrong)}")
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decoding.model_input import check_image, read
-from keras_vit.data.files import file_orientations, refuse_unreadable
+from keras_vit.data.files import UNDECODABLE, file_headers, refuse_unreadable
 from keras_vit.labels.box_rows import COLUMNS, decode_boxes
 
 SPLITS = ("train", "validation", "test")
@@ -80,9 +80,13 @@ class IndexedSamples:
 
         Raises:
             IndexError: if there is no such sample.
+            ValueError: if its label cannot be read, with the place.
         """
         index = range(len(self))[index]
-        return self.content(index), self._label(index)
+        try:
+            return self.content(index), self._label(index)
+        except ValueError as error:
+            raise ValueError(f"{self.place(index)}: {error}") from None
 
     def stored(self):
         """Functions of each image, and mask: one returns its place, one its content, and one decodes it."""
@@ -312,7 +316,7 @@ def samples_of_files(files, on_bad_image):
             leaves out those that cannot be decoded; "keep" checks none.
 
     Returns:
-        (`Samples` by split, the paths of unreadable images).
+        (`Samples` by split, dict from the paths of unreadable images to the reason).
 
     Raises:
         ValueError: for unreadable images.
@@ -322,12 +326,13 @@ def samples_of_files(files, on_bad_image):
         if on_bad_image == "keep":
             splits[split] = Samples(tuple(paths), tuple(labels))
             continue
-        turns = file_orientations(paths, decode=on_bad_image == "skip")
-        unreadable += sorted(path for path, turn in zip(paths, turns) if not turn)
-        images, labels = (tuple(itertools.compress(values, turns)) for values in (paths, labels))
-        splits[split] = Samples(images, labels, exif=any(turn and turn > 1 for turn in turns))
+        headers = file_headers(paths, decode=on_bad_image == "skip")
+        unreadable += sorted(path for path, header in zip(paths, headers) if not header)
+        images, labels = (tuple(itertools.compress(values, headers)) for values in (paths, labels))
+        is_turned = any(header and header.orientation > 1 for header in headers)
+        splits[split] = Samples(images, labels, exif=is_turned)
     refuse_unreadable(unreadable, on_bad_image)
-    return splits, tuple(unreadable)
+    return splits, dict.fromkeys(unreadable, UNDECODABLE)
 
 
 def hold_out_missing(splits, seed):

@@ -23,7 +23,7 @@ GIGABYTES = 100
 THREADS = 8  # that request or read shards
 BLOCKS, BLOCK = 64, 4096  # and bytes of each, of which the digest of a large shard is
 WHOLE = BLOCKS * BLOCK * 4  # bytes of a shard that is no large one
-FORMAT = 2  # of what is stored; another number where sources read other values
+FORMAT = 3  # of what is stored; another number where sources read other values
 
 
 @dataclasses.dataclass(frozen=True)

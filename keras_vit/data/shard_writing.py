@@ -14,6 +14,7 @@ import pyarrow.parquet
 from PIL import Image
 
 from keras_vit.data.column_types import IMAGE
+from keras_vit.data.damage import damage_named
 from keras_vit.data.decoding.exif import without_orientation
 from keras_vit.data.files import CLASSES
 from keras_vit.data.fingerprint import fingerprint_summary
@@ -78,7 +79,8 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
     for name, content in (files | _storage(dataset).files(dataset)).items():
         atomic_write(folder / name, content)
     total = sum(map(len, dataset.splits.values()))
-    with Progress(None, "writing", total=total, unit="image") as bar:
+    bar = Progress(None, "writing", total=total, unit="image")
+    with bar, damage_named(dataset.splits.values()):
         for number, (split, shards) in enumerate(plan.items()):
             order = np.random.default_rng([seed, number]).permutation(len(dataset.split(split)))
             missing = [shard for shard in shards if not (folder / shard[0]).exists()]

@@ -47,7 +47,7 @@ def describe(dataset, images=None):
         "version": dataset.version,
         "class_names": list(dataset.class_names),
         "splits": splits,
-        "damaged": damaged + [[path, "it cannot be decoded"] for path in dataset.bad_images],
+        "damaged": [*damaged, *map(list, dataset.bad_images.items())],
         "doubled": doubled,
     }
 

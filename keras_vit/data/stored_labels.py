@@ -81,6 +81,15 @@ def is_unknown(value):
     return isinstance(value, int) and value < 0
 
 
+def what_is_wrong(value):
+    """What is wrong with a stored value, a list of str, of a value like {"wrong": ["no such class"]}.
+
+    >>> what_is_wrong({"wrong": ["no such class"]}), what_is_wrong(7)
+    (['no such class'], [])
+    """
+    return value["wrong"] if isinstance(value, dict) else []
+
+
 def label_maker(root, values, kind, names=None):
     """The names of the classes or targets of values, and a function from a value to the label of a sample.
 

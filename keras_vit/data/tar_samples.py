@@ -27,8 +27,8 @@ class TarSamples(ShardSamples, IndexedSamples):
         yield from super().stored()
         for index in range(len(self) * (len(self.columns) - 1)):  # the maps
             number, _, _, *place = self.rows[index].tolist()
-            content = functools.partial(lambda index: self._contents(index)[1], index)
-            yield functools.partial(member_name, self.shards[number], place), content, self.reader.read
+            name = functools.partial(member_name, self.shards[number], place)
+            yield name, functools.partial(self._contents, index), lambda of: self.reader.check(*of)
 
     def _contents(self, index):
         """The bytes of the image, and perhaps of the map, of a sample."""

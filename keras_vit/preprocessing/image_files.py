@@ -95,6 +95,31 @@ def _errors_named(source):
         raise ValueError(f"not a readable image: {name} ({error})") from None
 
 
+def image_size(source):
+    """The (width, height) of an image file in its EXIF orientation, as of `read_image`.
+
+    Args:
+        source: As for `read_image`.
+
+    Returns:
+        (width, height); None if the file is no image. Only PNG and TIFF files are decoded.
+
+    Example:
+        >>> keras.utils.save_img(tmp / "gray.png", np.full((8, 9, 3), 128), scale=False)
+        >>> image_size(tmp / "gray.png"), image_size(b"no image")
+        ((9, 8), None)
+    """
+    from PIL import Image
+
+    try:
+        with _open(source) as file, _opened(file) as image:
+            if image.format in ("PNG", "TIFF"):  # EXIF data may be after the pixels; a TIFF may be turned.
+                image.load()
+            return image.size[::-1] if _orientation(image) >= TRANSPOSED else image.size
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
+
+
 def picture_pixels(picture):
     """The pixels of a picture of Pillow, as `read_image` returns those of the file that it was opened from.
 
@@ -120,10 +145,15 @@ def picture_pixels(picture):
 
 def _turned(pixels, image):
     """The pixels of a Pillow image in its EXIF orientation."""
-    orientation = exif_orientation(image.info.get("exif") or b"")
+    orientation = _orientation(image)
     pixels = pixels.swapaxes(0, 1) if orientation >= TRANSPOSED else pixels
     rows, columns = np.where(REVERSED[orientation], -1, 1)
     return pixels[::rows, ::columns]
+
+
+def _orientation(image):
+    """The EXIF orientation of a Pillow image that has been read."""
+    return exif_orientation(image.info.get("exif") or b"")
 
 
 def _opened(file):

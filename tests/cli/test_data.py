@@ -3,7 +3,8 @@ import json
 import numpy as np
 import pytest
 from made.box_folders import coco, write_coco
-from made.folders import write_classes, write_masks
+from made.damage import damage_pixels
+from made.folders import write_boxes, write_classes, write_masks
 from made.shards import structs, write_parquet
 from PIL import Image
 
@@ -11,11 +12,6 @@ from PIL import Image
 @pytest.fixture
 def folder(tmp_path):
     return write_classes(tmp_path / "in", count=12)
-
-
-def damage(path):
-    content, middle = path.read_bytes(), path.stat().st_size // 2
-    path.write_bytes(content[:middle] + bytes(8) + content[middle + 8 :])
 
 
 @pytest.mark.slow
@@ -105,7 +101,7 @@ def test_show_names_what_may_be_wrong(keras_vit, tmp_path):
 def test_check_names_damaged_images_and_masks(folder, keras_vit, tmp_path):
     name = ("--dataset", f"folder:{folder}")
     assert keras_vit("data", "check", *name).stdout == "24 images checked, 0 images or masks damaged\n"
-    damage(folder / "dog" / "07.png")
+    damage_pixels(folder / "dog" / "07.png")
     printed = keras_vit("data", "check", *name, status=1).stdout.splitlines()
     assert printed == [
         f"{folder}/dog/07.png: it cannot be decoded",
@@ -116,6 +112,18 @@ def test_check_names_damaged_images_and_masks(folder, keras_vit, tmp_path):
     options = ("--dataset", f"webdataset:{tar}", "--json", "-")
     [(place, reason)] = json.loads(keras_vit("data", "check", *options, status=1).stdout)["damaged"]
     assert place.startswith(f"{tar}/") and place.endswith(".png") and "not a readable image" in reason
+
+
+def test_check_decodes_images_with_boxes_and_says_what_is_wrong_with_boxes(keras_vit, tmp_path):
+    boxes = write_boxes(tmp_path, 12)
+    image = damage_pixels(boxes / "images" / "03.png")
+    (boxes / "labels" / "05.txt").write_text("0 0.5 0.5 2 2")
+    name = ("--dataset", f"folder:{boxes}", "--task", "detection")
+    lines = keras_vit("data", "check", *name, status=1).stdout.splitlines()
+    assert lines[0] == f"{image}: it cannot be decoded"
+    assert lines[1].startswith(f"{boxes}/images/05.png: ")
+    assert "(outside of its image of 24×16 pixels: " in lines[1]
+    assert lines[2] == "12 images checked, 2 images or masks damaged"
 
 
 def test_write_says_how_its_files_are_read(keras_vit, tmp_path):

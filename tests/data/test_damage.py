@@ -3,14 +3,18 @@ import re
 
 import numpy as np
 import pytest
+from made.damage import damage_pixels
 from made.folders import BROKEN, write_classes
+from made.photos import exif
 from made.prepared import example, prepare
 from made.sampling import some
 from made.shards import encoded, structs, write_parquet, write_tar
 from PIL import Image
 
-from keras_vit.data.damage import damaged
+from keras_vit.data.damage import damage_named, damaged
+from keras_vit.data.dataset import Dataset
 from keras_vit.data.datasets import load_dataset
+from keras_vit.data.shard_writing import write_shards
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.tasks.computing import computed
 
@@ -18,9 +22,9 @@ from keras_vit.tasks.computing import computed
 def of_folder(root, damage=None):
     """The name of a data set, and where the damage is."""
     path = write_classes(root) / "dog" / "03.png"
-    content = path.read_bytes()
-    path.write_bytes(damage or content[:60] + bytes(8) + content[68:])  # within the pixels
-    return f"folder:{root}", str(path)
+    if damage:
+        path.write_bytes(damage)
+    return f"folder:{root}", str(path) if damage else damage_pixels(path)
 
 
 def of_tar(root, damage=BROKEN):
@@ -57,6 +61,51 @@ def test_an_image_of_too_many_pixels_is_named(write, tmp_path):
     splits = load_dataset(name, on_bad_image="keep").splits  # Others are refused by the headers of a folder.
     [(found, reason)] = [found for samples in splits.values() for found in damaged(samples)]
     assert found == place and re.search(r"more than \d+ pixels", reason)
+
+
+def mask_png(value, size=(8, 6)):
+    file = io.BytesIO()
+    Image.new("L", size, value).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("source", ["webdataset", "parquet"])
+def test_masks_of_other_values_and_sizes_are_named(source, tmp_path):
+    (tmp_path / "classes.txt").write_text("sky\n-\nsea\n")
+    turned = io.BytesIO()
+    Image.new("RGB", (8, 6)).save(turned, "JPEG", exif=exif(6))
+    images = [*map(encoded, range(11)), turned.getvalue()]
+    masks = [mask_png(value) for value in (0, 1, 2, 255, 9)] + [mask_png(0)] * 7
+    masks[7] = mask_png(1, (10, 6))
+    numbers = range(len(images))
+    if source == "webdataset":
+        members = [
+            (f"{number}.{suffix}", content)
+            for number, row in enumerate(zip(images, masks))
+            for suffix, content in zip(("png", "seg.png"), row)
+        ]
+        path = write_tar(tmp_path / "train.tar", members)
+        places = {number: f"{path}/{number}.seg.png" for number in numbers}
+    else:
+        path = write_parquet(tmp_path / "train.parquet", {"image": images, "mask": masks})
+        places = {number: f"{path}, row {number % 4} of row group {number // 4}" for number in numbers}
+    samples = load_dataset(f"{source}:{path}", task="segmentation", seed=None).split("train")
+    reasons = {
+        places[4]: "expected values of the 2 classes in classes.txt; got 9",
+        places[7]: "10×6 pixels, but its image has 8×6 pixels",
+        places[11]: "8×6 pixels, but its image has 6×8 pixels",
+    }
+    assert dict(damaged(samples)) == reasons
+    with (
+        pytest.raises(ValueError, match=re.escape(f"{places[4]} ({reasons[places[4]]})")),
+        damage_named([samples]),
+    ):
+        [*samples.evaluation_records()]
+    with pytest.raises(ValueError, match=re.escape(reasons[places[4]])) as error:
+        write_shards(
+            Dataset("copy", ("sky", "sea"), {"train": samples}, task="segmentation"), tmp_path / "copy"
+        )
+    assert str(path) in str(error.value) and "Traceback" not in str(error.value)
 
 
 @pytest.mark.slow

@@ -1,6 +1,14 @@
 """Damaged contents of files."""
 
 
+def damage_pixels(path):
+    """Overwrite bytes within the pixels of a PNG, whose header and end stay whole; the path as text."""
+    content = path.read_bytes()
+    start = content.index(b"IDAT") + 8
+    path.write_bytes(content[:start] + bytes(8) + content[start + 8 :])
+    return str(path)
+
+
 def damaged(content, rng, head=80):
     """The content with other bits, or bytes in its head, cut off, or with a part removed or replaced."""
     changed = bytearray(content)

@@ -4,11 +4,12 @@ import sys
 import numpy as np
 import pillow_heif
 import pytest
+from made.photos import photo
 from PIL import Image
 
 from keras_vit import Preprocessing
 from keras_vit.preprocessing import bounds, read_image
-from keras_vit.preprocessing.image_files import picture_pixels
+from keras_vit.preprocessing.image_files import image_size, picture_pixels
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype("uint8")
 
@@ -104,6 +105,25 @@ def test_avif_is_read_in_its_orientation(number, tmp_path):
     assert np.abs(read_image(tmp_path / "a.avif") - expected.astype(int)).mean() < 3
 
 
+@pytest.mark.parametrize("number", [1, 3, 6])
+def test_the_size_of_a_file_is_that_of_its_pixels(number, tmp_path):
+    for kind in ("JPEG", "PNG", "WEBP", "TIFF", "AVIF"):
+        exif = Image.Exif()
+        exif[0x0112] = number
+        Image.fromarray(PIXELS).save(tmp_path / "a", kind, exif=exif)
+        assert image_size(tmp_path / "a") == read_image(tmp_path / "a").shape[1::-1], kind
+    content = photo(number, "PNG")
+    start, end = content.index(b"eXIf") - 4, content.index(b"IDAT") - 4
+    late = content[:start] + content[end:-12] + content[start:end] + content[-12:]
+    assert image_size(late) == read_image(late).shape[1::-1] == image_size(content)
+
+
+def test_an_orientation_in_xmp_alone_turns_neither_pixels_nor_size(tmp_path):
+    xmp = b'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/>'
+    Image.fromarray(PIXELS).save(tmp_path / "a.jpg", xmp=xmp)
+    assert image_size(tmp_path / "a.jpg") == read_image(tmp_path / "a.jpg").shape[1::-1] == (30, 20)
+
+
 def test_animated_avif_is_refused(tmp_path):
     frame = Image.fromarray(PIXELS)
     frame.save(tmp_path / "a.avif", save_all=True, append_images=[frame.rotate(90)])
@@ -122,3 +142,4 @@ def test_heic_is_read_by_the_package(tmp_path):
     smooth = np.linspace(0, 255, 64 * 64 * 3).reshape(64, 64, 3).astype("uint8")
     pillow_heif.from_pillow(Image.fromarray(smooth)).save(tmp_path / "a.heic", quality=95)
     assert np.abs(read_image(tmp_path / "a.heic") - smooth.astype(int)).mean() < 4
+    assert image_size(tmp_path / "a.heic") == (64, 64)

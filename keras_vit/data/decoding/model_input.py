@@ -10,6 +10,7 @@ from PIL import Image
 
 from keras_vit.data.decoding.encoded_images import JPEG, assert_bounded, decode_stored
 from keras_vit.data.decoding.exif import orientation, stored_window, upright, upright_shape
+from keras_vit.data.image_headers import shown
 from keras_vit.preprocessing import read_image
 from keras_vit.preprocessing.image_files import BOX, TIFF, check_file, needs_pillow
 from keras_vit.preprocessing.inputs import LUMA
@@ -180,7 +181,7 @@ def check_image(content):
     """
     try:
         if not needs_pillow(content):
-            _decoded_orientation_of(content)
+            _decoded_header_of(content)
             return
     except tf.errors.OpError:
         pass
@@ -189,26 +190,27 @@ def check_image(content):
         raise ValueError("TensorFlow cannot decode it")
 
 
-def file_orientation(path):
-    """The EXIF orientation of an image file, an int; None if it cannot be read and decoded.
+def file_header(path):
+    """The `Header` of an image file; None if it cannot be read and decoded.
 
     Example:
-        >>> file_orientation("nowhere.png") is None
+        >>> file_header("nowhere.png") is None
         True
     """
     try:
         check_file(path)  # A pipe or a device would never end.
-        return int(_decoded_orientation(path)[0])
+        turn, shape = _decoded_header(path)
+        return shown(int(turn), *shape[1::-1].numpy().tolist())
     except (OSError, ValueError, tf.errors.OpError):
         return None
 
 
 @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
-def _decoded_orientation(path):
-    return _decoded_orientation_of(read(path))
+def _decoded_header(path):
+    return _decoded_header_of(read(path))
 
 
 @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
-def _decoded_orientation_of(encoded):
+def _decoded_header_of(encoded):
     """The orientation and the shape of the decoded image, without which TensorFlow would not decode it."""
     return orientation(encoded), tf.shape(decode(encoded, exif=False))

@@ -84,9 +84,10 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
         "version": _version(parts, tables),
         "texts": _texts(parts),
         "parts": tuple(parts),
+        "bad_images": {path: reason for part in parts for path, reason in part.bad_images.items()},
         **{
             field: tuple(itertools.chain.from_iterable(getattr(part, field) for part in parts))
-            for field in ("bad_images", "ignored_files", "empty_folders", "unlabeled")
+            for field in ("ignored_files", "empty_folders", "unlabeled")
         },
     }
 

@@ -12,16 +12,27 @@ from pyarrow import types
 
 from keras_vit.data.chunked_samples import ChunkedSamples
 from keras_vit.data.column_types import IMAGES, is_image, is_text
+from keras_vit.data.files import refuse_wrong
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.label_storage import storage_of
 from keras_vit.data.parquet_samples import BoundedReader, check_declared, check_images, read_rows, row_name
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import names_by_split, split_shards, version_of
-from keras_vit.data.stored_labels import is_unknown, with_captions
+from keras_vit.data.stored_labels import is_unknown, what_is_wrong, with_captions
 from keras_vit.messages import listed
 
 
-def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=True, fields=(), **options):
+def load_parquet(
+    argument,
+    *,
+    task="single_label",
+    seed=0,
+    on_bad_image="fail",
+    texts=False,
+    labels=True,
+    fields=(),
+    **options,
+):
     """Load the rows of Parquet files.
 
     Images are a column of bytes, or of structs of `bytes` and `path`, as the package datasets writes them.
@@ -38,11 +49,11 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
             none.
             `classes.txt` beside the first one names classes that have no names in the files; for masks as of
             `keras_vit.tasks.segmentation.folder`.
-        task, seed, texts, labels: As for `load_dataset`.
+        task, seed, on_bad_image, texts, labels: As for `load_dataset`.
         fields: ("image=COLUMN", "label=COLUMN"), or one of them.
 
     Returns:
-        dict of `class_names`, `splits`, `version`, `unlabeled` and `texts`, as of `Dataset`.
+        dict of `class_names`, `splits`, `version`, `bad_images`, `unlabeled` and `texts`, as of `Dataset`.
 
     Raises:
         ValueError: if a file is missing or damaged, files differ in their columns, not exactly one column
@@ -61,7 +72,7 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
     shards, storage = split_shards(argument, ".parquet"), storage_of(task, texts, labels)
     paths, chosen = tuple(shards), _chosen(fields)
     by_file = any(map(is_remote, paths))  # A file is then a chunk, not a row group: it is fetched once.
-    chunks, rows, digests, unlabeled = [], {}, [], []
+    chunks, rows, digests, unlabeled, wrong = [], {}, [], [], {}
     for path, columns_of_file, groups, digest in _contents(paths, storage, chosen):
         columns = columns_of_file
         digests.append(digest)
@@ -69,11 +80,17 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
         for group, values in enumerate(groups):
             if group == 0 or not by_file:
                 chunks.append(path)
-            numbers = np.array([row for row, value in enumerate(values) if not is_unknown(value)], int)
+            numbers = np.flatnonzero([not (is_unknown(value) or what_is_wrong(value)) for value in values])
             unlabeled += (row_name(path, (group, n)) for n, value in enumerate(values) if is_unknown(value))
+            wrong |= {
+                row_name(path, (group, n)): reasons
+                for n, reasons in enumerate(map(what_is_wrong, values))
+                if reasons
+            }
             locations = np.full_like(numbers, len(chunks) - 1), np.full_like(numbers, group), numbers
             part[0].append(np.column_stack(locations))
             part[1].extend(tuple(values[n]) if isinstance(values[n], list) else values[n] for n in numbers)
+    bad = refuse_wrong(wrong, on_bad_image)
     rows = {
         split: (np.concatenate(row_numbers), values)
         for split, (row_numbers, values) in rows.items()
@@ -94,7 +111,11 @@ def load_parquet(argument, *, task="single_label", seed=0, texts=False, labels=T
         )
         for split, (row_numbers, values) in rows.items()
     }
-    fields_of_dataset = {"unlabeled": tuple(unlabeled), **split_fields(splits, names_by_split(shards), seed)}
+    fields_of_dataset = {
+        "unlabeled": tuple(unlabeled),
+        "bad_images": bad,
+        **split_fields(splits, names_by_split(shards), seed),
+    }
     splits = fields_of_dataset.pop("splits")
     if texts:
         captions = {}

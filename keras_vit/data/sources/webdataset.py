@@ -10,20 +10,30 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from keras_vit.data.chunked_samples import ChunkedSamples
-from keras_vit.data.files import IMAGE_SUFFIXES
+from keras_vit.data.files import IMAGE_SUFFIXES, refuse_wrong
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.label_storage import storage_of
 from keras_vit.data.sample_counts import check_counts
 from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
 from keras_vit.data.shard_files import names_by_split, split_shards, version_of
-from keras_vit.data.stored_labels import is_unknown, with_captions
+from keras_vit.data.stored_labels import is_unknown, what_is_wrong, with_captions
 from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
 from keras_vit.messages import listed, printable
 
 IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 
 
-def load_webdataset(argument, *, task="single_label", seed=0, texts=False, labels=True, fields=(), **options):
+def load_webdataset(
+    argument,
+    *,
+    task="single_label",
+    seed=0,
+    on_bad_image="fail",
+    texts=False,
+    labels=True,
+    fields=(),
+    **options,
+):
     """Load the samples of tar files, as the package webdataset, timm, open_clip and img2dataset read them.
 
     The name of a sample is that of its members up to the first dot after the last slash; the rest, in lower
@@ -37,14 +47,14 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
             they have none.
             `classes.txt` beside the first one has a class name per line; for masks as of
             `keras_vit.tasks.segmentation.folder`.
-        task, seed, texts, labels: As for `load_dataset`.
+        task, seed, on_bad_image, texts, labels: As for `load_dataset`.
         fields: ("label=json:KEY",) for labels, or captions, that are a value of the JSON object: for
             "single_label" an int, and a negative one skips the sample; for "multi_label" a list of the
             numbers of classes; for "regression" a number or a list; for "detection", where it is `objects` by
             default, what `stored_boxes.objects_of` takes, and `width` and `height` may be there, too.
 
     Returns:
-        dict of `class_names`, `splits`, `version`, `unlabeled` and `texts`, as of `Dataset`.
+        dict of `class_names`, `splits`, `version`, `bad_images`, `unlabeled` and `texts`, as of `Dataset`.
 
     Raises:
         ValueError: if a tar file is missing, compressed or cut off, or its sample count is not that of the
@@ -67,15 +77,18 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
     shards, storage, key = split_shards(argument, ".tar"), storage_of(task, texts, labels), _json_key(fields)
     paths, purpose = tuple(shards), [task, texts, labels, key]
     read = functools.partial(storage.sample_value, key=key)
-    contents, rows, skipped, counts, digests = _read_samples(paths, purpose, read), {}, [], {}, []
-    for number, (path, ((places, values, names), digest)) in enumerate(zip(paths, contents)):
+    contents, rows, skipped, wrong = _read_samples(paths, purpose, read), {}, [], {}
+    counts, digests = {}, []
+    for number, (path, ((places, values, names, reasons), digest)) in enumerate(zip(paths, contents)):
         digests.append(digest)
         part = rows.setdefault(shards[path], ([], []))
         part[0].extend((number, *place) for place in places)
         part[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
         skipped.extend(f"{path}/{name}" for name in names)
-        counts[path] = len(places) + len(names)
+        wrong |= {f"{path}/{name}": of_name for name, of_name in reasons.items()}
+        counts[path] = len(places) + len(names) + len(reasons)
     check_counts(counts, shards)
+    bad = refuse_wrong(wrong, on_bad_image)
     rows = {split: part for split, part in rows.items() if part[1]}
     if not rows or seed is not None and "train" not in rows:
         raise ValueError(f"no samples to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
@@ -99,14 +112,18 @@ def load_webdataset(argument, *, task="single_label", seed=0, texts=False, label
             splits, lambda of: map(tuple, of.rows.tolist()), captions
         )
     fields_of_dataset |= {"version": version_of(paths, digests), "unlabeled": tuple(skipped)}
+    fields_of_dataset["bad_images"] = bad
     return {"class_names": names, "splits": splits, **fields_of_dataset}
 
 
 def _read_samples(paths, purpose, read):
-    """As `read_shards`: of each tar file [places of images, values of `read`, names of skipped samples]."""
+    """As `read_shards`: of each tar file [places of images, values of `read`, skipped names, wrong].
+
+    `wrong` is a dict from names of samples to what is wrong with them.
+    """
 
     def read_samples(path):
-        places, values, skipped = [], [], []
+        places, values, skipped, wrong = [], [], [], {}
         with opened(path) as file:
             for name, parts in grouped(path, tar_index(path)):
                 sample = Sample(path, file, name, parts)
@@ -114,9 +131,12 @@ def _read_samples(paths, purpose, read):
                 if is_unknown(value):
                     skipped.append(name)
                     continue
+                if reasons := what_is_wrong(value):
+                    wrong[name] = reasons
+                    continue
                 places.append(location)
                 values.append(value)
-        return places, values, skipped
+        return places, values, skipped, wrong
 
     return read_shards(paths, ["webdataset", *purpose], read_samples)
 

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from keras_vit.data.files import file_orientations, refuse_unreadable
+from keras_vit.data.files import UNDECODABLE, file_headers, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
 from keras_vit.progress import Progress
@@ -77,31 +77,29 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
     folder = _folder(root, paths)
     pairs, stated_by = read_pairs(root, paths, folder, SUFFIXES, "depth map")
     reader = _reader(root, QUANTITIES[folder], pairs)
-    orientations = file_orientations([image for _, image, _ in pairs])
+    headers = file_headers([image for _, image, _ in pairs], decode=on_bad_image == "skip")
     with concurrent.futures.ThreadPoolExecutor() as pool:
         checked = pool.map(lambda pair: _check(pair[2], reader), pairs)
         maps = [*Progress(checked, "checking depth maps", total=len(pairs), unit="map")]
-    rows = [*zip(pairs, orientations, maps)]
+    rows = [*zip(pairs, headers, maps)]
     readable = [row for row in rows if row[1] and not row[2].reason]
-    refuse_other_sizes([(pair[1], turn, pair[2], read.size) for pair, turn, read in readable], "depth map")
-    bad = _unreadable(rows)
-    refuse_unreadable([*bad.values()], on_bad_image, "image(s) or depth map(s)")
+    refuse_other_sizes([(header.size, pair[2], read.size) for pair, header, read in readable], "depth map")
+    undecoded = [image for (_, image, _), header, _ in rows if not header]
+    unread = {path: read.reason for (_, _, path), _, read in rows if read.reason}
+    named = [f"{path} ({reason})" for path, reason in unread.items()]
+    refuse_unreadable(undecoded + named, on_bad_image, "image(s) or depth map(s)")
     if not readable:
         raise ValueError(f"no image in {os.fspath(root)!r} can be read with its depth map")
     reader = _with_range(reader, [read.ends for *_, read in readable])
     splits = {}
     for split in dict.fromkeys(split for split, *_ in pairs):
-        pairs_of_split = [(pair, turn) for pair, turn, _ in readable if pair[0] == split]
+        pairs_of_split = [(pair, header) for pair, header, _ in readable if pair[0] == split]
         images, depths = (tuple(pair[place] for pair, _ in pairs_of_split) for place in (1, 2))
-        splits[split] = DepthSamples(images, depths, reader, exif=any(turn > 1 for _, turn in pairs_of_split))
-    fields = {"class_names": reader.names, **split_fields(splits, stated_by, seed), "bad_images": tuple(bad)}
+        is_turned = any(header.orientation > 1 for _, header in pairs_of_split)
+        splits[split] = DepthSamples(images, depths, reader, exif=is_turned)
+    fields = {"class_names": reader.names, **split_fields(splits, stated_by, seed)}
+    fields["bad_images"] = dict.fromkeys(undecoded, UNDECODABLE) | unread
     return {os.fspath(root / SETTINGS), *(path for pair in pairs for path in pair[1:])}, fields
-
-
-def _unreadable(rows):
-    """The images and maps that cannot be read, with the reason as text."""
-    bad = {image: image for (_, image, _), turn, _ in rows if not turn}
-    return bad | {path: f"{path} ({read.reason})" for (_, _, path), _, read in rows if read.reason}
 
 
 def _with_range(reader, ends):

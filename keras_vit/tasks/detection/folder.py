@@ -3,20 +3,18 @@
 import collections
 import os
 
-from PIL import Image
-
 from keras_vit.data.files import (
-    file_orientations,
+    UNDECODABLE,
+    file_headers,
     images_among,
-    mapped,
     paths_of,
     refuse_unreadable,
+    refuse_wrong,
 )
 from keras_vit.data.folder_splits import folder_splits, split_fields
 from keras_vit.data.samples import Samples
 from keras_vit.labels.box_rows import encode_boxes
 from keras_vit.messages import listed
-from keras_vit.preprocessing.image_files import TRANSPOSED
 from keras_vit.tasks.detection.coco import read_coco
 from keras_vit.tasks.detection.labeled import BoxFiles
 from keras_vit.tasks.detection.metadata import METADATA, OBJECTS, read_metadata
@@ -67,6 +65,7 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
             class, with its sides in the wrong order, outside of its image, or that is there twice.
 
     Example:
+        >>> from PIL import Image
         >>> (tmp / "labels").mkdir(), (tmp / "images").mkdir()
         (None, None)
         >>> _ = (tmp / "data.yaml").write_text("names: [cat, dog]")
@@ -85,28 +84,23 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     sizes, bad, is_turned = read_sizes(labeled, on_bad_image)
     names = names or _names_of(root, labeled)
     numbers = {name: number for number, name in enumerate(names)}
-    splits, stated_by, wrong = collections.defaultdict(lambda: ([], [])), collections.defaultdict(list), []
+    splits, stated_by, wrong = collections.defaultdict(lambda: ([], [])), collections.defaultdict(list), {}
     for image in joined(root, labeled):
         stated_by[image.split] += image.stated_by
         if image.path not in sizes:
             continue
         rows, reasons = checked_rows(image.objects, sizes[image.path], numbers, image.are_fractions)
         if reasons:
-            wrong += reasons
-            bad.append(image.path)
+            wrong[image.path] = reasons
             continue
         lists = splits[image.split]
         lists[0].append(image.path)
         lists[1].append(encode_boxes(rows))
-    if wrong and on_bad_image != "skip":
-        raise ValueError(
-            f"{len(wrong)} box(es) are wrong: {listed(wrong, 2)}; mend them or give --on_bad_image skip, "
-            "which leaves out their images"
-        )
+    bad |= refuse_wrong(wrong, on_bad_image)
     if "train" not in splits:
         raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {listed(sorted(splits))}")
     samples = {split: Samples(*map(tuple, columns), exif=is_turned) for split, columns in splits.items()}
-    fields = {"class_names": names, **split_fields(samples, stated_by, seed), "bad_images": tuple(bad)}
+    fields = {"class_names": names, **split_fields(samples, stated_by, seed), "bad_images": bad}
     return used | {image.path for image in labeled}, fields
 
 
@@ -119,20 +113,21 @@ def read_sizes(labeled, on_bad_image):
 
     Returns:
         (dict from the path of each image that can be read to its (width, height), as its orientation shows
-        it; the paths of the others; whether an image has another orientation than it is stored in).
+        it; dict from the paths of the others to the reason; whether an image has another orientation than
+        it is stored in).
 
     Raises:
         ValueError: for an image that cannot be read, unless `on_bad_image` says otherwise, or has another
             size than its file of labels says.
     """
     paths = [*dict.fromkeys(image.path for image in labeled)]
-    turns = file_orientations(paths)
-    stored = zip(paths, turns, mapped(_size, paths, "reading sizes"))
-    sizes = {path: size[::-1] if turn >= TRANSPOSED else size for path, turn, size in stored if turn and size}
-    bad = [path for path in paths if path not in sizes]
+    headers = file_headers(paths, decode=on_bad_image == "skip")
+    headers = {path: header for path, header in zip(paths, headers) if header}
+    sizes = {path: header.size for path, header in headers.items()}
+    bad = {path: UNDECODABLE for path in paths if path not in sizes}
     refuse_unreadable(bad, on_bad_image)
     _refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
-    return sizes, bad, any(turn and turn > 1 for turn in turns)
+    return sizes, bad, any(header.orientation > 1 for header in headers.values())
 
 
 def is_box_folder(root, files):
@@ -210,15 +205,6 @@ def _refuse_other_boxes(first, second):
                 f"{first.path!r} has other boxes of {name!r} in {first.labels!r} than in {second.labels!r}; "
                 "keep one of these files"
             )
-
-
-def _size(path):
-    """The stored (width, height) of an image; None if it cannot be read."""
-    try:
-        with Image.open(path) as image:
-            return image.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return None
 
 
 def _refuse_other_sizes(labeled, sizes):

@@ -12,7 +12,8 @@ from keras_vit.data.samples import Samples
 from keras_vit.labels import label_kind
 from keras_vit.labels.box_rows import DECIMALS, encode_boxes, in_pixels
 from keras_vit.lazy import LazyModule
-from keras_vit.tasks.detection.stored_boxes import CATEGORIES, box_class_names, numbered_rows, size_of
+from keras_vit.preprocessing.image_files import image_size
+from keras_vit.tasks.detection.stored_boxes import CATEGORIES, box_class_names, numbered_rows
 
 tf, tfds = LazyModule("tensorflow"), LazyModule("tensorflow_datasets")
 KEY = "objects"  # in the JSON object
@@ -62,14 +63,15 @@ class Boxes(LabelStorage):
             sizes = zip(*sizes)
         else:
             values, images = read(columns.label, columns.image)
-            sizes = [size_of(image["bytes"] if isinstance(image, dict) else image) for image in images]
+            contents = [image["bytes"] if isinstance(image, dict) else image for image in images]
+            sizes = [image_size(content or b"") for content in contents]
         rows = enumerate(zip(values, sizes))
         return [numbered_rows(value, size, f"{place} {row}") for row, (value, size) in rows]
 
     def sample_value(self, sample, key):
         sizes = [sample.json_value(side, None) for side in self.others]
         if None in sizes:
-            sizes = size_of(sample.image())
+            sizes = image_size(sample.image())
         return numbered_rows(sample.json_value(key or KEY), sizes, str(sample))
 
     def meaning(self, root, values, known, noun):
@@ -104,7 +106,7 @@ class Boxes(LabelStorage):
         return next((feature[name] for name in CATEGORIES if "bbox" in feature and name in feature), None)
 
     def columns_of(self, label, name, content):
-        width, height = size_of(content)
+        width, height = image_size(content)
         left, top, right, bottom, number, crowd, area = in_pixels(label, (height, width)).T
         box = np.round(np.stack([left, top, right - left, bottom - top], axis=1), DECIMALS)
         return {

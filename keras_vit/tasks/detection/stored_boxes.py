@@ -1,18 +1,14 @@
 """Boxes that are stored with images, as rows of `box_rows.COLUMNS`; what is wrong with them is named."""
 
 import dataclasses
-import io
 import math
 
 import numpy as np
-from PIL import Image
 
 from keras_vit.data.files import CLASSES, numbered_names, read_text
 from keras_vit.messages import article
-from keras_vit.preprocessing.image_files import TRANSPOSED
 
 OUTSIDE = 1.5  # pixels by which a box may end outside its image, as rounded ones do
-ORIENTATION = 0x0112  # the EXIF tag
 CROWDS = dict.fromkeys(("0", "0.0", "false", ""), False) | dict.fromkeys(("1", "1.0", "true"), True)
 CATEGORIES = ("category", "categories", "category_id", "label")  # names of the classes of objects
 
@@ -163,7 +159,8 @@ def _as_columns(value):
     """A list of structs as a struct of lists; any other value as it is."""
     if not (isinstance(value, list) and value and all(isinstance(row, dict) for row in value)):
         return value
-    return {key: [row.get(key) for row in value] for key in value[0]}
+    keys = dict.fromkeys(key for row in value for key in row)
+    return {key: [row.get(key) for row in value] for key in keys}
 
 
 def objects_of(value, where):
@@ -205,14 +202,17 @@ def objects_of(value, where):
 
 
 def numbered_rows(value, size, where):
-    """The rows of `checked_rows` of an object's value with numbers of classes, as lists.
+    """The rows of `checked_rows` of an object's value with numbers of classes, as lists, or what is wrong.
 
     Args:
         value, where: As for `objects_of`.
         size: (width, height) of the image; None if it cannot be read.
 
+    Returns:
+        A list of lists; {"wrong": reasons} of an image that cannot be read, and for wrong boxes.
+
     Raises:
-        ValueError: for a wrong box, with the place.
+        ValueError: for other values than boxes with numbers of classes, with the place.
 
     Example:
         >>> numbered_rows({"bbox": [[0, 0, 4, 8]], "category": [5]}, (8, 8), "row 0")
@@ -220,7 +220,7 @@ def numbered_rows(value, size, where):
     """
     objects = objects_of(value, where)
     if size is None:
-        raise ValueError(f"{where}: its image cannot be read")
+        return {"wrong": [f"{where} (its image cannot be read)"]}
     if not all(_is_positive(side) and side == int(side) for side in size):
         raise ValueError(f"{where}: expected the width and height of the image in pixels; got {size!r:.80}")
     for one in objects:
@@ -228,7 +228,7 @@ def numbered_rows(value, size, where):
             raise ValueError(f"{where}: expected the number of a class; got {one.name!r}")
     rows, reasons = checked_rows(objects, size, {one.name: one.name for one in objects})
     if reasons:
-        raise ValueError(f"a box is wrong: {reasons[0]}")
+        return {"wrong": reasons}
     return [[*row[:5], int(row[5]), row[6]] for row in rows]
 
 
@@ -259,17 +259,3 @@ def box_class_names(root, count, names=None):
     if len(names) < count or len({*names}) < len(names) or "" in names:
         raise ValueError(f"expected the names of at least {count} classes, all different; got {len(names)}")
     return names
-
-
-def size_of(content):
-    """The (width, height) of an encoded image (bytes) in its EXIF orientation; None if it cannot be read.
-
-    >>> size_of(b"no image") is None
-    True
-    """
-    try:
-        with Image.open(io.BytesIO(content)) as image:
-            is_turned = image.getexif().get(ORIENTATION, 1) >= TRANSPOSED
-            return image.size[::-1] if is_turned else image.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return None

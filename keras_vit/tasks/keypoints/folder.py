@@ -3,6 +3,7 @@
 import collections
 import os
 
+from keras_vit.data.files import refuse_wrong
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.samples import Samples
 from keras_vit.messages import listed
@@ -75,8 +76,7 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
     reader = read_settings(root, **known)
     sizes, bad, is_turned = read_sizes(labeled, on_bad_image)
     splits, stated_by, wrong = _labels_of_splits(joined(root, labeled), sizes, reader)
-    if on_bad_image != "skip":
-        _refuse(wrong)
+    bad |= refuse_wrong(wrong, on_bad_image, "object(s)")
     if "train" not in splits:
         has = listed(sorted(splits)) if splits else "none"
         raise ValueError(f"{os.fspath(root)!r} has no objects to train on; it has {has}")
@@ -88,7 +88,10 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
         split: _samples({path: labels[path] for path in samples.images}, reader, is_turned)
         for split, samples in fields["splits"].items()
     }
-    fields |= {"class_names": reader.names, "bad_images": (*bad, *wrong)}
+    fields |= {
+        "class_names": reader.names,
+        "bad_images": bad,
+    }
     return used | {*(image.path for image in labeled), os.fspath(root / SETTINGS)}, fields
 
 
@@ -117,16 +120,6 @@ def _labels_of_splits(labeled, sizes, reader):
         elif checked:
             splits[image.split][image.path] = [encode(label) for label, _ in checked]
     return splits, stated_by, wrong
-
-
-def _refuse(wrong):
-    """Raise ValueError for images with wrong objects, a dict of the reasons by path."""
-    reasons = [reason for reasons in wrong.values() for reason in reasons]
-    if reasons:
-        raise ValueError(
-            f"{len(reasons)} object(s) are wrong: {listed(reasons)}; mend them or give --on_bad_image skip, "
-            "which leaves out their images"
-        )
 
 
 def _samples(labels, reader, exif):

@@ -72,6 +72,10 @@ class KeypointReader:
 
     label = read
 
+    def check(self, image, source):
+        """As in `MapReader`, without the size."""
+        self.read(source)
+
     def decode(self, encoded):
         """As `read`, in a TensorFlow graph, of a string tensor ()."""
 

@@ -10,7 +10,7 @@ from keras_vit.data.column_types import ColumnForm, one
 from keras_vit.data.label_storage import LabelStorage, Meaning
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
-from keras_vit.tasks.detection.stored_boxes import size_of
+from keras_vit.preprocessing.image_files import image_size
 from keras_vit.tasks.keypoints.labels import BOX_ROWS, MIRRORED, encode, label_of
 from keras_vit.tasks.keypoints.reader import SETTINGS, KeypointReader, read_settings, settings_of
 from keras_vit.tasks.keypoints.samples import KeypointSamples
@@ -74,7 +74,7 @@ class KeypointObjects(LabelStorage):
         return label, tuple(map(str, range(shape[0])))
 
     def columns_of(self, label, name, content):
-        return {"keypoints": {"bytes": json.dumps(json_of(label, size_of(content))).encode()}}
+        return {"keypoints": {"bytes": json.dumps(json_of(label, image_size(content))).encode()}}
 
     def samples_of(self, images, labels):
         names = tuple(map(str, range(len(labels[0]) - BOX_ROWS)))

@@ -9,8 +9,9 @@ import re
 
 import numpy as np
 
-from keras_vit.data.files import CLASSES, file_orientations, read_text, refuse_unreadable
+from keras_vit.data.files import CLASSES, UNDECODABLE, file_headers, read_text, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
+from keras_vit.data.image_headers import Header
 from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
 from keras_vit.labels import IGNORE
 from keras_vit.messages import listed
@@ -27,7 +28,7 @@ class _Pair:
 
     Args:
         split, image, mask: The split, and the paths.
-        orientation: The image's EXIF orientation; None if it cannot be read.
+        header: Of the image; None if it cannot be read.
         size: The mask's (width, height).
         pixels: The pixel count of each of its values.
         reason: Why the mask cannot be read.
@@ -36,7 +37,7 @@ class _Pair:
     split: str
     image: str
     mask: str
-    orientation: int | None
+    header: Header | None
     size: tuple[int, int] | None = None
     pixels: dict[int, int] = dataclasses.field(default_factory=dict)
     reason: str = ""
@@ -48,16 +49,20 @@ class _Classes:
 
     Args:
         names: The class names; None: the numbers from 0 to the largest value.
-        table: The class of each of 256 values, `IGNORE` for those to ignore; None: the value itself.
-        values: The values that may be in a mask.
+        table: As the values of `MaskReader`.
         colors: The color of each line of `classes.txt`, whose number is then a value; None: of masks without
             colors.
     """
 
     names: tuple[str, ...] | None = None
-    table: tuple[int, ...] | None = None
-    values: frozenset[int] = frozenset(range(IGNORE + 1))
+    table: tuple[int | None, ...] | None = None
     colors: tuple[int, ...] | None = None
+
+    @property
+    def values(self):
+        """The values that may be in a mask."""
+        table = self.table or range(IGNORE + 1)
+        return {value for value, number in enumerate(table) if number is not None}
 
 
 def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
@@ -96,12 +101,13 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
     files = [folder / name for folder, names in files.items() for name in names]
     paths, stated_by = read_pairs(root, files, MASKS, (".png",), "mask")
     classes = read_classes(root)
-    pairs = _check_pairs(paths, classes.colors)
-    readable = [pair for pair in pairs if pair.orientation and not pair.reason]
-    refuse_other_sizes([(pair.image, pair.orientation, pair.mask, pair.size) for pair in readable], "mask")
-    bad = {pair.image: pair.image for pair in pairs if not pair.orientation}
-    bad |= {pair.mask: f"{pair.mask} ({pair.reason})" for pair in pairs if pair.reason}
-    refuse_unreadable([*bad.values()], on_bad_image, "image(s) or mask(s)")
+    pairs = _check_pairs(paths, classes.colors, decode=on_bad_image == "skip")
+    readable = [pair for pair in pairs if pair.header and not pair.reason]
+    refuse_other_sizes([(pair.header.size, pair.mask, pair.size) for pair in readable], "mask")
+    undecoded = [pair.image for pair in pairs if not pair.header]
+    unread = {pair.mask: pair.reason for pair in pairs if pair.reason}
+    named = [f"{mask} ({reason})" for mask, reason in unread.items()]
+    refuse_unreadable(undecoded + named, on_bad_image, "image(s) or mask(s)")
     _refuse_other_values(pairs, classes)
     pixels, splits = collections.Counter(), {}
     for pair in readable:
@@ -109,11 +115,12 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
     for split in {pair.split for pair in pairs}:
         pairs_of_split = [pair for pair in readable if pair.split == split]
         images, masks = (tuple(getattr(pair, name) for pair in pairs_of_split) for name in ("image", "mask"))
-        is_turned = any(pair.orientation > 1 for pair in pairs_of_split)
+        is_turned = any(pair.header.orientation > 1 for pair in pairs_of_split)
         splits[split] = MaskSamples(images, masks, classes.table, classes.colors, exif=is_turned)
     _refuse_one_class(root, pixels, classes)
     names = classes.names or tuple(map(str, range(max({*pixels} - {IGNORE}) + 1)))
-    fields = {"class_names": names, **split_fields(splits, stated_by, seed), "bad_images": tuple(bad)}
+    fields = {"class_names": names, **split_fields(splits, stated_by, seed)}
+    fields["bad_images"] = dict.fromkeys(undecoded, UNDECODABLE) | unread
     used = {os.fspath(root / CLASSES), *(path for pair in pairs for path in (pair.image, pair.mask))}
     return used, fields
 
@@ -136,10 +143,10 @@ def read_classes(root):
         )
     colors = tuple(values) if True in kinds else None
     values = range(len(lines)) if colors else values
-    table = [IGNORE] * (IGNORE + 1)
+    table = [*[None] * IGNORE, IGNORE]
     for value, (name, *_) in zip(values, lines):
         table[value] = IGNORE if name == NO_CLASS else names.index(name)
-    return _Classes(tuple(names), tuple(table), frozenset(values) | {IGNORE}, colors)
+    return _Classes(tuple(names), tuple(table), colors)
 
 
 def _is_table(lines, names, values, kinds):
@@ -174,30 +181,31 @@ def _parse_key(key):
     return int(key) if re.fullmatch("[0-9]{1,3}", key) and int(key) <= IGNORE else None
 
 
-def _check_pairs(paths, colors):
+def _check_pairs(paths, colors, decode):
     """A `_Pair` for each of (split, image, mask)."""
-    orientations = file_orientations([image for _, image, _ in paths])
+    headers = file_headers([image for _, image, _ in paths], decode)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        checked = pool.map(functools.partial(_check_mask, colors=colors), paths, orientations)
+        checked = pool.map(functools.partial(_check_mask, colors=colors), paths, headers)
         return [*Progress(checked, "checking masks", total=len(paths), unit="mask")]
 
 
-def _check_mask(paths, orientation, colors):
-    """The `_Pair` of (split, image, mask) and the image's orientation."""
+def _check_mask(paths, header, colors):
+    """The `_Pair` of (split, image, mask) and the image's header."""
     try:
         mask = read_mask(paths[2], colors=colors)
     except ValueError as error:
-        return _Pair(*paths, orientation, reason=str(error))
+        return _Pair(*paths, header, reason=str(error))
     counts = enumerate(np.bincount(mask.ravel()).tolist())
-    return _Pair(*paths, orientation, mask.shape[::-1], {value: count for value, count in counts if count})
+    return _Pair(*paths, header, mask.shape[::-1], {value: count for value, count in counts if count})
 
 
 def _refuse_other_values(pairs, classes):
     """Raise ValueError for masks with values for which `classes.txt` has no line."""
-    unknown = {pair.mask: sorted(pair.pixels.keys() - classes.values) for pair in pairs}
+    known = classes.values
+    unknown = {pair.mask: sorted(pair.pixels.keys() - known) for pair in pairs}
     wrong = [f"{mask} ({listed(values)})" for mask, values in unknown.items() if values]
     if wrong:
-        named = sorted(classes.values - {IGNORE})
+        named = sorted(known - {IGNORE})
         expected = f"from 0 to {named[-1]}" if named == [*range(len(named))] else listed(named)
         raise ValueError(
             f"{len(wrong)} mask(s) have values without a class: {listed(wrong)}; {CLASSES} names those "

@@ -11,10 +11,12 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
+from keras_vit.data.files import CLASSES
 from keras_vit.data.maps import MapReader, MapSamples
 from keras_vit.data.png_chunks import check_chunks
 from keras_vit.data.samples import not_converted
 from keras_vit.labels import IGNORE
+from keras_vit.messages import listed
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_files import check_file
 
@@ -29,7 +31,8 @@ class MaskReader(MapReader):
     """How PNG files become class maps.
 
     Args:
-        values: The class of each of 256 values of a mask, 255 for those to ignore; None: the value itself.
+        values: The class of each of 256 values of a mask, 255 for those to ignore, None for those that are
+            refused; None: the value itself.
         colors: As for `read_mask`.
         red: As for `read_mask`.
 
@@ -40,21 +43,29 @@ class MaskReader(MapReader):
     """
 
     task = "segmentation"
-    values: tuple[int, ...] | None = None
+    values: tuple[int | None, ...] | None = None
     colors: tuple[int, ...] | None = None
     red: bool = False
 
     @property
     def label_values(self):
-        mapping = [self.values, self.colors]
-        return [values and list(values) for values in mapping] if any(mapping) else None
+        classes = self.values and [IGNORE if number is None else number for number in self.values]
+        return [classes, self.colors and list(self.colors)] if classes or self.colors else None
 
     def read(self, source):
         return read_mask(source, self.red, self.colors)
 
     def label(self, source):
         mask = self.read(source)
-        return (mask if self.values is None else np.array(self.values, "uint8")[mask])[..., np.newaxis]
+        if self.values is not None:
+            has_class = np.array([number is not None for number in self.values])
+            if (unknown := np.unique(mask[~has_class[mask]])).size:
+                classes = {*self.values} - {None, IGNORE}
+                raise ValueError(
+                    f"expected values of the {len(classes)} classes in {CLASSES}; got {listed(unknown)}"
+                )
+            mask = np.array([number or 0 for number in self.values], "uint8")[mask]
+        return mask[..., np.newaxis]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +88,7 @@ class MaskSamples(MapSamples):
 
     images: tuple[str | bytes, ...]
     masks: tuple[str | bytes, ...]
-    values: tuple[int, ...] | None = None
+    values: tuple[int | None, ...] | None = None
     colors: tuple[int, ...] | None = None
     exif: bool = True
     members = ("images", "masks")

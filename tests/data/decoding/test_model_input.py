@@ -16,7 +16,7 @@ from keras_vit.data.decoding.model_input import (
     decode,
     decode_and_prepare,
     decode_window,
-    file_orientation,
+    file_header,
     read,
 )
 from keras_vit.preprocessing import read_image
@@ -118,20 +118,20 @@ def test_the_graph_prepares_images_as_preprocessing_does(kind, preprocessing, tm
     np.testing.assert_allclose(prepare(encode(kind)), expected, atol=2e-5)
 
 
-def test_a_file_that_is_not_an_image_has_no_orientation(tmp_path):
+def test_a_file_that_is_not_an_image_has_no_header(tmp_path):
     path = tmp_path / "image.png"
     path.write_bytes(encode("png"))
-    assert file_orientation(str(path)) == 1
+    assert file_header(str(path)) == (1, (61, 45))
     for content in (encode("png")[:100], encode("bmp")[:100], b"", b"no image"):
         path.write_bytes(content)
-        assert file_orientation(str(path)) is None, content
-    assert file_orientation(str(tmp_path / "nowhere.png")) is None
+        assert file_header(str(path)) is None, content
+    assert file_header(str(tmp_path / "nowhere.png")) is None
     path.rename(tmp_path / "image.tif")
-    assert file_orientation(str(tmp_path / "image.tif")) is None
+    assert file_header(str(tmp_path / "image.tif")) is None
     os.mkfifo(tmp_path / "pipe.png")
     (tmp_path / "device.png").symlink_to("/dev/zero")
     for name in ("pipe.png", "device.png"):
-        assert file_orientation(str(tmp_path / name)) is None
+        assert file_header(str(tmp_path / name)) is None
 
 
 @pytest.mark.parametrize("number", ORIENTATIONS)
@@ -144,7 +144,7 @@ def test_photos_and_windows_of_them_are_decoded_in_their_orientation(name, numbe
     np.testing.assert_array_equal(stored_of(content), stored)
     (tmp_path / "photo").write_bytes(content)
     np.testing.assert_array_equal(read_image(tmp_path / "photo"), expected)
-    assert file_orientation(str(tmp_path / "photo")) == number
+    assert file_header(str(tmp_path / "photo")) == (number, expected.shape[1::-1])
     sides = np.array(expected.shape[:2])
     for _ in range(2):
         size = rng.integers(1, min(sides) + 1, 2)

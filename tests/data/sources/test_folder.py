@@ -11,6 +11,7 @@ from PIL import Image
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.decoding.model_input import decode, read
+from keras_vit.data.files import UNDECODABLE
 
 
 def sizes(dataset):
@@ -226,7 +227,7 @@ def test_an_unreadable_image_raises_or_is_skipped_and_listed(length, tmp_path):
     with pytest.raises(ValueError, match=r"1 image\(s\) cannot be read: .*/dog/bad.png; .*on_bad_image skip"):
         load_dataset(root)
     dataset = load_dataset(root, on_bad_image="skip")
-    assert dataset.bad_images == (str(bad),)
+    assert dataset.bad_images == {str(bad): UNDECODABLE}
     assert str(bad) not in {path for samples in dataset.splits.values() for path in samples.images}
     assert sum(sizes(dataset)) == 20
 
@@ -276,7 +277,7 @@ def test_a_table_may_have_splits_and_folders_and_unreadable_images(tmp_path):
     assert dataset.split("test").labels == tuple((i / 4 - 1,) for i in range(3, 20, 4))
     write_broken(root / "in" / "7.png")
     dataset = load_dataset(root, task=NUMBER, on_bad_image="skip")
-    assert dataset.bad_images == (str(root / "in" / "7.png"),)
+    assert dataset.bad_images == {str(root / "in" / "7.png"): UNDECODABLE}
     assert dataset.split("test").labels == tuple((i / 4 - 1,) for i in range(3, 20, 4) if i != 7)
 
 

@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from made.damage import damage_pixels
 from made.folders import write_broken
 from made.prepared import PICTURE, prepare
 from made.sampling import some
@@ -185,9 +186,11 @@ def test_unreadable_images_and_maps_without_a_measurement_can_be_skipped(tmp_pat
     write(tmp_path, 20)
     (tmp_path / "depths" / "5.png").write_bytes(no_measurement(5))
     bad = {str(write_broken(tmp_path / name)) for name in ("images/3.png", "depths/7.png")}
+    bad.add(damage_pixels(tmp_path / "images" / "11.png"))
     dataset = load(tmp_path, on_bad_image="skip")
     assert {*dataset.bad_images} == bad | {f"{tmp_path}/depths/5.png"}
-    assert sorted(maps(dataset)) == sorted({*range(20)} - {3, 5, 7})
+    assert dataset.bad_images[f"{tmp_path}/depths/5.png"] == "no valid measurement"
+    assert sorted(maps(dataset)) == sorted({*range(20)} - {3, 5, 7, 11})
 
 
 def test_another_scale_changes_the_fingerprint(tmp_path):
@@ -259,6 +262,12 @@ def test_tar_files_have_depths_in_any_format(tmp_path):
     found = {*damaged(load(f"webdataset:{tmp_path}/train.tar").split("train"))}
     reason = "uint16 numbers, and depth.json has no scale, the stored value of one unit"
     assert (f"{tmp_path}/train.tar/3.depth.png", reason) in found
+    members[-1] = ("9.depth.npy", npy(np.ones((4, 5), "float32")))
+    write_tar(tmp_path / "train.tar", members)
+    (tmp_path / "depth.json").write_text('{"scale": 1000}')
+    [(place, reason)] = damaged(load(f"webdataset:{tmp_path}/train.tar", seed=None).split("train"))
+    assert place == f"{tmp_path}/train.tar/9.depth.npy"
+    assert reason == f"5×4 pixels, but its image has {SIZE[1]}×{SIZE[0]} pixels"
 
 
 def test_parquet_files_have_depths_as_images_or_bytes(tmp_path):

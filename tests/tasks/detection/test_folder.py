@@ -19,12 +19,14 @@ from made.box_folders import (
     write_voc,
     write_yolo,
 )
+from made.damage import damage_pixels
 from made.sampling import some
 from made.tables import by_table
 from PIL import Image
 
 from keras_vit.data import load_dataset
 from keras_vit.data.batches import box_batches, training_batches
+from keras_vit.data.files import UNDECODABLE
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.tasks.detection.detecting import Detections
 from keras_vit.tasks.detection.scores import detection_scores, predictions_of
@@ -241,7 +243,9 @@ def test_images_with_wrong_boxes_can_be_left_out(tmp_path):
     with pytest.raises(ValueError, match="1 box.*; mend them or give --on_bad_image skip, which leaves out"):
         load(tmp_path)
     data = load(tmp_path, on_bad_image="skip", seed=None)
-    assert len(data.split("train")) == 11 and data.bad_images == (f"{tmp_path}/images/00.png",)
+    assert len(data.split("train")) == 11
+    [(bad, reason)] = data.bad_images.items()
+    assert bad == f"{tmp_path}/images/00.png" and "(outside of its image of 40×20 pixels: " in reason
 
 
 def test_images_that_cannot_be_read_are_refused(tmp_path):
@@ -249,7 +253,9 @@ def test_images_that_cannot_be_read_are_refused(tmp_path):
     (tmp_path / "images/02.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"1 image\(s\) cannot be read: .*/02.png; remove them or give --on"):
         load(tmp_path)
-    assert len(load(tmp_path, on_bad_image="skip", seed=None).split("train")) == 11
+    bad = [f"{tmp_path}/images/02.png", damage_pixels(tmp_path / "images/03.png")]
+    data = load(tmp_path, on_bad_image="skip", seed=None)
+    assert len(data.split("train")) == 10 and data.bad_images == dict.fromkeys(bad, UNDECODABLE)
     with pytest.raises(ValueError, match="on_bad_image='keep' is for images without boxes"):
         load(tmp_path, on_bad_image="keep")
 
@@ -302,9 +308,12 @@ def test_pixels_are_those_of_the_file_where_they_are_scored(size, tmp_path):
 
 def test_images_turned_by_their_exif_data_have_the_boxes_as_they_are_shown(tmp_path):
     write_coco(tmp_path, objects=[[("cat", 0, 0, 20, 10)]] * 12)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    turned = Image.fromarray(np.zeros((WIDTH, HEIGHT, 3), "uint8"))
-    turned.save(tmp_path / "images/00.png", exif=exif)
+    kinds = ("PNG", "JPEG", "WEBP", "TIFF", "AVIF")
+    for number, kind in enumerate(kinds):
+        exif = Image.Exif()  # from which Pillow removes the orientation of an AVIF
+        exif[0x0112] = 6
+        Image.new("RGB", (HEIGHT, WIDTH)).save(tmp_path / f"images/{number:02}.png", kind, exif=exif)
     samples = load(tmp_path, seed=None).split("train")
-    assert samples.exif and samples[0][1][0, :4].tolist() == [0, 0, 0.5, 0.5]
+    assert samples.exif
+    for number, kind in enumerate(kinds):
+        assert samples[number][1][0, :4].tolist() == [0, 0, 0.5, 0.5], kind

@@ -1,5 +1,6 @@
 """Boxes in tar and Parquet files, and their copies."""
 
+import io
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from made.sampling import some
 from made.scenes import few_scenes
 from made.shards import write_tar
 from made.tables import by_table
+from PIL import Image
 
 from keras_vit.data import load_dataset
 from keras_vit.data.shard_writing import write_shards
@@ -36,11 +38,11 @@ def parquet_file(folder, objects, metadata=None, **columns):
     return f"parquet:{folder}/train.parquet"
 
 
-def tar_file(folder, value):
+def tar_file(folder, value, image=IMAGE, kind="png"):
     members = [
         (f"{number}.{suffix}", content)
         for number in range(12)
-        for suffix, content in (("png", IMAGE), ("json", json.dumps(value).encode()))
+        for suffix, content in ((kind, image), ("json", json.dumps(value).encode()))
     ]
     write_tar(folder / "train.tar", members)
     return f"webdataset:{folder}/train.tar"
@@ -82,6 +84,14 @@ def test_webdataset(sizes, tmp_path):
     names, rows = rows_of(tar_file(tmp_path, {"objects": OBJECTS, **sizes}))
     np.testing.assert_allclose(rows, ROWS, atol=1e-6)
     assert names == ("0", "1")
+
+
+def test_boxes_without_sizes_are_of_the_image_as_it_is_shown(tmp_path):
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (20, 40)).save(file, "TIFF", exif=exif)
+    rows = rows_of(tar_file(tmp_path, {"objects": OBJECTS}, file.getvalue(), "tif"))[1]
+    np.testing.assert_allclose(rows, ROWS, atol=1e-6)
 
 
 @by_table("width", [0, -40, 1e400, "40", [40], True, 40.5])
@@ -146,6 +156,39 @@ def records_of(samples):
 def test_wrong_boxes_are_refused_with_their_place(objects, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         load_dataset(parquet_file(tmp_path, objects), task="detection")
+
+
+@pytest.mark.parametrize("source", ["parquet", "webdataset"])
+def test_images_with_wrong_boxes_can_be_left_out(source, tmp_path):
+    outside, images = {"bbox": [[4, 2, 60, 10]], "category": [1]}, [IMAGE] * 11 + [b"no image"]
+    objects = [OBJECTS] * 5 + [outside] + [OBJECTS] * 6
+    if source == "parquet":
+        file = tmp_path / "train.parquet"
+        pyarrow.parquet.write_table(pyarrow.table({"image": images, "objects": objects}), file)
+        places = [f"{file}, row {number} of row group 0" for number in (5, 11)]
+    else:
+        file = tmp_path / "train.tar"
+        rows = enumerate(zip(images, objects))
+        members = [((f"{n}.png", image), (f"{n}.json", {"objects": own})) for n, (image, own) in rows]
+        write_tar(file, [member for pair in members for member in pair])
+        places = [f"{file}/{number}" for number in (5, 11)]
+    with pytest.raises(ValueError, match=r"2 box\(es\) are wrong: .*; mend them or give --on_bad_image skip"):
+        load_dataset(f"{source}:{file}", task="detection")
+    data = load_dataset(f"{source}:{file}", seed=None, task="detection", on_bad_image="skip")
+    assert [*data.bad_images] == places and len(records_of(data.split("train"))) == 10
+    reasons = [*data.bad_images.values()]
+    assert "(outside of its image of 40×20 pixels: " in reasons[0] and "cannot be read" in reasons[1]
+    assert "2 unreadable images skipped" in data.summary()
+
+
+def test_objects_may_lack_what_others_have():
+    plain = {"bbox": [1, 1, 2, 2], "category": 0}
+    crowd = {"bbox": [1, 1, 5, 5], "category": 0, "iscrowd": 1, "area": 7}
+    expected = [(False, None), (True, 7)]
+    assert [(item.crowd, item.area) for item in objects_of([plain, crowd], "a")] == expected
+    assert [(item.crowd, item.area) for item in objects_of([crowd, plain], "a")] == expected[::-1]
+    with pytest.raises(ValueError, match="^a: expected 4 numbers of a box; got None$"):
+        objects_of([plain, {"category": 0}], "a")
 
 
 def test_values_without_objects():

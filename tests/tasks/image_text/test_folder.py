@@ -7,6 +7,7 @@ from made.refusals import assert_is, in_turn, tables
 from made.tables import by_table
 
 from keras_vit.data import load_dataset
+from keras_vit.data.files import UNDECODABLE
 from keras_vit.data.fingerprint import differences, fingerprint
 
 
@@ -67,7 +68,7 @@ def test_unreadable_images_can_be_skipped_and_turned_ones_are_read(tmp_path):
     bad = str(write_broken(tmp_path / "03.png"))
     (tmp_path / "04.png").write_bytes(photo(6, "PNG"))
     dataset = load(tmp_path, on_bad_image="skip")
-    assert dataset.bad_images == (bad,) and "03.png" not in captions_of(dataset)
+    assert dataset.bad_images == {bad: UNDECODABLE} and "03.png" not in captions_of(dataset)
     assert all(samples.exif for samples in dataset.splits.values())
 
 

@@ -3,6 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
+from made.damage import damage_pixels
 from made.folders import write_broken, write_masks
 from made.photos import photo
 from made.refusals import assert_is, in_turn, tables
@@ -11,6 +12,7 @@ from PIL import Image
 
 from keras_vit.data.damage import damaged
 from keras_vit.data.datasets import load_dataset
+from keras_vit.data.files import UNDECODABLE
 from keras_vit.data.fingerprint import differences, fingerprint
 
 
@@ -205,15 +207,23 @@ def test_images_and_masks_are_no_classes(tmp_path):
 
 def test_unreadable_images_and_masks_can_be_skipped(tmp_path):
     write_masks(tmp_path, 20)
-    bad = tuple(str(write_broken(tmp_path / name)) for name in ("images/03.png", "masks/07.png"))
+    mask = str(write_broken(tmp_path / "masks/07.png"))
+    images = [str(write_broken(tmp_path / "images/03.png")), damage_pixels(tmp_path / "images/11.png")]
     dataset = load(tmp_path, on_bad_image="skip")
-    assert dataset.bad_images == bad and sum(sizes(dataset)) == 18 and not dataset.ignored_files
+    assert dataset.bad_images == dict.fromkeys(images, UNDECODABLE) | {mask: "a damaged PNG file"}
+    assert sum(sizes(dataset)) == 17 and not dataset.ignored_files
 
 
 def test_a_turned_image_has_a_mask_of_its_upright_size(tmp_path):
     write_masks(tmp_path, 4)
     (tmp_path / "images" / "00.png").write_bytes(photo(6, "PNG", np.zeros((24, 32, 3), "uint8")))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (32, 24)).save(tmp_path / "images" / "01.png", "AVIF", exif=exif)
     assert any(samples.exif for samples in load(tmp_path).splits.values())
+    save_mask(tmp_path / "masks" / "01.png", np.zeros((24, 32)))
+    with pytest.raises(ValueError, match=r"01.png \(32×24 pixels, but its image has 24×32 pixels\)"):
+        load(tmp_path)
 
 
 def test_a_changed_mask_changes_the_fingerprint(tmp_path):

@@ -21,9 +21,10 @@ from keras_vit.data.augmentation.random_augmentation import (
 from keras_vit.data.batches import evaluation_batches, mask_batches, training_batches
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.maps import prepare_map
+from keras_vit.data.sources.tfds_masks import KNOWN_MASKS
 from keras_vit.labels import label_kind
 from keras_vit.tasks import digits_scenes
-from keras_vit.tasks.segmentation.samples import MaskSamples, read_mask
+from keras_vit.tasks.segmentation.samples import MaskReader, MaskSamples, read_mask
 
 PIXELS = Preprocessing((20, 24), interpolation="nearest", mean=(0,) * 3, std=(1 / 255,) * 3)  # keeps 0 to 255
 SIZE = (40, 56)
@@ -69,6 +70,16 @@ WRITTEN = {  # by form: the number of values, and what writes it
     "black and white": (2, lambda values: png(values, "1")),
     **{f"gray of {bits} bits": (2**bits, lambda values, b=bits: gray(values, b)) for bits in (1, 2, 4)},
 }
+
+
+def test_values_without_a_class_are_refused_but_not_ignored_ones():
+    reader = MaskReader((0, 255, None, 1, *[None] * 251, 255))
+    assert reader.label(png(np.uint8([[0, 1, 3, 255]])))[..., 0].tolist() == [[0, 255, 1, 255]]
+    assert reader.label_values == [[0, 255, 255, 1, *[255] * 252], None]
+    with pytest.raises(ValueError, match="^expected values of the 2 classes in classes.txt; got 2, 7$"):
+        reader.label(png(np.uint8([[0, 7, 2, 2]])))
+    pets = MaskReader(KNOWN_MASKS["oxford_iiit_pet", "segmentation_mask"].values)
+    assert pets.label(png(np.uint8([[0, 1, 7]])))[..., 0].tolist() == [[255, 0, 255]]
 
 
 @by_table("form", WRITTEN)
