@@ -3,6 +3,7 @@
 from keras_vit import names, tasks
 from keras_vit.cli import options
 from keras_vit.cli.report import check_json, check_png, report, text_table
+from keras_vit.labels.box_rows import MAX_BOXES
 from keras_vit.messages import listed, printable
 from keras_vit.writing import atomic_write
 
@@ -123,6 +124,10 @@ def _remarks(statistics):
             yield f"{split}: a box covers {sizes}"
         if of.get("crowds") or of.get("empty"):
             yield f"{split}: {of['crowds']:,} crowd(s), {of['empty']:,} image(s) without objects"
+        images, most = of.get("many_objects", (0, 0))
+        if images:
+            drawn = f"a training step draws {MAX_BOXES} of them at random"
+            yield f"{split}: {images:,} image(s) with more than {MAX_BOXES} objects, up to {most:,}: {drawn}"
     if statistics["damaged"]:
         places = printable(listed([f"{place} ({reason})" for place, reason in statistics["damaged"]]))
         yield f"{len(statistics['damaged'])} damaged: {places}"

@@ -5,6 +5,7 @@ import tensorflow as tf
 from keras_vit.labels.box_rows import COLUMNS, MAX_BOXES, PADDING
 
 MIN_VISIBLE = 0.25  # the least fraction of a box that is in the image, for it to be trained on
+STREAM = 0x626F7865  # makes the random numbers independent of others of the same seed
 
 
 def moved(boxes, scale, offset):
@@ -66,14 +67,18 @@ def prepared(boxes, size, preprocessing):
     return padded(visible(moved(boxes, *placement(size, preprocessing)), least=0.0))
 
 
-def trained(boxes):
+def trained(boxes, seed):
     """The boxes of a training image, as of `padded`, without crowds, whose objects are unknown.
 
+    Of more than `MAX_BOXES` boxes, the seed, two ints, draws these.
+
     >>> crowd, box = [0.0, 0.0, 1.0, 1.0, 2, 1, 1.0], [0.0, 0.0, 0.5, 1.0, 3, 0, 0.5]
-    >>> trained(tf.constant([crowd, box]))[:2, 4].numpy().tolist()
+    >>> trained(tf.constant([crowd, box]), [0, 1])[:2, 4].numpy().tolist()
     [3.0, -1.0]
     """
-    return padded(tf.boolean_mask(boxes, boxes[:, 5] == 0))
+    boxes = tf.boolean_mask(boxes, boxes[:, 5] == 0)
+    order = tf.random.experimental.stateless_shuffle(tf.range(tf.shape(boxes)[0]), _box_seed(seed))
+    return padded(tf.gather(boxes, tf.sort(order[:MAX_BOXES])))
 
 
 def placement(size, preprocessing):
@@ -105,6 +110,10 @@ def padding_rows(count):
     [[0.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0]]
     """
     return tf.pad(tf.fill((count, 1), float(PADDING)), [(0, 0), (4, len(COLUMNS) - 5)])
+
+
+def _box_seed(seed):
+    return tf.random.fold_in(tf.cast(tf.stack(seed), tf.int64), STREAM)
 
 
 def _areas(boxes):

@@ -27,10 +27,11 @@ def describe(dataset, images=None):
         number of images by class, and `class_changes` the number of images that follow one of another class,
         with its mean over all orders. Where labels are boxes, `objects` has by class [the objects, the images
         that have some], without crowds, and `box_areas` are the [smallest, median, largest] fraction of an
-        image in a box; `crowds` is their number, and `empty` that of images without objects. `read` is the
-        number of images that were read; they have the `formats`, and the [smallest, median, largest] `bytes`,
-        `width` and `height`, as they are stored. `damaged` has the [place, reason] of images without a
-        readable header, `doubled` the places of images with equal bytes, in one split or several.
+        image in a box; `crowds` is their number, and `empty` that of images without objects; `many_objects`
+        are the number of images with more objects than a training step takes, and the most in one. `read` is
+        the number of images that were read; they have the `formats`, and the [smallest, median, largest]
+        `bytes`, `width` and `height`, as they are stored. `damaged` has the [place, reason] of images without
+        a readable header, `doubled` the places of images with equal bytes, in one split or several.
 
     Example:
         >>> from keras_vit.data.statistics import describe

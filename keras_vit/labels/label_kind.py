@@ -74,8 +74,8 @@ class LabelKind:
     def geometry(self):
         """The module that moves labels other than maps with their image, such as `keras_vit.data.boxes`.
 
-        Its functions are `moved`, `mirrored` and `visible`. `trained` makes the label of a training image,
-        and `prepared` that of an image in an evaluation.
+        Its functions are `moved`, `mirrored` and `visible`. `trained` makes the label of a training image
+        by a seed, and `prepared` that of an image in an evaluation.
         """
         raise NotImplementedError
 

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from made.box_folders import coco, write_coco
+from made.box_folders import OBJECTS, coco, write_coco
 from made.damage import damage_pixels
 from made.folders import write_boxes, write_classes, write_masks
 from made.shards import structs, write_parquet
@@ -79,6 +79,13 @@ def test_show_counts_the_objects_of_each_class(keras_vit, tmp_path):
     assert 0 < train["box_areas"][0] <= train["box_areas"][1] <= train["box_areas"][2] <= 1
     assert train["source"] == "from annotations/instances_train2017.json"
     assert f"train: {train['crowds']} crowd(s), {train['empty']} image(s) without objects" in lines
+
+
+def test_show_counts_the_images_with_more_objects_than_a_step_takes(keras_vit, tmp_path):
+    many = [("cat", left, top, left + 3, top + 3) for left in range(30) for top in range(4)]
+    write_coco(tmp_path, **coco(objects=[many, *OBJECTS[1:]]))
+    printed = keras_vit("data", "show", "--dataset", tmp_path, "--task", "detection").stdout
+    assert ": 1 image(s) with more than 100 objects, up to 120: a training step draws 100 of them" in printed
 
 
 @pytest.mark.parametrize("action", [("show",), ("write", "--output", "shards")])

@@ -1,3 +1,4 @@
+import collections
 import itertools
 
 import numpy as np
@@ -7,9 +8,10 @@ from made.sampling import some
 from made.scenes import few_scenes
 
 from keras_vit.data import load_dataset
+from keras_vit.data.augmentation.mosaic import mosaic_augmentation
 from keras_vit.data.augmentation.options import Augmentation
 from keras_vit.data.batches import box_batches, evaluation_batches, training_batches
-from keras_vit.data.boxes import visible
+from keras_vit.data.boxes import trained, visible
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.data.samples import Samples, hold_out
 from keras_vit.data.sources.digits import png
@@ -113,6 +115,29 @@ def test_images_without_boxes(samples):
     batches = [*box_batches(empty, Preprocessing(32), 2).as_numpy_iterator()]
     assert [counts.tolist() for _, _, counts, _ in batches] == [[0, 3], [0]]
     assert [boxes.shape[1] for _, boxes, _, _ in batches] == [3, 0]
+
+
+def test_a_step_draws_the_boxes_that_a_batch_holds():
+    rows = np.tile([[0, 0, 1, 1, 0, 0, 1.0]], (150, 1))
+    rows[:, 4] = range(150)
+    drawn = [trained(tf.constant(rows, tf.float32), [0, position])[:, 4].numpy() for position in (1, 1, 2)]
+    assert np.array_equal(*drawn[:2]) and not np.array_equal(*drawn[1:])
+    for classes in drawn:
+        assert len({*classes}) == 100 and 20 < sum(classes >= 100) < 47  # of 33.3, by a deviation of 2.7
+        assert [*classes] == sorted(classes)
+    assert trained(tf.constant(rows[50:], tf.float32), [0, 1])[:, 4].numpy().tolist() == [*range(50, 150)]
+
+
+def test_a_mosaic_draws_the_boxes_that_a_batch_holds():
+    rows = np.tile([[0, 0, 1, 1, 0, 0, 1.0]], (2, 100, 1)).astype("float32")
+    rows[:, :, 4] = np.arange(200).reshape(2, 100)
+    rows[:, 60:] = [0, 0, 0, 0, -1, 0, 0]
+    make = mosaic_augmentation((0.0, 1.0, 0.0))
+    boxes = [make(tf.ones((2, 8, 8, 3)), tf.constant(rows), [0, step])[1].numpy() for step in (1, 1, 2)]
+    assert np.array_equal(*boxes[:2]) and not np.array_equal(*boxes[1:])
+    for left, top in boxes[0][..., :2].reshape(2, 100, 2).transpose(0, 2, 1):
+        corners = collections.Counter(zip(left.tolist(), top.tolist()))
+        assert len(corners) == 4 and min(corners.values()) > 10  # of 25
 
 
 @pytest.mark.slow

@@ -72,13 +72,15 @@ def _mosaics(images, boxes, grid, seed):
             moved_boxes.append(tf.reshape(moved(drawn_boxes, scale, offset), (count, -1, len(COLUMNS))))
         rows.append(tf.concat(row, axis=2))
     made = tf.concat(rows, axis=1)[:, :height, :width]
-    return tf.ensure_shape(made, images.shape), _first(tf.concat(moved_boxes, axis=1), boxes)
+    return tf.ensure_shape(made, images.shape), _drawn(tf.concat(moved_boxes, axis=1), boxes, seeds[0])
 
 
-def _first(moved_boxes, boxes):
-    """The first boxes that are no padding, cut at the edges, in the shape of a batch's."""
-    is_padding = tf.cast(moved_boxes[..., 4] < 0, tf.int32)
-    order = tf.argsort(is_padding, axis=1, stable=True)[:, :MAX_BOXES]
+def _drawn(moved_boxes, boxes, seed):
+    """Boxes that are no padding, as many as fit, cut at the edges, in the shape of a batch's."""
+    is_padding = moved_boxes[..., 4] < 0
+    drawn = tf.random.stateless_uniform(tf.shape(is_padding), seed) + tf.cast(is_padding, tf.float32)
+    is_left_out = is_padding | (drawn > tf.sort(drawn, axis=1)[:, MAX_BOXES - 1 : MAX_BOXES])
+    order = tf.argsort(tf.cast(is_left_out, tf.int32), axis=1, stable=True)[:, :MAX_BOXES]
     kept = tf.gather(moved_boxes, order, axis=1, batch_dims=1)
     flat = tf.reshape(kept, (-1, len(COLUMNS)))
     cut = tf.concat([tf.clip_by_value(flat[:, :4], 0.0, 1.0), flat[:, 4:]], axis=1)

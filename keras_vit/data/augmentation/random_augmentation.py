@@ -78,7 +78,7 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         if needs_size:
             geometry = kind.geometry()
             label = _move_objects(geometry, label, size, window, place_seeds, augmentation, preprocessing)
-            return pixels, geometry.trained(label)
+            return pixels, geometry.trained(label, seed)
         enlarged = _zoom(tf.shape(label)[:2], window, place_seeds[0], augmentation, preprocessing)
         label = cut(label, window) if window else label
         label = _move(label, place_seeds, augmentation, nearest(preprocessing), kind.outside)

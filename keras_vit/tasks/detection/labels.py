@@ -4,7 +4,7 @@ import collections
 
 import numpy as np
 
-from keras_vit.labels.box_rows import COLUMNS, PADDING, decode_boxes
+from keras_vit.labels.box_rows import COLUMNS, MAX_BOXES, PADDING, decode_boxes
 from keras_vit.labels.label_kind import IndependentClasses
 
 
@@ -41,18 +41,26 @@ class Boxes(IndependentClasses):
     def counts(self, labels, names):
         """The objects and images of each class, as `keras_vit.data.statistics.describe` states them."""
         objects, images, crowds, empty = collections.Counter(), collections.Counter(), 0, 0
-        areas = []
+        areas, many = [], [0, 0]
         for label in labels:
             rows = decode_boxes(label)
             classes = rows[rows[:, 5] == 0, 4].astype(int).tolist()
             objects.update(classes)
             images.update({*classes})
             areas += np.prod(rows[:, 2:4] - rows[:, :2], axis=1)[rows[:, 5] == 0].tolist()
+            if len(classes) > MAX_BOXES:
+                many = [many[0] + 1, max(many[1], len(classes))]
             crowds += len(rows) - len(classes)
             empty += not len(rows)
         by_class = {name: [objects[number], images[number]] for number, name in enumerate(names)}
         quantiles = [float(np.quantile(areas, part, method="nearest")) for part in (0, 0.5, 1) if areas]
-        return {"objects": by_class, "box_areas": quantiles, "crowds": crowds, "empty": empty}
+        return {
+            "objects": by_class,
+            "box_areas": quantiles,
+            "crowds": crowds,
+            "empty": empty,
+            "many_objects": many,
+        }
 
     def format(self, label, names):
         """The number of objects of each class, the most frequent first."""

@@ -59,8 +59,8 @@ def mirrored(label, is_mirrored):
     return tf.where(is_mirrored, tf.concat([box, points], axis=0), label)
 
 
-def trained(label):
-    """The points of an image as the label in a batch: float32 (points, 3).
+def trained(label, seed=None):
+    """The points of an image as the label in a batch: float32 (points, 3). It needs no seed.
 
     >>> from keras_vit.tasks.keypoints.labels import label_of
     >>> trained(label_of([[0.25, 0.5, 2]])).numpy().tolist()

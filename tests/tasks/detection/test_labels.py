@@ -47,6 +47,14 @@ def test_the_areas_of_boxes_are_fractions_of_their_image_without_crowds():
     assert KIND.counts([], ["cat"])["box_areas"] == []
 
 
+def test_images_with_more_objects_than_a_step_takes_are_counted():
+    labels = [encode_boxes(np.zeros((count, 7))) for count in (100, 101, 0, 130)]
+    crowds = np.zeros((200, 7))
+    crowds[99:, 5] = 1
+    counts = KIND.counts([*labels, encode_boxes(crowds)], ["cat"])
+    assert counts["many_objects"] == [2, 130]
+
+
 def test_a_stored_label_has_the_names_of_classes():
     stored = KIND.stored(encode_boxes(ROWS[0, :1]), ["cat", "dog", "bird"])
     assert stored == [["bird", 0.0, 0.0, 0.5, 1.0, 0.0, 0.5]]
