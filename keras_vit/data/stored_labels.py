@@ -94,7 +94,7 @@ def label_maker(root, values, kind, names=None):
     """The names of the classes or targets of values, and a function from a value to the label of a sample.
 
     Args:
-        root: The folder, whose `classes.txt` may have a class name per line.
+        root: The folder, whose `classes.txt` may have a line for the name of each class or target.
         values: All results of `parse_numbers`.
         kind: Their `LabelKind`.
         names: The names, where they are known.
@@ -135,10 +135,8 @@ def _class_names(root, values, names):
         value if isinstance(value, tuple) else (value,) for value in values
     )
     count, file = max(numbers, default=-1) + 1, root / CLASSES
-    if names is None and file.is_file():
-        names = tuple(line.strip() for line in read_text(file).rstrip().split("\n"))
-    elif names is None:
-        names = numbered_names(count, file)
+    if names is None:
+        names = _lines(file) or numbered_names(count, file)
     if len({*names}) < len(names) or "" in names or len(names) < max(count, 2):
         raise ValueError(
             f"expected the names of at least {max(count, 2)} classes, each on a line of "
@@ -148,9 +146,18 @@ def _class_names(root, values, names):
 
 
 def _target_names(root, values):
+    """The names of targets: the lines of `classes.txt`, if they are as many, or numbered ones."""
     lengths = sorted({len(value) for value in values})
     if len(lengths) > 1:
         raise ValueError(
             f"images in {os.fspath(root)!r} have different numbers of targets: {listed(lengths)}"
         )
+    names = _lines(root / CLASSES)
+    if [len({*names} - {""})] == [len(names)] == lengths:
+        return names
     return tuple(f"target_{i}" for i in range(*lengths))
+
+
+def _lines(file):
+    """The lines of a file of names; none if it is missing."""
+    return tuple(map(str.strip, read_text(file).rstrip().split("\n"))) if file.is_file() else ()

@@ -1,7 +1,7 @@
 import pytest
 from made.tables import by_table
 
-from keras_vit.data.stored_labels import parse_numbers
+from keras_vit.data.stored_labels import label_maker, parse_numbers
 from keras_vit.labels import label_kind
 
 
@@ -22,3 +22,10 @@ def test_numbers_of_classes_may_be_written_as_floats(task, value, expected):
 def test_other_values_are_no_class(value):
     with pytest.raises(ValueError, match="^a: expected an integer as label; got "):
         parse_numbers(value, "a", label_kind("single_label"))
+
+
+@by_table("text", ["age\n", "age\nage\n", "age\n\nheight\n", "a\nb\nc\n", "\n", ""])
+def test_other_lines_are_no_names_of_targets(text, tmp_path):
+    (tmp_path / "classes.txt").write_text(text)
+    names, _ = label_maker(tmp_path, [(0.5, 1.0)], label_kind("regression"))
+    assert names == ("target_0", "target_1")
