@@ -37,8 +37,9 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
         dict of the fields of a `Dataset` but name and task.
 
     Raises:
-        ValueError: if a weight is 0, a source cannot be loaded, the sources have different classes, one has a
-            class that is not among `classes`, or a field names a source that does not exist.
+        ValueError: if a weight is 0, a source cannot be loaded, some have no training split, the sources have
+            different classes, one has a class that is not among `classes`, or a field names a source that
+            does not exist.
 
     Example:
         >>> mixture = load_dataset("digits*3 + digits*1")
@@ -59,6 +60,9 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
         load_dataset(source, fields=of_source, **options)
         for (source, _), of_source in zip(sources, _fields_of(sources, fields))
     ]
+    untrained = [part.name for part in parts if "train" not in part.splits]
+    if options.get("seed", 0) is not None and 0 < len(untrained) < len(parts):
+        raise ValueError(f"expected sources with a training split; {listed(untrained)} have none")
     if classes is not None:
         names, numbers = read_class_list(classes)
         tables = [_numbers(part, numbers, classes) for part in parts]

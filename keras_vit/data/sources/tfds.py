@@ -47,7 +47,7 @@ def load_tfds(name, *, task="single_label", data_dir=None, **options):
     label, read_label, class_names = label_feature(builder, task)
     parse = parser(builder, image, label, read_label)
     plan = preset(builder)
-    splits = {split: samples(builder, plan[split], parse, task) for split in SPLITS}
+    splits = {split: samples(builder, part, parse, task) for split, part in plan.items()}
     return {"class_names": class_names, "splits": splits, "version": builder.info.full_name}
 
 
@@ -135,15 +135,18 @@ def label_feature(builder, task):
 
 
 def preset(builder):
-    """The part of the data set that each split is, as TensorFlow Datasets writes it.
+    """The part of the data set that each split is, as TensorFlow Datasets writes it, by split.
 
     The official preset if there is one, else the data set's own splits. A missing test split is the
     validation split, or the last fifth of the training split; a missing validation split is the last tenth of
-    the rest of the training split. TensorFlow Datasets shuffles when it writes, so these are random.
+    the rest of the training split. TensorFlow Datasets shuffles when it writes, so these are random. A data
+    set with validation and test splits alone, such as `imagenet_v2`, has no training split.
     """
     if builder.info.name in PRESETS:
         return dict(zip(SPLITS, PRESETS[builder.info.name]))
     stored = set(builder.info.splits)
+    if stored <= {"validation", "test"}:
+        return {split: split for split in SPLITS if split in stored} | {"test": max(stored, key=SPLITS.index)}
     if "train" not in stored and len(stored) > 1:
         raise ValueError(f"{builder.info.full_name!r} has no train split; it has {', '.join(sorted(stored))}")
     train = "train" if "train" in stored else stored.pop()

@@ -81,6 +81,16 @@ def test_splits_are_those_of_the_sources_one_after_another(tmp_path):
     assert data.summary() == f"{counts}; validation and test held out"
 
 
+def test_a_source_without_a_training_split_is_refused_beside_others(tmp_path):
+    prepare(tmp_path / "all", {"train": 40})
+    scored = f"tfds:{prepare(tmp_path / 'test', {'test': 40})}/toy/1.0.0"
+    both = f"{scored} + tfds:{tmp_path}/all/toy/1.0.0*3"
+    with pytest.raises(ValueError, match="^expected sources with a training split; tfds:.* have none$"):
+        load_dataset(both)
+    assert len(load_dataset(both, seed=None).split("test")) == 48
+    assert len(load_dataset(f"{scored} + {scored}").split("test")) == 80
+
+
 def test_other_classes_are_refused_with_the_first_difference(tmp_path):
     first, second = parquet(tmp_path / "a", ("cat", "dog")), parquet(tmp_path / "b", ("cat", "hound", "owl"))
     words = (

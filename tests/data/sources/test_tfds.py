@@ -239,6 +239,22 @@ def test_missing_splits_are_held_out(own, expected, tmp_path):
     assert len(set().union(*held)) == sum(expected)
 
 
+@by_table(
+    "stored, expected",
+    [
+        ({"test": 100}, {"test": 100}),
+        ({"validation": 100}, {"validation": 100, "test": 100}),
+        ({"validation": 30, "test": 20}, {"validation": 30, "test": 20}),
+    ],
+)
+def test_images_for_scores_alone_are_not_trained_on(stored, expected, tmp_path):
+    prepare(tmp_path, stored)
+    dataset = load(tmp_path)
+    assert {split: len(samples) for split, samples in dataset.splits.items()} == expected
+    with pytest.raises(ValueError, match="^split 'train' is unknown; tfds:toy has "):
+        dataset.split("train")
+
+
 def test_a_preset_is_found_by_the_data_sets_name(tmp_path):
     prepare(tmp_path, {"train": 100, "validation": 30, "test": 20}, name="imagenet2012")
     assert sizes(load(tmp_path, "imagenet2012/1.0.0")) == (99, 1, 30)
