@@ -34,6 +34,7 @@ class Source:
         title: A function from what follows the colon to the name that others may read.
         absolute: A function from what follows the colon to the same with absolute paths.
         has_fields: Whether its labels may be in a field that `fields` names.
+        has_texts: Whether it may have captions, or texts of its classes.
     """
 
     load: str
@@ -43,6 +44,7 @@ class Source:
     title: Callable = str
     absolute: Callable = str
     has_fields: bool = False
+    has_texts: bool = False
 
 
 def _absolute(path):
@@ -58,7 +60,8 @@ def _without_path(name):
     return pathlib.PurePath(redact_url(name.split("::")[-1])).name
 
 
-SHARDS = {"placeholder": "PATH", "title": _without_path, "absolute": _all_absolute, "has_fields": True}
+STORED = {"has_fields": True, "has_texts": True}
+SHARDS = {"placeholder": "PATH", "title": _without_path, "absolute": _all_absolute, **STORED}
 SOURCES = {
     "digits": Source(
         "keras_vit.data.sources.digits:load_digits", "scikit-learn's scanned digits", None, ("single_label",)
@@ -74,6 +77,7 @@ SOURCES = {
         "the digits with words for them",
         None,
         ("single_label",),
+        has_texts=True,
     ),
     # Other readers get no path, which may be private.
     "folder": Source(
@@ -82,9 +86,10 @@ SOURCES = {
         "PATH",
         title=_without_path,
         absolute=_absolute,
+        has_texts=True,
     ),
     "hf": Source(
-        "keras_vit.data.sources.hf:load_hf", "a data set of the Hugging Face Hub", "ORG/NAME", has_fields=True
+        "keras_vit.data.sources.hf:load_hf", "a data set of the Hugging Face Hub", "ORG/NAME", **STORED
     ),
     "parquet": Source("keras_vit.data.sources.parquet:load_parquet", "Parquet files", **SHARDS),
     # A prepared folder ends in the name and the version.
@@ -153,8 +158,8 @@ def load_dataset(
             leaves out images with wrong boxes or keypoints, of boxes also those in tar and Parquet files.
         task: The name of a kind of labels, one of `keras_vit.tasks.NAMES`.
         data_dir: For "tfds:" and "vtab:", the folder of prepared data sets; None for the default.
-        texts: Whether to read the captions of a folder's images instead of their classes, see
-            `keras_vit.tasks.image_text.folder`.
+        texts: Whether to read the captions of images instead of their classes, of a folder as
+            `keras_vit.tasks.image_text.folder` states. "digits_words" has texts of its classes.
         labels: Whether labels are necessary. False: a folder without folders of classes is read as images
             without class names, in any subfolders, split by chance unless names of folders state a train
             split and perhaps others.
@@ -169,8 +174,8 @@ def load_dataset(
         where there is no validation split, a tenth of each class of the training split.
 
     Raises:
-        ValueError: for an unknown data set, one without labels of the task, a folder without images, with
-            one class only or with too few to split, or an unreadable image.
+        ValueError: for an unknown data set, one without labels of the task or without texts, a folder without
+            images, with one class only or with too few to split, or an unreadable image.
 
     Example:
         >>> {split: len(samples) for split, samples in load_dataset("digits").splits.items()}
@@ -197,6 +202,9 @@ def load_dataset(
         raise ValueError(f"{shown} has no labels for task {task!r}; it has {', '.join(source.tasks)}")
     if fields and not source.has_fields:
         raise ValueError(f"{shown} has no fields to choose from; got {', '.join(fields)}")
+    if texts and not source.has_texts:
+        known = [kind for kind, source in SOURCES.items() if source.has_texts]
+        raise ValueError(f"{shown} has no texts; expected a data set of {', '.join(known)}")
     loaded = pkgutil.resolve_name(source.load)(argument, **options)
     for split, samples in loaded["splits"].items():
         if not len(samples):

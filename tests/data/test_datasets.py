@@ -61,6 +61,13 @@ def test_an_unknown_name_is_refused_with_the_known_ones(name, hint, tmp_path, mo
         load_dataset(name)
 
 
+@by_table("name", ["digits", "digits_scenes", "tfds:mnist", "vtab:cifar", "digits_words + digits"])
+def test_texts_of_a_source_without_them_are_refused(name):
+    message = " has no texts; expected a data set of digits_words, folder, hf, parquet, webdataset$"
+    with pytest.raises(ValueError, match=message):
+        load_dataset(name, texts=True, task="detection" if name == "digits_scenes" else "single_label")
+
+
 def test_a_folder_needs_no_source_unless_a_source_has_its_name(tmp_path, monkeypatch):
     write_classes(tmp_path / "photos", count=5)
     write_classes(tmp_path / "digits", count=5)

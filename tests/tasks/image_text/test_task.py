@@ -123,8 +123,11 @@ def test_what_cannot_be_trained_is_refused(changes, message, tmp_path):
 
 
 def test_a_data_set_without_texts_is_refused(tmp_path):
+    config = RunConfig("digits", RECIPE, SIZES)
+    with pytest.raises(ValueError, match="digits has no texts; expected a data set of digits_words, folder"):
+        train(config, tmp_path / "run", 0)
     with pytest.raises(ValueError, match="needs a data set with texts, such as digits_words"):
-        train(RunConfig("digits", RECIPE, SIZES), tmp_path / "run", 0)
+        train(config, tmp_path / "run", 0, dataset=load_dataset("digits"))
 
 
 @pytest.fixture(scope="module")
