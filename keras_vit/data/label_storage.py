@@ -1,11 +1,13 @@
 """How labels are stored in Parquet and tar files and TensorFlow Datasets."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
 from keras_vit.data.files import CLASSES
 from keras_vit.data.maps import MapReader
 from keras_vit.data.samples import Samples
+from keras_vit.labels import kind_of_samples
 from keras_vit.tasks import caption_storage, label_storages
 
 
@@ -127,3 +129,21 @@ def storage_of(task, texts=False, labels=True):
     if texts:
         return caption_storage()
     return label_storages()[task] if labels else LabelStorage()
+
+
+def chosen_samples(samples, indices):
+    """The samples at some indices; of those that are read in another order, as many of a run's first step.
+
+    Args:
+        samples: A split of a `Dataset`.
+        indices: In ascending order, at least one.
+
+    Returns:
+        Samples with a `take`: `samples.take(indices)`, or samples in memory.
+    """
+    if samples.order == "index" and hasattr(samples, "take"):
+        return samples.take(indices)
+    records = samples.training_records(0, 0, 1, len(indices))
+    images, labels = zip(*((image.numpy(), label.numpy()) for _, image, label in records))
+    storage = label_storages()[kind_of_samples(samples, labels[0].ndim).name]
+    return dataclasses.replace(storage.samples_of(images, labels), exif=samples.exif)

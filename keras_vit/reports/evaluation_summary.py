@@ -1,17 +1,16 @@
 """How good a model is on a split: the sections of a report with scores, confusions and predictions."""
 
-import dataclasses
 import pathlib
 
 import numpy as np
 
+from keras_vit.data.label_storage import chosen_samples
 from keras_vit.evaluation import predict
 from keras_vit.inspection.figures import confusion_figure
-from keras_vit.labels import kind_of_samples
 from keras_vit.messages import spelled
 from keras_vit.reports.image_pictures import pictures_of, read_samples
 from keras_vit.reports.page import format_value, table
-from keras_vit.tasks import get_task, label_storages
+from keras_vit.tasks import get_task
 
 MAX_IMAGES = 2000  # computed for a report
 MAX_PICTURES = 12  # best predictions, and worst ones
@@ -100,16 +99,8 @@ def sample_images(preprocessing, samples, task, names, count):
 
 def draw_samples(samples, count):
     """Return at most `count` samples of a split, drawn at random, as samples by index; no others are read."""
-    if samples.order != "index" or not hasattr(samples, "take"):  # the images of the first step of a run
-        records = samples.training_records(0, 0, 1, min(count, len(samples)))
-        images, labels = zip(*((image.numpy(), label.numpy()) for _, image, label in records))
-        label_type = kind_of_samples(samples, labels[0].ndim)
-        return dataclasses.replace(
-            label_storages()[label_type.name].samples_of(images, labels), exif=samples.exif
-        )
-    if len(samples) <= count:
-        return samples
-    return samples.take(np.sort(np.random.default_rng(0).choice(len(samples), count, replace=False)))
+    drawn = np.random.default_rng(0).choice(len(samples), min(count, len(samples)), replace=False)
+    return chosen_samples(samples, np.sort(drawn))
 
 
 def _file_names(samples, folder):

@@ -9,6 +9,7 @@ from keras_vit.progress import Progress
 
 # The modules of this package are imported to find its tasks, also where there is no TensorFlow.
 batching, damage = LazyModule("keras_vit.data.batches"), LazyModule("keras_vit.data.damage")
+label_storage = LazyModule("keras_vit.data.label_storage")
 maps, model_input = LazyModule("keras_vit.data.maps"), LazyModule("keras_vit.data.decoding.model_input")
 samples_module, tf = LazyModule("keras_vit.data.samples"), LazyModule("tensorflow")
 
@@ -103,7 +104,7 @@ def sampled_images(samples, preprocessing, count):
 
 def sampled_maps(samples, preprocessing, count):
     """As `LabelTask.sampled`, with a list of maps, each of its image's own size."""
-    chosen = _evenly_spaced(samples, count)
+    chosen = evenly_spaced(samples, count)
     batches = [*batching.mask_batches(chosen, preprocessing, _BATCH).as_numpy_iterator()]
     labels = [label for _, masks, sizes in batches for label in _unpadded(masks, sizes)]
     return np.concatenate([images for images, *_ in batches]), labels
@@ -112,7 +113,7 @@ def sampled_maps(samples, preprocessing, count):
 def sampled_boxes(samples, preprocessing, count):
     """As `LabelTask.sampled`, with a list of each image's boxes and its (height, width)."""
     batches = [
-        *batching.box_batches(_evenly_spaced(samples, count), preprocessing, _BATCH).as_numpy_iterator()
+        *batching.box_batches(evenly_spaced(samples, count), preprocessing, _BATCH).as_numpy_iterator()
     ]
     labels = [
         (rows[:number], tuple(size))
@@ -122,9 +123,10 @@ def sampled_boxes(samples, preprocessing, count):
     return np.concatenate([images for images, *_ in batches]), labels
 
 
-def _evenly_spaced(samples, count):
+def evenly_spaced(samples, count):
+    """At most `count` samples, from the first to the last, as of `chosen_samples`."""
     indices = np.linspace(0, len(samples) - 1, _sample_count(samples, count)).astype(int)
-    return samples.take(indices.tolist())
+    return label_storage.chosen_samples(samples, indices.tolist())
 
 
 def _sample_count(samples, count):

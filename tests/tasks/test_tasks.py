@@ -3,10 +3,16 @@ import types
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from made.tables import by_table
 from reference.comparing import numpy
 
+from keras_vit.data.mixed_samples import MixedSamples, Part
+from keras_vit.data.samples import IndexedRecords
+from keras_vit.inspection.png import png_bytes
+from keras_vit.preprocessing import Preprocessing
 from keras_vit.tasks import label_tasks
+from keras_vit.tasks.keypoints.labels import label_of
 from keras_vit.tasks.task import concatenate
 from keras_vit.training import RECIPES, Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy
 
@@ -43,6 +49,32 @@ def test_classes_have_the_recipes_loss():
         found = label_tasks()["single_label"].loss(recipe.with_changes(loss=loss), None)
         assert type(found) is kind and found.label_smoothing == 0.1
     assert type(label_tasks()["multi_label"].loss(RECIPES["finetune"], None)) is SigmoidCrossEntropy
+
+
+class Serialized(list):
+    """What an array record is: a sequence that gives several at once."""
+
+    def __getitems__(self, indices):
+        return [self[i] for i in indices]
+
+
+@by_table(
+    "task, label, first",
+    [
+        ("single_label", np.int32(3), lambda labels: labels[0]),
+        ("segmentation", np.full((4, 6, 1), 3, "uint8"), lambda labels: labels[0][0, 0]),
+        ("depth", np.full((4, 6, 1), 3, "float32"), lambda labels: labels[0][0, 0, 0]),
+        ("detection", np.array([[0, 0, 1, 1, 3, 0, 1.0]]), lambda labels: labels[0][0][0, 4]),
+        ("keypoints", label_of([[0.5, 0.25, 3]]), lambda labels: labels[0][0, 2, 2]),
+    ],
+)
+def test_an_export_is_compared_on_samples_that_are_read_in_any_order(task, label, first):
+    image = png_bytes(np.zeros((4, 6, 3), "uint8"))
+    records = IndexedRecords(Serialized([b""] * 5), lambda record: (image, tf.constant(label)), task)
+    mixture = MixedSamples((Part("records", records),))
+    for samples in (records, mixture):
+        images, labels = label_tasks()[task].sampled(samples, Preprocessing(8), 3)
+        assert images.shape == (3, 8, 8, 3) and first(labels) == 3
 
 
 def test_the_metric_of_multi_label_training_is_about_the_mean_average_precision(rng):

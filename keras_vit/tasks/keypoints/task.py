@@ -132,9 +132,9 @@ class KeypointEstimation(HeadedTask):
 
     def sampled(self, samples, preprocessing, count):
         """As in `LabelTask`, with the columns of `samples.crop_batches` after the images as labels."""
-        indices = np.linspace(0, len(samples) - 1, min(count, len(samples))).astype(int)
-        chosen = samples.take(indices.tolist())
-        images, *labels = _cropped(chosen, preprocessing)
+        from keras_vit.tasks.computing import evenly_spaced  # needs TensorFlow
+
+        images, *labels = _cropped(evenly_spaced(samples, count), preprocessing)
         return images, labels
 
     def check_samples(self, labels, description):
