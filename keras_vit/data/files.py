@@ -252,6 +252,28 @@ def parse_json(text, where):
         raise ValueError(f"{where}: expected JSON; got {reason}") from None
 
 
+def json_lines(path):
+    r"""Yield the place and the value of each line of JSON in a file, except empty lines.
+
+    Only "\n" ends a line: in its texts JSON allows other ends of lines, such as U+2028.
+
+    Args:
+        path: The path of the file.
+
+    Raises:
+        ValueError: if it cannot be read, or a line is no JSON, with the place.
+
+    Example:
+        >>> _ = (tmp / "a.jsonl").write_text('{"a": 1}\n\n["a\u2028b"]\n', encoding="utf-8")
+        >>> [value for _, value in json_lines(tmp / "a.jsonl")]
+        [{'a': 1}, ['a\u2028b']]
+    """
+    for number, line in enumerate(read_text(pathlib.Path(path)).split("\n"), 1):
+        if line.strip():
+            where = f"{os.fspath(path)}, line {number}"
+            yield where, parse_json(line, where)
+
+
 def read_csv(path):
     r"""The rows of a table with the numbers of their last lines; rows without values are left out.
 

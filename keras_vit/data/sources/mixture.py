@@ -136,7 +136,7 @@ def read_class_list(path):
         (('cat', 'dog'), {'cat': 0, 'tabby': 0, 'dog': 1})
     """
     path, numbers = pathlib.Path(path).expanduser(), {}
-    lines = [[name.strip() for name in line.split("\t")] for line in read_text(path).rstrip().splitlines()]
+    lines = [[name.strip() for name in line.split("\t")] for line in read_text(path).rstrip().split("\n")]
     for number, line in enumerate(lines):
         for name in line:
             if not name or name in numbers:

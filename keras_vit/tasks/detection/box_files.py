@@ -5,7 +5,7 @@ import io
 import os
 import pathlib
 
-from keras_vit.data.files import parse_json, read_text
+from keras_vit.data.files import json_lines, parse_json, read_text
 from keras_vit.labels.box_rows import COLUMNS
 from keras_vit.tasks.detection.coco import KEYS, by_id, value_of
 from keras_vit.tasks.detection.image_boxes import BoxFile, image_key
@@ -62,8 +62,7 @@ def _read_json(path):
 
 
 def _read_lines(path):
-    lines = read_text(path).splitlines()
-    return _of_rows(path, [parse_json(line, f"{path}, line {n}") for n, line in enumerate(lines, 1)])
+    return _of_rows(path, [row for _, row in json_lines(path)])
 
 
 def _read_csv(path):

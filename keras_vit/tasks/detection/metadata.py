@@ -1,9 +1,8 @@
 """`metadata.jsonl` of Hugging Face's ImageFolder, with objects."""
 
 import os
-import pathlib
 
-from keras_vit.data.files import file_of_row, parse_json, read_text
+from keras_vit.data.files import file_of_row, json_lines
 from keras_vit.tasks.detection.labeled import LabeledImage, size_of_labels
 from keras_vit.tasks.detection.stored_boxes import objects_of
 
@@ -18,14 +17,6 @@ def read_metadata(folder):
     tables = [path for path in folder.paths[".jsonl"] if os.path.basename(path) == METADATA]
     labeled = [image for path in tables for image in _images(folder.root, path)]
     return ({*tables}, labeled, None) if tables else None
-
-
-def rows_of(path):
-    """Yield the place and the parsed content of each line of a file that is not empty."""
-    for line, text in enumerate(read_text(pathlib.Path(path)).splitlines(), 1):
-        if text.strip():
-            where = f"{path}, line {line}"
-            yield where, parse_json(text, where)
 
 
 def image_of_row(root, path, row, where):
@@ -43,7 +34,7 @@ def image_of_row(root, path, row, where):
 
 
 def _images(root, path):
-    for where, row in rows_of(path):
+    for where, row in json_lines(path):
         if not isinstance(row, dict) or OBJECTS not in row or not isinstance(row.get("file_name"), str):
             got = ", ".join(row) if isinstance(row, dict) else str(row)[:40]
             raise ValueError(

@@ -254,7 +254,7 @@ def box_class_names(root, count, names=None):
     if names is None:
         path = root / CLASSES
         is_named = path.is_file()
-        names = read_text(path).rstrip().splitlines() if is_named else numbered_names(max(count, 1), path)
+        names = read_text(path).rstrip().split("\n") if is_named else numbered_names(max(count, 1), path)
     names = tuple(name.strip() for name in names)
     if len(names) < count or len({*names}) < len(names) or "" in names:
         raise ValueError(f"expected the names of at least {count} classes, all different; got {len(names)}")

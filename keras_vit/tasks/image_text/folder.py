@@ -1,9 +1,10 @@
 """Folders of images and captions, in the form of `imagefolder` of Hugging Face's datasets."""
 
 import dataclasses
+import json
 import os
 
-from keras_vit.data.files import file_of_row, parse_json, read_csv, read_table, read_text
+from keras_vit.data.files import file_of_row, json_lines, read_csv, read_table
 from keras_vit.data.folder_splits import split_among, split_fields, split_of_row
 from keras_vit.data.samples import samples_of_files
 from keras_vit.data.texts import Texts
@@ -115,12 +116,9 @@ def _csv_rows(table):
 
 def _json_rows(table):
     """Pairs of a place for messages and a row, of a table with an object on each line."""
-    for line, text in enumerate(read_text(table).splitlines(), 1):
-        if not text.strip():
-            continue
-        where = f"{os.fspath(table)}, line {line}"
-        row = parse_json(text, where)
+    for where, row in json_lines(table):
         values = [row.get(FILE), row.get(TEXT), row.get(SPLIT, "")] if isinstance(row, dict) else [None]
         if not all(isinstance(value, str) for value in values):
-            raise ValueError(f"{where}: expected an object with {COLUMNS}, all text; got {text.strip()[:80]}")
+            got = json.dumps(row, ensure_ascii=False)[:80]
+            raise ValueError(f"{where}: expected an object with {COLUMNS}, all text; got {got}")
         yield where, row

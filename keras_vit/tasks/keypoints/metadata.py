@@ -2,8 +2,9 @@
 
 import os
 
+from keras_vit.data.files import json_lines
 from keras_vit.tasks.detection.labeled import LabeledImage
-from keras_vit.tasks.detection.metadata import METADATA, OBJECTS, image_of_row, rows_of
+from keras_vit.tasks.detection.metadata import METADATA, OBJECTS, image_of_row
 from keras_vit.tasks.detection.stored_boxes import StoredObject, is_crowd, with_extent
 from keras_vit.tasks.keypoints.stored_objects import CENTER, PosedObject, points_of
 
@@ -26,7 +27,7 @@ def read_metadata(folder, settings):
 
 def _rows(path):
     """Yield the place, the row and its objects, a list of dicts, of each line."""
-    for where, row in rows_of(path):
+    for where, row in json_lines(path):
         if not isinstance(row, dict) or not isinstance(row.get("file_name"), str):
             raise ValueError(f"{where}: expected file_name and {OBJECTS}; got {row!r:.40}")
         yield where, row, _objects(row.get(OBJECTS), where)

@@ -130,7 +130,7 @@ def read_classes(root):
     path = root / CLASSES
     if not path.is_file():
         return _Classes()
-    lines = [[cell.strip() for cell in line.split("\t")] for line in read_text(path).rstrip().splitlines()]
+    lines = [[cell.strip() for cell in line.split("\t")] for line in read_text(path).rstrip().split("\n")]
     names = [line[0] for line in lines if line[0] != NO_CLASS]
     keys = [line[1] if len(line) == 2 else None for line in lines]
     values = [number if key is None else _parse_key(key) for number, key in enumerate(keys)]

@@ -15,6 +15,12 @@ def write(root, *rows):
     (root / "metadata.jsonl").write_text("\n".join(lines))
 
 
+def test_a_name_of_json_has_any_separators_of_lines(tmp_path):
+    row = {"file_name": "00.png", "objects": {**OBJECTS, "category": ["a\u2028b"]}}
+    write(tmp_path, json.dumps(row, ensure_ascii=False))
+    assert load(tmp_path).class_names == ("a\u2028b", "cat")
+
+
 # A line → the message.
 WRONG = {
     "outside": ({"file_name": "../a.png", "objects": OBJECTS}, "expected a file in 'ROOT'; got '../a.png'"),

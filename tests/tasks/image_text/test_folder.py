@@ -1,5 +1,7 @@
 """Folders of images and captions: their layouts, splits and errors."""
 
+import json
+
 import pytest
 from made.folders import write_broken, write_captions
 from made.photos import photo
@@ -36,6 +38,15 @@ def test_an_image_has_the_captions_of_its_rows(table, tmp_path):
     assert dataset.summary() == "40 captions: 15 train, 1 validation, 4 test; validation and test held out"
     again = load(tmp_path, seed=1)
     assert captions_of(load(tmp_path)) == found != captions_of(again)
+
+
+def test_a_caption_of_json_has_any_separators_of_lines(tmp_path):
+    root = write_captions(tmp_path, 10, table="metadata.jsonl", captions=1)
+    caption = "a cat\u2028and\x85a dog"
+    row = json.dumps({"file_name": "03.png", "text": caption}, ensure_ascii=False)
+    lines = (root / "metadata.jsonl").read_text().splitlines()
+    (root / "metadata.jsonl").write_text("\r\n".join([*lines[:3], row, *lines[4:]]), encoding="utf-8")
+    assert captions_of(load(root))["03.png"][1] == (caption,)
 
 
 def test_a_column_or_a_folder_is_the_split(tmp_path):
