@@ -10,6 +10,7 @@ from keras_vit.labels.label_kind import is_float32
 from keras_vit.messages import listed
 
 MOST_VALUES = 2**30  # of labels in memory
+ROW_VALUES = (0.0, 1.0)  # of a class that an image lacks or has; all labels share these two objects
 
 
 def parse_text(value, where, noun):
@@ -113,7 +114,7 @@ def label_maker(root, values, kind, names=None):
             f"expected at most {MOST_VALUES:,} values of labels, one for each class of each image; got "
             f"{len(values)} images of {len(names)} classes"
         )
-    return names, lambda own: tuple(float(number in own) for number in range(len(names)))
+    return names, lambda own: tuple(ROW_VALUES[number in own] for number in range(len(names)))
 
 
 def with_captions(splits, key_of, captions):

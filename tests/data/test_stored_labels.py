@@ -24,6 +24,15 @@ def test_other_values_are_no_class(value):
         parse_numbers(value, "a", label_kind("single_label"))
 
 
+def test_labels_of_several_classes_share_their_values(tmp_path):
+    kind = label_kind("multi_label")
+    _, label_of = label_maker(tmp_path, [(0, 2), (1,)], kind)
+    rows = [label_of((0, 2)), label_of((1,)), tuple(map(kind.parse, ("0", "1.0", "0")))]
+    assert rows == [(1.0, 0.0, 1.0), (0.0, 1.0, 0.0), (0.0, 1.0, 0.0)]
+    assert len({id(value) for row in rows[:2] for value in row}) == 2
+    assert kind.parse("0") is kind.parse("0.0")
+
+
 @by_table("text", ["age\n", "age\nage\n", "age\n\nheight\n", "a\nb\nc\n", "\n", ""])
 def test_other_lines_are_no_names_of_targets(text, tmp_path):
     (tmp_path / "classes.txt").write_text(text)

@@ -45,7 +45,8 @@ class ClassRows(IndependentClasses):
     noun = ("label", "labels")
 
     def parse(self, text):
-        return parse_number(text, lambda number: number in (0, 1), "0 or 1")
+        # All labels share these two objects.
+        return 1.0 if parse_number(text, lambda number: number in (0, 1), "0 or 1") else 0.0
 
     def format(self, label, names):
         return ", ".join(str(name) for name, has in zip(names, label) if has) or "none"

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.samples import by_step, not_converted, stream_seed
@@ -50,7 +49,7 @@ def pair_batches(
     counts = [len(of_label) for of_label in wordings]
     starts = tf.constant([0, *itertools.accumulate(counts)][:-1], tf.int32)
     counts = tf.constant(counts, tf.int32)
-    ids = tf.constant(texts.preprocessing(np.concatenate([[*of] for of in wordings]).tolist()))
+    ids = tf.constant(texts.preprocessing([*itertools.chain.from_iterable(wordings)]))
 
     @not_converted
     def paired(step, batch):

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from reference.small import SMALL, small
 from keras_vit import ImageTextModel, TextPreprocessing, save_weights
 from keras_vit.data import load_dataset, pair_batches
 from keras_vit.data.sources.digits_words import word_tokenizer
+from keras_vit.data.texts import Texts
 from keras_vit.evaluation import retrieval
 from keras_vit.training.building import build_model
 from keras_vit.training.named_recipes import RECIPES
@@ -68,6 +70,17 @@ def batches_of(digits, split="train", steps=4, **options):
         (inputs["ids"].numpy(), classes.numpy())
         for inputs, classes in pair_batches(found, digits.texts, split, seed=3, **options)
     ]
+
+
+def test_a_long_caption_takes_the_memory_of_a_long_caption():
+    captions = [("a cat",)] * 2000 + [("a dog " * 1000,)]
+    texts = Texts({"train": captions}, lambda texts: np.zeros((len(texts), 4), "int32"))
+    tracemalloc.start()
+    try:
+        pair_batches(tf.data.Dataset.from_tensors(([0], [0])), texts, "train", seed=0)
+        assert tracemalloc.get_traced_memory()[1] < 20e6  # 48 MB as an array of texts of one length
+    finally:
+        tracemalloc.stop()
 
 
 def test_each_text_is_a_wording_of_its_class_by_seed_and_step(digits):
