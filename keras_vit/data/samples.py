@@ -359,16 +359,20 @@ def hold_out(samples, every, seed):
         >>> len(rest), len(held)
         (286, 69)
     """
-    labels = samples.labels
-    is_known = labels is not None and len(labels) and isinstance(labels[0], int | np.integer)
-    classes = np.asarray(labels) if is_known else np.zeros(len(samples), int)
-    held = []
+    classes, held = class_indices(samples), []
     for label in np.unique(classes):
         indices = np.random.default_rng([*seed, label]).permutation(np.flatnonzero(classes == label))
         held += list(indices[: max(len(indices) // every, int(len(indices) > 1))])
     held = set(held)
     rest = [i for i in range(len(samples)) if i not in held]
     return samples.take(rest), samples.take(sorted(held))
+
+
+def class_indices(samples):
+    """int (samples,): the class of each sample; zeros where labels are unknown or not single classes."""
+    labels = samples.labels
+    is_known = labels is not None and len(labels) and isinstance(labels[0], int | np.integer)
+    return np.asarray(labels) if is_known else np.zeros(len(samples), int)
 
 
 def by_step(batches, first_step, change):

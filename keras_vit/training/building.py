@@ -86,7 +86,7 @@ def whole_model(model):
 
 
 def subset(samples, count, seed):
-    """A random subset of samples, with as equal numbers from each class as possible.
+    """A random subset of samples; of single labels with as equal numbers from each class as possible.
 
     Args:
         samples: Such as `Samples` or `MaskSamples`.
@@ -100,10 +100,12 @@ def subset(samples, count, seed):
         raise ValueError("train_samples needs labels that are known before reading: a folder or digits")
     if count > len(samples):
         raise ValueError(f"train_samples must be at most {len(samples)}, the training samples; got {count}")
+    from keras_vit.data.samples import class_indices  # needs TensorFlow
+
     # Rank the samples within their class, so that the first of each class come before the second ones.
     ranks, seen = {}, collections.Counter()
-    labels = samples.labels or (None,) * len(samples)
+    classes = class_indices(samples).tolist()
     for index in np.random.default_rng(seed).permutation(len(samples)).tolist():
-        ranks[index] = seen[labels[index]]
-        seen[labels[index]] += 1
+        ranks[index] = seen[classes[index]]
+        seen[classes[index]] += 1
     return samples.take(sorted(sorted(ranks, key=ranks.get)[:count]))

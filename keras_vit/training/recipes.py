@@ -97,8 +97,8 @@ class Recipe(Augmentation):
         remat: Whether to recompute the blocks in the backward pass instead of storing their activations.
         crop_area, scale_jitter, shift, flip, photometric, randaugment, layers: See `Augmentation`.
         random_erasing, mixup, cutmix, mosaic, rotate: See `Augmentation`.
-        train_samples: Number of training samples, with as equal numbers from each class as possible; None:
-            all.
+        train_samples: Number of training samples, a random subset; of single labels with as equal numbers
+            from each class as possible. None: all.
         eval_every: Steps between evaluations on the validation split.
         checkpoint_every: Steps between checkpoints, a divisor of `eval_every`; None: the same.
         patience: Number of validations without a better score, of the metric by which the best checkpoint

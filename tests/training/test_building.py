@@ -8,6 +8,7 @@ from reference.small import NEWER, SMALL, images_for, small
 
 from keras_vit.data import load_dataset
 from keras_vit.data.samples import Samples
+from keras_vit.labels.box_rows import encode_boxes
 from keras_vit.models import MaskedPatchPredictor
 from keras_vit.models.backbones import backbone
 from keras_vit.tasks import OBJECTIVES
@@ -173,7 +174,8 @@ def test_the_finished_model_is_plain_and_computes_the_same(make, finish):
 
 
 def samples(labels):
-    return Samples(tuple(f"{i}.png" for i in range(len(labels))), tuple(labels))
+    labels = tuple(labels)
+    return Samples(tuple(f"{i}.png" for i in range(len(labels))), labels)
 
 
 def counts(taken):
@@ -195,9 +197,20 @@ def test_a_subset_has_equal_numbers_from_each_class_as_far_as_possible():
     assert len(set(taken.images)) == 20
     for image, label in zip(taken.images, taken.labels):
         assert everything.labels[everything.images.index(image)] == label
-    rows = samples([(0.0, 1.0), (1.0, 0.0)] * 4)
-    assert subset(rows, 8, 0) == rows
-    assert counts(subset(rows, 4, 0)) == {(0.0, 1.0): 2, (1.0, 0.0): 2}
+
+
+def test_a_subset_of_labels_other_than_single_classes_has_their_frequencies():
+    """A label of boxes, of several classes or of numbers that many images share is no class of its own."""
+    rng = np.random.default_rng(0)
+    drawn = [[[0, 0, x, 1, 0, 0, 1]] for x in rng.random(100)]
+    for common, rare in (
+        (encode_boxes([]), [encode_boxes(boxes) for boxes in drawn]),
+        ((1.0, 0.0, 0.0), [(0.0, 1.0, 0.0), (0.0, 0.0, 1.0)] * 50),
+        ((0.0,), [(x,) for x in rng.random(100).tolist()]),
+    ):
+        everything = samples([common, rare[i]][i % 2] for i in range(100))
+        assert subset(everything, 100, 0) == everything
+        assert 10 < counts(subset(everything, 40, 0))[common] < 30
 
 
 def test_a_subset_depends_only_on_the_seed_and_contains_smaller_ones():
