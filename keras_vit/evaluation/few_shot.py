@@ -96,6 +96,7 @@ def few_shot_of_vectors(
         {1: [1.0], 2: [1.0]}
     """
     _check_choices(shots, seeds, k)
+    _check_labels(np.concatenate([labels, test_labels]), len(class_names))
 
     def accuracy(count, seed):
         chosen = choose_shots(labels, count, seed, class_names)
@@ -134,7 +135,7 @@ def probe_blocks(
 
     Raises:
         ValueError: for another task, a model without blocks, no seeds, a class with fewer training images
-            than shots, or shots or a k below 1.
+            than shots, an unknown label, or shots or a k below 1.
 
     Example:
         >>> accuracies = probe_blocks(model, load_dataset("digits"), shots=10, seeds=(0, 1))
@@ -203,6 +204,7 @@ def probe_vectors(
     from sklearn.preprocessing import StandardScaler
 
     _check_choices((1,) if shots is None else (shots,), seeds, k)
+    _check_labels(np.concatenate([labels, test_labels]), len(class_names))
 
     def accuracy(seed):
         chosen = slice(None) if shots is None else choose_shots(labels, shots, seed, class_names)

@@ -96,8 +96,9 @@ def knn_accuracy(
             "expected features and labels of the shapes (samples, width), (samples,), (tests, width) and "
             f"(tests,); got {', '.join(map(str, shapes))}"
         )
-    if labels.min() < 0:
-        raise ValueError(f"expected labels of 0 or more; got {labels.min()}")
+    lowest = min(labels.min(), test_labels.min())
+    if lowest < 0:
+        raise ValueError(f"expected labels of 0 or more; got {lowest}")
     features, test_features = _normalized(features), _normalized(test_features)
     classes, right = labels.max() + 1, 0
     rows = max(_AT_ONCE // samples, 1)

@@ -14,7 +14,14 @@ from sklearn.preprocessing import StandardScaler
 
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.data.datasets import load_dataset
-from keras_vit.evaluation.few_shot import choose_shots, few_shot, few_shot_accuracy, probe_blocks
+from keras_vit.evaluation.few_shot import (
+    choose_shots,
+    few_shot,
+    few_shot_accuracy,
+    few_shot_of_vectors,
+    probe_blocks,
+    probe_vectors,
+)
 from keras_vit.evaluation.nearest import knn_accuracy
 from keras_vit.evaluation.representations import representations
 
@@ -49,6 +56,22 @@ def test_labels_of_other_classes_and_too_few_images_are_refused():
         choose_shots([0, 0, 1], 2, 0, ["cat", "dog"])
     with pytest.raises(ValueError, match="expected labels from 0 to 1; got -1"):
         few_shot_accuracy([[0.0], [1.0]], [0, 1], [[0.0]], [-1], 2)
+
+
+@by_table(
+    "function, options",
+    [
+        (few_shot_of_vectors, {"shots": (1,), "seeds": (0,)}),
+        (probe_vectors, {}),
+        (probe_vectors, {"shots": 1}),
+    ],
+)
+def test_unknown_labels_of_vectors_are_refused(function, options):
+    features, labels, unknown = np.arange(4.0)[:, np.newaxis], np.array([0, 1, 0, 1]), np.array([0, 1, 0, -1])
+    for k in (None, 1):
+        for pair in ((labels, unknown), (unknown, labels), (labels, labels * 2)):
+            with pytest.raises(ValueError, match="expected labels from 0 to 1; got (-1|2)"):
+                function(features, pair[0], features, pair[1], ["cat", "dog"], k=k, **options)
 
 
 def test_features_are_standardized_and_a_constant_one_is_harmless():

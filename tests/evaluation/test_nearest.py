@@ -91,6 +91,7 @@ def test_a_model_is_scored_by_its_representations():
         ({"test_features": np.zeros((0, 2)), "test_labels": []}, r"got \(4, 2\), \(4,\), \(0, 2\), \(0,\)"),
         ({"test_features": np.zeros((1, 3))}, r"got \(4, 2\), \(4,\), \(1, 3\), \(1,\)"),
         ({"labels": [0, 1, -1, 0]}, "expected labels of 0 or more; got -1"),
+        ({"test_labels": [-1]}, "expected labels of 0 or more; got -1"),
     ],
 )
 def test_invalid_arguments_are_refused(changes, message):
