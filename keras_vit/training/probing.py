@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_vit.evaluation.representations import encoder_of
-from keras_vit.labels import labels_of
+from keras_vit.labels import label_kind, labels_of
 from keras_vit.preprocessing.inputs import is_raw
 from keras_vit.tasks.computing import computed
 from keras_vit.training.building import finished_model, subset
@@ -44,7 +44,8 @@ def fit_head(
         class_weights: As for a `Recipe`.
 
     Raises:
-        ValueError: for a model without a head of classes or numbers, or with two, or for other labels.
+        ValueError: for a model without a head of classes or numbers, or with two, for other labels, or for
+            class weights that do not fit them.
 
     Example:
         >>> images, labels = np.random.default_rng(0).random((8, 32, 32, 3)), np.arange(8) % 2
@@ -118,27 +119,37 @@ def solution(features, labels, num_outputs, task, loss="softmax", class_weights=
 
     Returns:
         (kernel float32 (width, num_outputs), bias float32 (num_outputs,)).
+
+    Raises:
+        ValueError: for labels of another task or of other classes, or class weights that do not fit them.
     """
     from sklearn.linear_model import LogisticRegression, Ridge  # Its import takes long.
     from sklearn.preprocessing import StandardScaler
 
+    label_kind(task).check(labels, num_outputs)
+    weights = None
+    if class_weights is not None:
+        from keras_vit.data.class_weights import class_weights as weights_of_classes  # needs TensorFlow
+
+        if task != "single_label":
+            raise ValueError(f"class_weights need single labels; got task {task!r}")
+        weights = weights_of_classes(class_weights, labels, num_outputs)[labels]
     scaler = StandardScaler().fit(features)
     scaled = scaler.transform(features)
     kernel, bias = np.zeros((scaled.shape[1], num_outputs)), np.full(num_outputs, _UNSEEN)
 
-    def regression(targets, **options):
-        return LogisticRegression(max_iter=2000, **options).fit(scaled, targets)
+    def regression(targets):
+        return LogisticRegression(max_iter=2000).fit(scaled, targets, sample_weight=weights)
 
     if task == "regression":
-        ridge = Ridge().fit(scaled, labels.reshape(len(labels), num_outputs))
+        ridge = Ridge().fit(scaled, labels)
         kernel, bias = ridge.coef_.reshape(num_outputs, -1).T, ridge.intercept_
     elif task == "single_label" and loss == "softmax":
-        weights = class_weights if class_weights in (None, "balanced") else dict(enumerate(class_weights))
         seen = np.unique(labels)
         if len(seen) == 1:
             bias[seen] = -_UNSEEN
         else:
-            fitted = regression(labels, class_weight=weights)
+            fitted = regression(labels)
             both = len(seen) == 2  # whose difference of logits is a single row
             rows, offsets = fitted.coef_, fitted.intercept_
             kernel[:, seen] = (np.concatenate([-rows, rows]) / 2 if both else rows).T

@@ -2,12 +2,14 @@ import numpy as np
 import pytest
 from made import trained
 from made.folders import write_classes
+from made.tables import by_table
 from made.workers import end_of
 from reference.comparing import assert_close
 from reference.small import SMALL, small
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.class_weight import compute_sample_weight
 
 from keras_vit import from_pretrained
 from keras_vit.data import load_dataset
@@ -51,6 +53,37 @@ def test_weights_of_classes_are_those_of_the_regression():
     weighted = solution(FEATURES, labels, 3, "single_label", class_weights=(1.0, 5.0, 0.5))
     classifier = LogisticRegression(max_iter=2000, class_weight={0: 1.0, 1: 5.0, 2: 0.5})
     assert_close(softmax(outputs(weighted)), sklearn_probe(labels, classifier).predict_proba(FEATURES), 1e-4)
+
+
+@pytest.mark.parametrize("weights", ["balanced", (1.0, 5.0, 0.5)])
+def test_weights_of_classes_are_those_of_the_regression_of_each_class(weights):
+    labels = SCORES.argmax(axis=1)
+    logits = outputs(solution(FEATURES, labels, 3, "single_label", "sigmoid", weights))
+    each = compute_sample_weight(weights if weights == "balanced" else dict(enumerate(weights)), labels)
+    scaled = StandardScaler().fit_transform(FEATURES)
+    for output in range(3):
+        probe = LogisticRegression(max_iter=2000).fit(scaled, labels == output, sample_weight=each)
+        assert_close(logits[:, output], probe.decision_function(scaled), 1e-4)
+
+
+@by_table(
+    "labels, task, options, message",
+    [
+        (np.arange(60) % 3 - 1, "single_label", {}, "a sample has the label -1: .* labels are unknown"),
+        (np.arange(60) % 4, "single_label", {}, "labels up to 3, but the model has 3 classes"),
+        (np.arange(60) % 4, "single_label", {"loss": "sigmoid"}, "labels up to 3, but the model has 3"),
+        (np.arange(60) % 3 / 2, "single_label", {}, "expected class indices, ints; got .* float64"),
+        (np.eye(3)[np.arange(60) % 3], "single_label", {}, r"a class index per sample.* shape \(3,\)"),
+        (np.arange(60) % 3, "multi_label", {}, "expected labels of 3 numbers"),
+        (np.full((60, 3), 0.4), "multi_label", {}, "expected labels of 0 and 1; got 0.4"),
+        (np.zeros((60, 2)), "regression", {}, "expected labels of 3 numbers"),
+        (np.arange(60) % 3, "single_label", {"class_weights": (1.0, 2.0)}, "needs 3 numbers, .*; got 2"),
+        (np.ones((60, 3)), "multi_label", {"class_weights": "balanced"}, "need single labels; got task 'mul"),
+    ],
+)
+def test_labels_and_weights_that_do_not_fit_are_refused(labels, task, options, message):
+    with pytest.raises(ValueError, match=message):
+        solution(FEATURES, labels, 3, task, **options)
 
 
 @pytest.mark.parametrize("task, loss", [("multi_label", "softmax"), ("single_label", "sigmoid")])

@@ -1,5 +1,7 @@
 """An image has one class, any number of classes, or one or several numbers."""
 
+import numpy as np
+
 from keras_vit.labels.label_kind import ExclusiveClasses, IndependentClasses, LabelKind, parse_number
 
 
@@ -16,6 +18,8 @@ class ClassIds(ExclusiveClasses):
             raise ValueError(
                 f"expected a class index per sample, or another task; got labels of shape {labels.shape[1:]}"
             )
+        if labels.dtype.kind not in "iu":
+            raise ValueError(f"expected class indices, ints; got labels of dtype {labels.dtype}")
         if labels.max(initial=0) >= num_outputs:
             raise ValueError(
                 f"the samples have labels up to {labels.max()}, but the model has {num_outputs} classes"
@@ -43,6 +47,11 @@ class ClassRows(IndependentClasses):
 
     name = "multi_label"
     noun = ("label", "labels")
+
+    def check(self, labels, num_outputs):
+        super().check(labels, num_outputs)
+        if not (is_known := np.isin(labels, (0, 1))).all():
+            raise ValueError(f"expected labels of 0 and 1; got {labels[~is_known][0]:g}")
 
     def parse(self, text):
         # All labels share these two objects.

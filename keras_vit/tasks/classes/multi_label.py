@@ -78,8 +78,7 @@ def multi_label_classes(
 
     logits, labels = np.asarray(logits), np.asarray(labels)
     check_shapes("logits and labels", logits, labels)
-    if not np.isin(labels, (0, 1)).all():
-        raise ValueError(f"expected labels of 0 and 1; got {labels[~np.isin(labels, (0, 1))][0]:g}")
+    label_kind("multi_label").check(labels, logits.shape[1])
     rows = []
     for name, logit, label in zip(names_or_indices(class_names, labels.shape[1]), logits.T, labels.T == 1):
         samples, predicted, right = (int(each.sum()) for each in (label, logit > 0, label & (logit > 0)))
