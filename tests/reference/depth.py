@@ -56,8 +56,8 @@ def depth_scores(label, output, quantity, max_depth=math.inf):
         own = [scale * value + shift for value in own]
         if quantity == "disparity":
             own = [1 / value if value > 0 else math.inf for value in own]
-    farthest = max(true) if math.isinf(max_depth) else max_depth
-    own = [min(max(value, 1e-3), farthest if math.isinf(value) else max_depth) for value in own]
+    farthest = max(true) if quantity == "disparity" and math.isinf(max_depth) else max_depth
+    own = [min(max(value, 1e-3), farthest) for value in own]
     count, pairs = len(true), [*zip(own, true)]
     logs = [math.log(o) - math.log(t) for o, t in pairs]
     mean = math.fsum(logs) / count

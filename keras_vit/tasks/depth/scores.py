@@ -48,7 +48,8 @@ class DepthPredictions:
             outputs: (height, width, channels) of each image: what a `DepthEstimator` predicts.
             labels: The same of its label, of any size; NaN where there is none.
             quantity: "metric", "relative", "disparity" or "values", as of `DepthEstimator`.
-            min_depth, max_depth: Labels outside of this range do not count, and depths are clipped to it.
+            min_depth, max_depth: Labels outside of this range do not count, and depths are clipped to it;
+                without a `max_depth`, those of disparities to the farthest label of the image.
         """
         scores, pixels = [], []
         for output, label in zip(outputs, labels):
@@ -150,9 +151,9 @@ def _scores(output, label, quantity, min_depth, max_depth):
         output = aligned(output, np.where(valid, label, np.nan), quantity)
     estimate, true = output[valid], label[valid]
     if quantity != "values":
-        estimate = np.clip(estimate, min_depth, max_depth)
-        # An infinite depth of a disparity of 0 is as far as the farthest label.
-        estimate = np.where(np.isfinite(estimate), estimate, true.max())
+        # Depths of disparities near 0 have no bound, and MiDaS's authors cap them at that of the data set.
+        has_bound = quantity != "disparity" or np.isfinite(max_depth)
+        estimate = np.clip(estimate, min_depth, max_depth if has_bound else true.max())
     difference = estimate - true
     scores |= {"rmse": np.sqrt((difference**2).mean()), "mae": np.abs(difference).mean()}
     if quantity != "values":

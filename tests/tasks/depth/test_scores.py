@@ -40,6 +40,26 @@ def test_1000_random_maps_have_the_scores_of_their_definition(quantity, rng):
         np.testing.assert_allclose(found.image_scores[many], rows, rtol=1e-6, atol=1e-6)
 
 
+def test_depths_of_disparities_near_0_are_capped():
+    """As by MiDaS's authors: at the largest depth of the data set, or else at the farthest label."""
+    depths = np.linspace(1, 50, 10_000).reshape(100, 100, 1)
+    disparity = 1 / depths
+    disparity[-1, -1], disparity[-1, -2] = -1e-6, 1e-6
+    scores = depth_scores(DepthPredictions.of([disparity], [depths], "disparity"))
+    assert scores["abs_rel"] < 1e-3 and scores["rmse"] < 0.01
+    scores = depth_scores(DepthPredictions.of([disparity], [depths], "disparity", max_depth=80.0))
+    assert scores["rmse"] == pytest.approx(30 * np.sqrt(2) / 100, rel=0.01)
+
+
+@pytest.mark.parametrize("max_depth", [np.inf, 80.0])
+def test_noisy_disparities_have_the_scores_of_their_definition(max_depth, rng):
+    depths = np.exp(rng.uniform(0, np.log(50), (20, 30, 1)))
+    disparity = 1 / depths + rng.normal(0, 0.02, depths.shape)
+    found = DepthPredictions.of([disparity], [depths], "disparity", max_depth=max_depth)
+    expected = reference_scores(depths, disparity, "disparity", max_depth=max_depth)
+    np.testing.assert_allclose(found.image_scores[0], [*expected.values()], rtol=1e-9)
+
+
 def test_scores_of_parts_are_joined():
     label = np.array([[[1.0], [2.0]]])
     parts = [DepthPredictions.of([label * factor], [label]) for factor in (1.1, 2.0)]
