@@ -287,15 +287,20 @@ def precision_recall(predictions: DetectionPredictions, threshold: float = SAME)
     Returns:
         float64 (101,); zeros where there are no objects.
 
+    Raises:
+        ValueError: for another threshold.
+
     Example:
         >>> found, truth = np.array([[0, 0, 9, 9, 0, 0.9]]), np.array([[0, 0, 9, 9, 0, 0, 81]])
         >>> predictions = DetectionPredictions(np.array([[1, 1]]), found, truth, 1)
         >>> precision_recall(predictions).min().round(6).item()
         1.0
     """
-    column = int(np.argmin(np.abs(THRESHOLDS - threshold)))
+    is_column = np.isclose(THRESHOLDS, threshold)
+    if not is_column.any():
+        raise ValueError(f"expected a threshold of 0.50, 0.55, … 0.95; got {threshold}")
     curves = [matches.precisions for matches in predictions._matches.values()]
-    curves = [curve[0, column] for curve in curves if curve is not None]
+    curves = [curve[0, is_column][0] for curve in curves if curve is not None]
     return np.mean(curves, axis=0) if curves else np.zeros(len(RECALLS))
 
 

@@ -104,6 +104,8 @@ def test_precision_falls_with_recall(predictions):
     curve = precision_recall(predictions)
     assert curve[0] == pytest.approx(2 / 3) and (np.diff(curve) <= 0).all()
     assert precision_recall(predictions, 0.95)[-1] == pytest.approx((1 + 0 + 0.5) / 3)
+    with pytest.raises(ValueError, match="expected a threshold of 0.50, 0.55, … 0.95; got 0.3"):
+        precision_recall(predictions, 0.3)
 
 
 def test_images_without_objects_have_no_average_precision():
