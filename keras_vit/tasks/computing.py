@@ -23,13 +23,14 @@ def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):
         compute: A function from images to an array with a row for each.
         samples: A split of a `Dataset`.
         preprocessing: The model's `Preprocessing`.
-        batch_size: Images per batch.
+        batch_size: Images per batch; a model for images of any size gets one at a time.
         doing: The label of the progress bar.
 
     Raises:
         ValueError: if there are no samples, or a result is NaN or infinite.
     """
-    batches = batching.evaluation_batches(samples, preprocessing, batch_size)
+    size = batch_size if preprocessing.has_fixed_shape else 1
+    batches = batching.evaluation_batches(samples, preprocessing, size)
     for images, labels in _progress(batches, samples, doing):
         yield check_finite(np.asarray(compute(np.asarray(images)))), np.asarray(labels)
 

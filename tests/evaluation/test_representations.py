@@ -1,10 +1,13 @@
 import keras
+import numpy as np
 import pytest
 from made.devices import devices
+from made.photos import photo, waves
 from made.sampling import some
 from reference.comparing import assert_close, numpy
 from reference.small import small
 
+from keras_vit.data.samples import Samples
 from keras_vit.evaluation.representations import representations
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -35,3 +38,14 @@ def test_a_model_on_several_replicas_has_a_feature_for_each_image(dataset):
     samples = dataset.split("test")
     expected = model(model.preprocessing(list(samples.images)), training=False)
     assert_close(representations(model, samples)[0], numpy(expected), 1e-5)
+
+
+def test_a_model_for_any_size_has_a_feature_for_each_of_images_of_several_sizes():
+    model = small(num_layers=1, image_size=(None, None), pooling="gap")
+    images = tuple(photo(1, "PNG", waves(*size)) for size in ((16, 24), (32, 16), (16, 16)))
+    features, labels = representations(model, Samples(images, (0, 1, 2)), 2)
+    expected = [
+        numpy(model.feature_extractor(["pooled"])(model.preprocessing([one]))["pooled"]) for one in images
+    ]
+    assert_close(features, np.concatenate(expected), 1e-5)
+    assert labels.tolist() == [0, 1, 2]
