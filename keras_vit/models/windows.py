@@ -75,7 +75,7 @@ def segment(
     """
     images = checked_images(model, images, whole, batch_size)
     if whole:
-        return [_classes_of(*each) for each in whole_outputs(model, images, batch_size, value_range)]
+        return [classes_of(*each) for each in whole_outputs(model, images, batch_size, value_range)]
     maps = []
     for image in images:
         pixels = as_pixels(image, model.preprocessing.channels, value_range)
@@ -127,14 +127,19 @@ def whole_outputs(
             yield each, size, back
 
 
-def _classes_of(logits: np.ndarray, size: tuple[int, int], preprocessing: Preprocessing) -> np.ndarray:
-    """The class of each pixel of an image, from logits (rows, columns, classes) that are resized to it."""
+def classes_of(logits: np.ndarray, size: tuple[int, int], preprocessing: Preprocessing) -> np.ndarray:
+    """The class of each pixel of an image, from logits (rows, columns, classes) that are resized to it.
+
+    Few classes are resized at once. Of equal logits, the first counts as the highest.
+    """
     count = max(_AT_ONCE // (size[0] * size[1]), 1)
     highest, classes = np.full(size, -np.inf, "float32"), np.zeros(size, "int32")
     for first in range(0, logits.shape[-1], count):
         part = resize(logits[..., first : first + count], size, preprocessing)
-        classes = np.where(part.max(-1) > highest, first + part.argmax(-1), classes).astype("int32")
-        highest = np.maximum(highest, part.max(-1))
+        best = part.max(-1)
+        is_higher = best > highest
+        classes[is_higher] = first + part[is_higher].argmax(-1)
+        highest[is_higher] = best[is_higher]
     return classes
 
 

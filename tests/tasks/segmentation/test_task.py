@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import tensorflow as tf
 from made.tables import by_table
 from reference.comparing import numpy
 from reference.segmentation import boundary_f_of_pairs, random_maps
@@ -7,6 +8,7 @@ from sklearn import metrics
 
 from keras_vit.losses import SegmentationCrossEntropy, pixel_weights
 from keras_vit.metrics import LIMB, MeanIoU
+from keras_vit.models import windows
 from keras_vit.tasks import get_task
 from keras_vit.tasks.segmentation.scores import (
     SegmentationPredictions,
@@ -92,6 +94,18 @@ def test_images_have_their_own_scores_and_words(maps):
     assert TASK.label.format(np.array([[2, 2, 255], [0, 255, 255]]), "abc") == "c, a"
     assert TASK.label.format(np.full((1, 2), 255), "abc") == "none"
     assert TASK.label.agreement(logits, logits) == 1
+
+
+def test_logits_are_resized_to_the_labels_a_few_classes_at_a_time(maps, monkeypatch):
+    logits, sizes, parts = maps[0], [(14, 18), (5, 4), (7, 9)], []
+    resize = windows.resize
+    monkeypatch.setattr(windows, "_AT_ONCE", 2 * 14 * 18)
+    monkeypatch.setattr(windows, "resize", lambda x, *args: parts.append(x.shape[-1]) or resize(x, *args))
+    found = SegmentationPredictions.of(logits[:3], [np.zeros(size, int) for size in sizes])
+    expected = [tf.image.resize(each, size).numpy().argmax(-1) for each, size in zip(logits, sizes)]
+    of_maps = SegmentationPredictions.of_maps(expected, [np.zeros(size, int) for size in sizes], CLASSES)
+    np.testing.assert_array_equal(found.pairs, of_maps.pairs)
+    assert parts[:3] == [2, 2, 1]
 
 
 def test_scores_without_labeled_pixels_are_undefined():
