@@ -65,6 +65,18 @@ def test_counts_equal_those_of_sets_of_pixels(ignored, count, rng):
             np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+def test_objects_may_have_any_numbers(rng):
+    """As those of COCO, which are colors."""
+    label = random_panoptic(rng, (5, 6), 0.1)
+    predicted = changed(rng, label)
+    expected = panoptic_counts(predicted, label, CLASSES, THINGS)
+    for numbers in ([7, -(2**62), 2**62], [2**24 - 1, 5, 0]):
+        pair = (np.stack([each[..., 0], np.array(numbers)[each[..., 1]]], -1) for each in (predicted, label))
+        np.testing.assert_allclose(panoptic_counts(*pair, CLASSES, THINGS), expected)
+    small = predicted.astype("uint8"), label.astype("uint8")
+    np.testing.assert_allclose(panoptic_counts(*small, CLASSES, THINGS), expected)
+
+
 def test_the_quality_is_the_mean_over_classes_with_segments():
     counts = np.array([[1.5, 2, 1, 1], [0, 0, 1, 0], [0, 0, 0, 0], [0.6, 1, 0, 0]])
     found = panoptic_quality(counts, THINGS, "abcd")
