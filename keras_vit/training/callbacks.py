@@ -1,5 +1,6 @@
 """Callbacks of a run: metrics, checkpoints, progress, evaluation of averaged weights."""
 
+import contextlib
 import math
 import shutil
 import sys
@@ -248,6 +249,8 @@ class Progress(keras.callbacks.Callback):
 class Validate(keras.callbacks.Callback):
     """Add scores of the model, finished as it is now, to the logs of epochs; the first of the callbacks.
 
+    If the optimizer averages the weights, the scores are those of the averages.
+
     Args:
         scores: A function from the model of `finished_model` to a dict.
         epochs: The numbers of the epochs, from 1.
@@ -262,29 +265,40 @@ class Validate(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         if epoch + 1 in self.epochs:
             put_back(self.model)
-            with self.devices.one_device():
+            with averaged(self.model), self.devices.one_device():
                 self.finished = finished_model(self.model, self.finished)
                 scores = self.scores(self.finished)
             logs.update({f"val_{name}": value for name, value in scores.items()})
 
 
 class EvaluateAverage(keras.callbacks.Callback):
-    """Evaluate the moving average of the weights, and restore the weights bit for bit.
-
-    `keras.callbacks.SwapEMAWeights` swaps by adding and subtracting on TensorFlow, which rounds both.
-    """
+    """Evaluate the moving average of the weights."""
 
     def on_test_begin(self, logs=None):
-        optimizer = inner_optimizer(self.model)
-        trained = optimizer._trainable_variables
-        self.weights = [(variable, ops.copy(variable)) for variable in trained]
-        for variable, average in zip(trained, optimizer._model_variables_moving_average):
-            variable.assign(ops.copy(average))  # JAX would reuse the memory of the average itself.
+        self.swapped = contextlib.ExitStack()
+        self.swapped.enter_context(averaged(self.model))
 
     def on_test_end(self, logs=None):
-        for variable, value in self.weights:
+        self.swapped.close()
+
+
+@contextlib.contextmanager
+def averaged(model):
+    """A context in which a model has the moving averages of its weights, if its optimizer computes them.
+
+    Afterwards the weights are restored bit for bit. `keras.callbacks.SwapEMAWeights` swaps by adding and
+    subtracting on TensorFlow, which rounds both.
+    """
+    optimizer, weights = inner_optimizer(model), []
+    if optimizer.use_ema:
+        weights = [(variable, ops.copy(variable)) for variable in optimizer._trainable_variables]
+        for (variable, _), average in zip(weights, optimizer._model_variables_moving_average):
+            variable.assign(ops.copy(average))  # JAX would reuse the memory of the average itself.
+    try:
+        yield
+    finally:
+        for variable, value in weights:
             variable.assign(value)
-        self.weights = []
 
 
 def inner_optimizer(model):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from reference.comparing import randomize
+from reference.comparing import arrays, randomize
 from reference.small import small
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -208,6 +208,25 @@ def test_the_average_is_evaluated_and_the_weights_are_restored_bit_for_bit():
     assert again["loss"] == pytest.approx(history["val_loss"][0], rel=1e-6)
 
 
+@pytest.mark.parametrize("ema, expected", [(0.5, 7.0), (None, 1.0)])
+def test_the_scores_of_a_validation_are_those_of_the_average(ema, expected):
+    model = small(num_layers=1)
+    compile_model(model, RECIPE.with_changes(ema=ema))
+    model.optimizer.build([model.get_layer("head").bias])
+    for variable in model.optimizer.variables:
+        variable.assign(np.full(variable.shape, 7))
+    model.get_layer("head").bias.assign(np.full(5, 1.0))
+    before = arrays(model)
+    validate = Validate(
+        lambda finished: {"bias": finished.get_layer("head").bias[0]}, (1, 2), make_devices("single")
+    )
+    validate.set_model(model)
+    for epoch in range(2):
+        validate.on_epoch_end(epoch, logs := {})
+        assert logs == {"val_bias": expected}
+    np.testing.assert_equal(arrays(model), before)
+
+
 @pytest.mark.slow
 def test_later_validations_read_the_weights_of_now_and_trace_nothing(monkeypatch):
     traced, call = [], PatchEmbedding.call
@@ -216,6 +235,7 @@ def test_later_validations_read_the_weights_of_now_and_trace_nothing(monkeypatch
     validate = Validate(
         lambda encoder: {"mean": representations(encoder, samples)[0].mean()}, (1, 3), make_devices("single")
     )
+    compile_model(model, RECIPE.with_changes(ema=None))
     validate.set_model(model)
 
     def logs_of(epoch):
