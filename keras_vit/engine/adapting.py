@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from keras import ops
@@ -153,16 +153,25 @@ def copy_with_weights(
     return copy
 
 
+def parts_of(layer: keras.Layer) -> Iterator[keras.Layer | keras.Variable]:
+    """Yield a layer and all layers and variables in it, each layer before its parts.
+
+    A layer that sets its `trainable` sets that of its parts. Those that the recipe of `compile_model` has
+    frozen have their earlier value as `before_freeze`.
+    """
+    for part in layer._flatten_layers():
+        yield part
+        yield from part._trainable_variables
+
+
 def _is_never_trained(layer: keras.Layer) -> bool:
     return getattr(layer, "never_trained", False)
 
 
 def _unfreeze(model: keras.Model) -> None:
     # On TensorFlow, setting a model's `trainable` has no effect if it is already True.
-    for layer in model._flatten_layers():
-        layer.trainable = True
-        for variable in layer._trainable_variables:
-            variable.trainable = True
+    for part in parts_of(model):
+        part.trainable, part.before_freeze = True, None
     for layer in filter(_is_never_trained, model._flatten_layers()):
         layer.trainable = False
 

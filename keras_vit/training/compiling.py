@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.engine.adapting import parts_of
 from keras_vit.engine.distributed_model import DistributedModel
 from keras_vit.engine.optimizers import make_optimizer
 from keras_vit.layers import EncoderBlock
@@ -30,6 +31,8 @@ def compile_model(
     **overrides: Any,
 ) -> Recipe:
     """Set a model's optimizer, schedule, loss and metrics from a recipe.
+
+    Layers that the recipe of an earlier call froze are trained again, unless this one freezes them.
 
     Args:
         model: Any `keras.Model` whose outputs are logits.
@@ -90,8 +93,7 @@ def compile_by(model, recipe, task=None, weighted_metrics=False, steps_per_execu
             f"accumulation_steps={recipe.accumulation_steps} needs a keras_vit.models.DistributedModel; "
             f"got a {type(model).__name__}: convert it by DistributedModel(model.inputs, model.outputs)"
         )
-    if recipe.freeze:
-        freeze(model, recipe.freeze)
+    _freeze_by(model, recipe)
     for layer in model._flatten_layers():
         if isinstance(layer, EncoderBlock):
             layer.remat = recipe.remat
@@ -107,6 +109,23 @@ def compile_by(model, recipe, task=None, weighted_metrics=False, steps_per_execu
         **{"weighted_metrics" if weighted_metrics else "metrics": metrics},
         **options,
     )
+
+
+def _freeze_by(model, recipe):
+    """Freeze a recipe's layers, and restore what an earlier recipe froze."""
+    _undo_freeze(model)
+    if recipe.freeze:
+        parts = [part for layer in _layers_up_to(model, recipe.freeze) for part in parts_of(layer)]
+        states = [part.trainable for part in parts]
+        freeze(model, recipe.freeze)
+        for part, state in zip(parts, states):
+            part.before_freeze = state
+
+
+def _undo_freeze(model):
+    for part in parts_of(model):
+        if getattr(part, "before_freeze", None) is not None:
+            part.trainable, part.before_freeze = part.before_freeze, None
 
 
 def _with_total_steps(overrides, epochs, steps_per_epoch):
@@ -127,6 +146,8 @@ def _with_total_steps(overrides, epochs, steps_per_epoch):
 def freeze(model: keras.Model, up_to: str = "encoder_norm") -> None:
     """Make a model's first layers untrainable; call it before `compile`.
 
+    It replaces the freeze of a recipe by which `compile_model` compiled the model.
+
     Args:
         model: A `VisionTransformer`, or any Keras model. Of a model with an `encoder`, or an image tower, the
             layers are its.
@@ -142,6 +163,13 @@ def freeze(model: keras.Model, up_to: str = "encoder_norm") -> None:
         >>> [variable.path for variable in model.trainable_variables]
         ['head/kernel', 'head/bias']
     """
+    layers = _layers_up_to(model, up_to)
+    _undo_freeze(model)
+    for layer in layers:
+        layer.trainable = False
+
+
+def _layers_up_to(model, up_to):
     layers = inner_transformer(model).layers
     names = [layer.name for layer in layers]
     if up_to == "encoder_norm" and up_to not in names and "tokens" in names:
@@ -149,5 +177,4 @@ def freeze(model: keras.Model, up_to: str = "encoder_norm") -> None:
     if up_to not in names:
         hint = did_you_mean(up_to, names)
         raise ValueError(f"expected a layer of the model, one of {', '.join(names)}; got {up_to!r}{hint}")
-    for layer in layers[: names.index(up_to) + 1]:
-        layer.trainable = False
+    return layers[: names.index(up_to) + 1]

@@ -80,6 +80,33 @@ def test_a_linear_probe_of_newer_families_trains_what_follows_the_last_block(nam
     assert parts == {"encoder_block_1", "pooled_norm" if norm else "encoder_norm", "head"}
 
 
+def test_a_recipe_trains_again_what_an_earlier_one_froze():
+    model = small()
+    model.get_layer("encoder_block_0").mlp.trainable = False
+    model.get_layer("encoder_block_1").attention.query.bias.trainable = False
+    model.get_layer("head").bias.trainable = False
+    before = trainable(model)
+    after_block_0 = {path for path in before if path.startswith(("encoder_block_1", "encoder_norm", "head"))}
+
+    def trained_by(name, **changes):
+        compile_model(model, name, probe_first=False, **changes)
+        return trainable(model)
+
+    assert trained_by("linear_probe") == trained_by("linear_probe") == {"head/kernel"}
+    assert trained_by("finetune", freeze="encoder_block_0") == after_block_0
+    assert trained_by("finetune") == before
+    trained_by("linear_probe")
+    freeze(model, "encoder_block_0")
+    assert trained_by("finetune") == trained_by("finetune") == after_block_0
+    trained_by("linear_probe")
+    compile_model(model.with_preprocessing(), "finetune")
+    assert trainable(model) == after_block_0
+    trained_by("linear_probe")
+    model.enable_lora(2)
+    adapted = trainable(model)
+    assert trained_by("finetune") == adapted != after_block_0
+
+
 def test_frozen_blocks_stay_frozen_in_a_file(tmp_path):
     model = small(num_layers=2)
     compile_model(model, freeze="encoder_block_0", total_steps=2)
