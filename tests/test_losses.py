@@ -4,7 +4,7 @@ import pytest
 from made.tables import by_table
 
 from keras_vit.losses import SegmentationCrossEntropy
-from keras_vit.metrics import MeanIoU
+from keras_vit.metrics import MeanAveragePrecision, MeanIoU
 from keras_vit.training import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 
 LABELS = np.array([2, 0, 4, 4, 1, 3])
@@ -52,6 +52,7 @@ CONFIGURED = [
     (SigmoidCrossEntropy, {"label_smoothing": 0.2, "indices": False}),
     (SquaredError, {"reduction": "sum"}),
     (SegmentationCrossEntropy, {"ignore": 7}),
+    (MeanAveragePrecision, {"num_classes": 3, "name": "ap"}),
     (MeanIoU, {"num_classes": 3, "ignore": 7}),
     (Accuracy, {"name": "top"}),
 ]

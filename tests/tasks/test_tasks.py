@@ -77,12 +77,23 @@ def test_an_export_is_compared_on_samples_that_are_read_in_any_order(task, label
         assert images.shape == (3, 8, 8, 3) and first(labels) == 3
 
 
-def test_the_metric_of_multi_label_training_is_about_the_mean_average_precision(rng):
-    task, labels = label_tasks()["multi_label"], rng.integers(0, 2, (400, 2))
-    logits = rng.standard_normal((400, 2)).astype("float32") + labels
+@pytest.mark.parametrize("scale, offset", [(0.003, 0.0), (0.3, 0.0), (1.0, -5.0), (4.0, 10.0)])
+@pytest.mark.parametrize("rate", [0.0, 0.02, 0.5])
+def test_the_metric_of_multi_label_training_is_the_mean_average_precision(scale, offset, rate, rng):
+    """The first class has no samples at a rate of 0, and the last one a perfect order."""
+    task, labels = label_tasks()["multi_label"], rng.random((600, 3)) < [rate, 0.1, 0.1]
+    logits = scale * (rng.standard_normal(labels.shape) + labels * [1, 1, 20]) + offset
+    logits = logits.astype("float32")
     expected = task.scores(task.predictions(logits, labels))["mean_average_precision"]
-    (metric,) = task.metrics(with_outputs(2))
-    assert value_of(metric, (labels, logits, None)) == pytest.approx(expected, abs=0.02)
+    (metric,) = task.metrics(with_outputs(3))
+    extra = labels[:50], -logits[:50], np.zeros(50)
+    batches = (labels[:200], logits[:200], None), extra, (labels[200:], logits[200:], np.ones(400))
+    assert value_of(metric, *batches) == pytest.approx(expected, abs=0.006)
+
+
+def test_without_any_label_the_metric_of_multi_label_training_is_zero():
+    (metric,) = label_tasks()["multi_label"].metrics(with_outputs(2))
+    assert value_of(metric, (np.zeros((3, 2)), np.ones((3, 2)), None)) == 0
 
 
 def test_numbers_have_the_weighted_squared_error(rng):

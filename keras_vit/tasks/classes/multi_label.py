@@ -11,7 +11,7 @@ from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks.task import LabelTask, check_shapes, names_or_indices
 
-keras, losses = LazyModule("keras"), LazyModule("keras_vit.losses")
+losses, metrics = LazyModule("keras_vit.losses"), LazyModule("keras_vit.metrics")
 
 
 def multi_label_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
@@ -104,14 +104,7 @@ class MultiLabel(LabelTask):
         return losses.SigmoidCrossEntropy(indices=False)
 
     def metrics(self, model):
-        area = keras.metrics.AUC(
-            curve="PR",
-            multi_label=True,
-            num_labels=model.output_shape[-1],
-            from_logits=True,
-            name="average_precision",
-        )
-        return [area]
+        return [metrics.MeanAveragePrecision(model.output_shape[-1])]
 
     def scores(self, predictions):
         return multi_label_scores(predictions.outputs, predictions.labels)
