@@ -19,6 +19,13 @@ from keras_vit.training.named_recipes import default_recipe, find_recipe
 from keras_vit.training.probing import has_head
 from keras_vit.training.recipes import Recipe
 
+# The fields of a recipe that say how a model is compiled. Others are of the model, the data or a run.
+COMPILED = (
+    *("optimizer", "base_lr", "total_steps", "warmup_steps", "decay", "layer_decay", "clip_norm", "ema"),
+    *("momentum", "beta_2", "accumulator_dtype", "weight_decay", "accumulation_steps"),
+    *("loss", "label_smoothing", "freeze", "probe_first", "remat", "seed"),
+)
+
 
 def compile_model(
     model: keras.Model,
@@ -42,17 +49,18 @@ def compile_model(
             otherwise the recipe's task, in place of whose default, "single_label", the model's task is taken.
         epochs, steps_per_epoch: Those of `fit`; their product is `total_steps`.
         weighted_metrics: Whether sample weights also weight the metrics, not only the loss.
-        **overrides: Fields of the recipe, such as `total_steps` or `base_lr`, and Keras's
-            `steps_per_execution`.
+        **overrides: Fields of the recipe that say how a model is compiled, such as `total_steps` or
+            `base_lr`, and Keras's `steps_per_execution`.
 
     Returns:
         The Recipe that was used. `model.fit` with integer or one-hot labels then trains by it. One with
         `probe_first` expects a head that `fit_head` has fitted, and warns if it is zero.
 
     Raises:
-        ValueError: for an unknown recipe or field, no recipe if `pretraining` is "unknown", `epochs` without
-            `steps_per_epoch` or the reverse, a `total_steps` that is not their product, a task that is not
-            the model's, or micro-batches for a model that is not a `DistributedModel`.
+        ValueError: for an unknown recipe, a field that is unknown or of the model, the data or a run, no
+            recipe if `pretraining` is "unknown", `epochs` without `steps_per_epoch` or the reverse, a
+            `total_steps` that is not their product, a task that is not the model's, or micro-batches for a
+            model that is not a `DistributedModel`.
 
     Example:
         >>> compile_model(model, "finetune", epochs=5, steps_per_epoch=20, base_lr=0.01).warmup_steps
@@ -65,6 +73,11 @@ def compile_model(
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
     steps_per_execution = overrides.pop("steps_per_execution", 1)
     recipe = recipe.with_changes(**_with_total_steps(overrides, epochs, steps_per_epoch))
+    if unused := [name for name in overrides if name not in COMPILED]:
+        raise ValueError(
+            f"compile_model does not use {', '.join(unused)}: expected {', '.join(COMPILED)} or "
+            "steps_per_execution; give others to the model, the data, fit or keras_vit.training.train"
+        )
     if recipe.probe_first and has_head(model) and not _has_head_values(model):
         warnings.warn(
             "the recipe's probe_first expects a fitted head, but the model's is zero: call "

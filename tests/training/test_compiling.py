@@ -1,9 +1,12 @@
+import types
+
 import keras
 import numpy as np
 import pytest
 from reference.small import NEWER, small
 
 from keras_vit.training import RECIPES, Recipe, RunConfig, SigmoidCrossEntropy, compile_model, freeze
+from keras_vit.training.compiling import COMPILED, compile_by
 
 
 def trainable(model):
@@ -66,6 +69,29 @@ def test_a_recipe_of_another_task_than_the_models_is_refused():
 def test_numbers_of_steps_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         compile_model(small(num_layers=1), **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"class_weights": "balanced"},
+        {"mixup": 0.8, "dropout_rate": 0.5},
+        {"patch_sizes": (4, 8)},
+        {"dtype": "auto"},
+    ],
+    ids=str,
+)
+def test_fields_that_no_compiled_model_has_are_refused(options):
+    with pytest.raises(ValueError, match=f"^compile_model does not use {', '.join(options)}: expected opt"):
+        compile_model(small(num_layers=1), "finetune", total_steps=4, **options)
+
+
+def test_the_fields_of_a_compiled_model_are_those_that_compiling_reads():
+    """A recipe without the others compiles a model."""
+    recipe = RECIPES["finetune"].with_changes(total_steps=4)
+    fields = {name: getattr(recipe, name) for name in (*COMPILED, "task")}
+    compile_by(small(num_layers=1), types.SimpleNamespace(**fields))
+    compile_model(small(num_layers=1), "finetune", **{name: fields[name] for name in COMPILED})
 
 
 @pytest.mark.parametrize("name", NEWER)
