@@ -151,7 +151,7 @@ class LabelTask(Task):
     """
 
     higher_is_better = True
-    recipe_fields = ("class_weights", "probe_first")
+    recipe_fields = ("class_weights", "probe_first", "head_bias")
     primary_metric = primary_metric_title = title = slug = None
     per_class = confusion = None
     reads_images = bounds_exports = False

@@ -17,6 +17,13 @@ from keras_vit.types import Tensor
 from keras_vit.variants import SIZES as SIZES_OF_MODEL
 
 OPTIMIZERS = ("sgd", "adamw", "muon")
+# By field, the optimizers that use it; others have its default.
+USED_BY = {
+    "momentum": ("sgd",),
+    "accumulator_dtype": ("sgd",),
+    "beta_2": ("adamw", "muon"),
+    "weight_decay": ("adamw", "muon"),
+}
 LOSSES = ("softmax", "sigmoid")
 DTYPES = (AUTO, *SUPPORTED)
 # Informational fields, which are not part of a run's identity.
@@ -58,7 +65,7 @@ class Recipe(Augmentation):
             "segmentation" (a class for each pixel), "depth" (a number for each pixel), "detection"
             (objects with boxes) or "keypoints" (points of an object).
         loss: Of single labels: "softmax", or "sigmoid" (binary cross-entropy, summed over the classes).
-            Multi-label tasks use "sigmoid", regression the squared error, segmentation "softmax".
+            Multi-label tasks always use "sigmoid"; other tasks have a loss of their own.
         momentum: Of "sgd".
         beta_2: Of "adamw" and "muon": the decay of its mean of squared gradients.
         accumulator_dtype: dtype of the momentum buffer of "sgd": "bfloat16" as in the official code; None:
@@ -73,7 +80,7 @@ class Recipe(Augmentation):
             single labels: "balanced" (in inverse proportion to the training images of a class), a tuple with
             a number for each class, or None.
         dropout_rate, stochastic_depth_rate, patch_dropout_rate: Of the model in training.
-        head_bias: Initial value of a new head's biases.
+        head_bias: Initial value of the biases of a new head for classes or numbers.
         freeze: Name of the last frozen layer, such as "encoder_block_8"; "encoder_norm" for a linear probe;
             or None.
         probe_first: Whether the head starts as the linear probe of the frozen features of at most 20,000
@@ -166,13 +173,20 @@ class Recipe(Augmentation):
         for name in ("class_weights", "patch_sizes"):
             if isinstance(getattr(self, name), list):
                 object.__setattr__(self, name, tuple(getattr(self, name)))
-        if self.optimizer == "sgd" and self.weight_decay:
-            raise ValueError(f"weight_decay must be 0 for 'sgd'; got {self.weight_decay!r}")
+        for name, default in self._unused_by(self.optimizer).items():
+            value, users = getattr(self, name), " or ".join(map(repr, USED_BY[name]))
+            if value != default:
+                raise ValueError(f"{name} needs the optimizer {users}; got {value!r} for {self.optimizer!r}")
         if self.eval_every % self.checkpoint_steps:
             raise ValueError(
                 f"checkpoint_every must divide eval_every; got {self.checkpoint_every} and {self.eval_every}"
             )
         task_with_labels(self).check_recipe(self)
+
+    @classmethod
+    def _unused_by(cls, optimizer):
+        """The defaults of the fields that an optimizer does not use."""
+        return {name: getattr(cls, name) for name, users in USED_BY.items() if optimizer not in users}
 
     @property
     def has_sizes(self) -> bool:
@@ -193,7 +207,8 @@ class Recipe(Augmentation):
         """This recipe with other values.
 
         With another `total_steps`, `warmup_steps` scales unless it is given; and unless `eval_every` or
-        `checkpoint_every` is given, both are at most `total_steps`.
+        `checkpoint_every` is given, both are at most `total_steps`. With another `optimizer`, the fields that
+        it does not use have their defaults unless they are given.
         """
         known = [each.name for each in dataclasses.fields(self)]
         if unknown := [name for name in changes if name not in known]:
@@ -204,6 +219,8 @@ class Recipe(Augmentation):
         if not is_given and isinstance(steps, int) and 0 < steps < self.eval_every:
             divides = self.checkpoint_every and steps % self.checkpoint_every == 0
             changes |= {"eval_every": steps, "checkpoint_every": self.checkpoint_every if divides else None}
+        if "optimizer" in changes:
+            changes = self._unused_by(changes["optimizer"]) | changes
         changed = dataclasses.replace(self, **changes)
         if "warmup_steps" in changes:
             return changed

@@ -94,8 +94,9 @@ def test_steps_follow_the_formulas(optimizer, reference, layer_decay, atol, rng)
     ],
 )
 def test_the_optimizer_of_a_recipe_has_its_hyperparameters_and_schedule(kind, options):
-    recipe = Recipe(kind.__name__.lower(), 0.3, 50, 5, 1, decay="linear", momentum=0.8, clip_norm=2.0)
-    recipe = recipe.with_changes(accumulator_dtype="bfloat16", weight_decay=0.2 * (kind is AdamW))
+    recipe = Recipe(kind.__name__.lower(), 0.3, 50, 5, 1, decay="linear", clip_norm=2.0)
+    fields = ("momentum", "accumulator_dtype", "weight_decay", "beta_2")
+    recipe = recipe.with_changes(**{name: value for name, value in options.items() if name in fields})
     optimizer = make_optimizer(recipe)
     assert type(optimizer) is kind
     config = optimizer.get_config()

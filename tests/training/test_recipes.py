@@ -67,7 +67,13 @@ def test_a_value_that_is_not_allowed_is_refused(name):
 @by_table(
     "changes, words",
     [
-        ({"weight_decay": 0.3}, "weight_decay must be 0 for 'sgd'; got 0.3"),
+        ({"weight_decay": 0.3}, "weight_decay needs the optimizer 'adamw' or 'muon'; got 0.3 for 'sgd'"),
+        ({"beta_2": 0.5}, "beta_2 needs the optimizer 'adamw' or 'muon'; got 0.5 for 'sgd'"),
+        ({"optimizer": "muon", "momentum": 0.1}, "momentum needs the optimizer 'sgd'; got 0.1 for 'muon'"),
+        (
+            {"optimizer": "adamw", "accumulator_dtype": "bfloat16"},
+            "accumulator_dtype needs the optimizer 'sgd'; got 'bfloat16' for 'adamw'",
+        ),
         ({"task": "multi_label", "label_smoothing": 0.1}, "need single labels; got task 'multi_label'"),
         ({"task": "regression", "class_weights": "balanced"}, "need single labels; got task 'regression'"),
         ({"task": "regression", "cutmix": 0.1}, "need single labels; got task 'regression'"),
@@ -78,6 +84,14 @@ def test_a_value_that_is_not_allowed_is_refused(name):
 def test_values_that_contradict_each_other_are_refused(changes, words):
     with pytest.raises(ValueError, match=words):
         SHORT.with_changes(**changes)
+
+
+def test_another_optimizer_has_none_of_the_fields_that_it_does_not_use():
+    adamw = RECIPES["finetune"].with_changes(optimizer="adamw", weight_decay=0.1, beta_2=0.95)
+    assert (adamw.accumulator_dtype, adamw.weight_decay, adamw.beta_2) == (None, 0.1, 0.95)
+    assert adamw.with_changes(optimizer="muon") == dataclasses.replace(adamw, optimizer="muon")
+    sgd = adamw.with_changes(optimizer="sgd", accumulator_dtype="bfloat16")
+    assert sgd == RECIPES["finetune"]
 
 
 def test_there_is_a_checkpoint_with_every_evaluation_unless_there_are_more():

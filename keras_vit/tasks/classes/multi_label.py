@@ -94,6 +94,7 @@ class MultiLabel(LabelTask):
     """Classification into any number of classes."""
 
     label = label_kind("multi_label")
+    recipe_fields = (*LabelTask.recipe_fields, "loss")
     validation_metric = "average_precision"
     primary_metric = "mean_average_precision"
     primary_metric_title = "mean average precision"
