@@ -79,9 +79,11 @@ class Checkpoints:
         """Set the variables of the model and the optimizer to the values of a checkpoint.
 
         Raises:
-            ValueError: if the checkpoint is of another model.
+            ValueError: if the checkpoint is damaged or of another model.
         """
         folder, variables = self._folder(step), _variables(model)
+        if problem := _problem(folder):
+            raise ValueError(f"{folder} is damaged ({problem}); without it, the run takes another checkpoint")
         with np.load(folder / "values.npz") as values:
             if differing := sorted({*values.files} ^ {*variables}):
                 raise ValueError(f"{folder} is of another model; it differs in {', '.join(differing[:5])}")

@@ -112,6 +112,16 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(damage, model,
     assert checkpoints.newest() == 20
 
 
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_not_restored(damage, model, checkpoints):
+    """`newest` does not check the best one of a run that ended early."""
+    save_at(checkpoints, model, 20, val_accuracy=0.5)
+    harm, words = DAMAGES[damage]
+    harm(checkpoints.path / "step-00000020")
+    with pytest.raises(ValueError, match=rf"step-00000020 is damaged \({words}.*\); without it"):
+        checkpoints.restore(model, 20)
+
+
 @pytest.mark.parametrize("largest, kept", [(True, [20, 40, 50]), (False, [30, 40, 50])])
 def test_the_newest_two_and_the_best_are_kept(largest, kept, model, tmp_path):
     checkpoints = Checkpoints(tmp_path, "val_loss", largest)
