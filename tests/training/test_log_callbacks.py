@@ -1,6 +1,8 @@
 """Callbacks by name for logs of experiments."""
 
 import csv
+import pathlib
+import re
 import sys
 import types
 
@@ -145,6 +147,13 @@ def test_a_run_calls_the_callbacks_that_it_is_given(finished, tmp_path, eager_on
     assert events[1:-1] == [(epoch, pytest.approx(rate)) for epoch, rate in enumerate(rates)]
     rows = [*csv.DictReader((tmp_path / "log.csv").read_text().splitlines())]
     assert [float(row["val_loss"]) for row in rows] == [row["val_loss"] for row in workdir.metrics()]
+
+
+@pytest.mark.parametrize("page", ["cli.md", "training.md"])
+def test_the_loggers_of_the_manual_keep_the_rows_of_a_resumed_run(page):
+    text = (pathlib.Path(__file__).parents[2] / "docs" / page).read_text()
+    names = re.findall(r"keras\.callbacks\.CSVLogger:[\w.,=]+", text)
+    assert len(names) == 2 and all(find_callback(name)("run", {}).append for name in names)
 
 
 def test_a_missing_package_is_refused_before_there_is_a_folder(finished, tmp_path):
