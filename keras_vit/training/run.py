@@ -84,7 +84,7 @@ def train(
         (Workdir, record): the folder, which now contains `metrics.csv` and `model.keras`, and a dict of
         `test_accuracy` (or the scores of the task or of `retrieval`, each with the prefix `test_`),
         `test_samples`, `train_seconds`, `steps`, fewer than the recipe's after an early end, `best_step`,
-        `data` (the data set's summary) and the versions used.
+        `data` (the data set's summary, and of `train_samples` how many are used) and the versions used.
 
     Raises:
         ValueError: before the first step if the folder contains anything else, another process trains in it,
@@ -151,7 +151,7 @@ def train(
             random = "some augmentation layers have random state: a resumed run sees other images"
             computing = _computing(model, recipe, is_auto)
             for line in filter(
-                None, (computing, dataset.summary(), note, None if recipe.is_exact else random)
+                None, (computing, _summary(dataset, recipe), note, None if recipe.is_exact else random)
             ):
                 report(line)
             phases.end("checking the data")
@@ -177,6 +177,13 @@ def _computing(model, recipe, is_auto):
     is_chosen = model.jit_compile and keras.backend.backend() == "tensorflow"  # JAX always compiles.
     words = " (dtype=auto)" * is_auto + ", compiled by XLA" * is_chosen
     return f"computing in {recipe.dtype}{words}"
+
+
+def _summary(dataset, recipe):
+    """The line that tells the data of a run."""
+    if recipe.train_samples is None:
+        return dataset.summary()
+    return f"{dataset.summary()}; {recipe.train_samples} of the training samples used"
 
 
 def _missing_model(workdir, task):
@@ -225,7 +232,7 @@ def _finish(config, model, dataset, workdir, checkpoints, devices, steps):
         "parameters": finished.count_params(),
         "replicas": devices.num_replicas_in_sync,
         "compiled_by_xla": model.jit_compile,
-        "data": dataset.summary(),
+        "data": _summary(dataset, recipe),
         "bad_images": list(dataset.bad_images),
         "versions": _versions(),
     }

@@ -19,7 +19,7 @@ from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.engine import device_dtype
 from keras_vit.evaluation.predicting import predict
-from keras_vit.training import run
+from keras_vit.training import RECIPES, run
 from keras_vit.training.run import train
 from keras_vit.training.workdir import Workdir, stored_recipe, write_json
 
@@ -82,7 +82,7 @@ def test_a_run_resumes_from_its_newest_whole_checkpoint_as_if_it_had_not_ended(u
 
 
 @slow
-def test_a_run_trains_on_some_of_the_readable_images(finished, tmp_path, monkeypatch):
+def test_a_run_trains_on_some_of_the_readable_images(finished, tmp_path, monkeypatch, capsys):
     seen, batches = [], run.training_batches
     monkeypatch.setattr(
         run, "training_batches", lambda samples, *a, **k: seen.append(samples) or batches(samples, *a, **k)
@@ -90,9 +90,19 @@ def test_a_run_trains_on_some_of_the_readable_images(finished, tmp_path, monkeyp
     root = write_classes(tmp_path / "images", count=12)
     bad = write_broken(root / "cat" / "bad.png")
     options = {"dataset": f"folder:{root}", "on_bad_image": "skip", "train_samples": 6}
-    _, record = train(changed(finished[0], **SHORT, **options), tmp_path / "run", verbose=0)
+    _, record = train(changed(finished[0], **SHORT, **options), tmp_path / "run", verbose=2)
     assert record["bad_images"] == [str(bad)]
+    assert record["data"].startswith("2 classes (cat, dog): 18 train, ")
+    assert record["data"].endswith("; 6 of the training samples used")
+    assert record["data"] in capsys.readouterr().out.splitlines()
     assert sorted(seen[0].labels) == [0, 0, 0, 1, 1, 1]
+
+
+def test_the_line_of_the_data_says_how_many_samples_are_used():
+    dataset, recipe = load_dataset("digits"), RECIPES["digits"]
+    assert run._summary(dataset, recipe) == dataset.summary()
+    line = f"{dataset.summary()}; 20 of the training samples used"
+    assert run._summary(dataset, recipe.with_changes(train_samples=20)) == line
 
 
 def broken_image(tmp_path):
