@@ -46,7 +46,7 @@ def continues(args):
 
 
 def run(args):
-    from keras_vit.cli.source import open_live, trained_file
+    from keras_vit.cli.source import open_live, seed_of, trained_file
     from keras_vit.embeddings.computing import embed, plan_embeddings
 
     check_json(args)
@@ -65,6 +65,7 @@ def run(args):
         dtype=args.dtype,
         batch_size=args.batch_size,
         format=args.format,
+        split_seed=seed_of(args.model, model),
     )
     introduce(args, embedder.dataset)
     counts = {"output": args.output, **embed(embedder, args.shard, args.claim)}

@@ -23,6 +23,7 @@ from keras_vit.weights.fetch import LOCAL_WEIGHTS, fetch
 checkpoint, load = LazyModule("keras_vit.weights.checkpoint"), LazyModule("keras_vit.weights.load")
 datasets, predicting = LazyModule("keras_vit.data.datasets"), LazyModule("keras_vit.evaluation.predicting")
 MODEL = "model.keras"  # of a finished run
+RECIPE = {"seed": int, "split_seed": (int, type(None)), "task": str}  # types of entries used here
 VERIFICATION = "verification.json"  # in the folder of every export
 HUBS = r"https?://(www\.)?(tfhub\.dev|kaggle\.com/models)/"  # whose URLs have no suffix
 
@@ -155,7 +156,7 @@ def run_of(source):
         return {}
     recipe = trained["recipe"]
     is_recipe = isinstance(recipe, dict)
-    if not (is_recipe and type(recipe.get("seed", 0)) is int and isinstance(recipe.get("task", ""), str)):
+    if not (is_recipe and all(isinstance(recipe[name], RECIPE[name]) for name in {*RECIPE} & {*recipe})):
         raise ValueError(f"{os.fspath(config)!r} is damaged: expected an int seed and a str task in recipe")
     return trained
 
@@ -181,8 +182,9 @@ def seed_of(source, model):
     """
     if isinstance(model, ExportedModel):
         return model.description.seed
-    # A model of images and texts does not hold it.
-    return int(_recipe_of(source).get("seed", 0)) if model.split_seed is None else model.split_seed
+    recipe = _recipe_of(source)  # A model of images and texts does not hold it.
+    seeds = (model.split_seed, recipe.get("split_seed"), recipe.get("seed", 0))
+    return next(seed for seed in seeds if seed is not None)
 
 
 def task_of(source, model):

@@ -177,6 +177,7 @@ def plan_embeddings(
     dtype: str = "float16",
     batch_size: int = 64,
     format: str | None = None,
+    split_seed: int | None = None,
 ) -> Embedder:
     """Begin a folder of embeddings, or continue one.
 
@@ -196,6 +197,8 @@ def plan_embeddings(
         format: None: the model computes. "tflite", "onnx", "openvino" or another of `EXPORT_FORMATS`: a file
             in this format does, in the folder `model` there, which computes either pooled, or logits and
             classes.
+        split_seed: The seed of the split that the model was trained on, by which `read_labeled` holds images
+            out; None: the model's.
 
     Returns:
         Embedder.
@@ -242,7 +245,8 @@ def plan_embeddings(
     source = os.path.abspath(source) if os.path.exists(source) else redact_url(source)
     digests = model_digest(model), {**options, "name": dataset.name}, data_digest(dataset)
     format = None if format is None else export_format(format)
-    plan = Plan(source, *digests, splits, partitions, outputs, dtype, batch_size, format)
+    split_seed = model.split_seed if split_seed is None else split_seed
+    plan = Plan(source, *digests, splits, partitions, outputs, dtype, batch_size, format, split_seed)
     embedder = _embedder(folder, plan, dataset, model)
     begin(folder, plan)
     return embedder

@@ -15,6 +15,7 @@ from keras_vit.data.dataset import Dataset
 from keras_vit.data.samples import hold_out_missing
 from keras_vit.embeddings.indexing import VECTOR, vectors_of
 from keras_vit.embeddings.parts import OK, metadata_of, part_paths, read_embeddings
+from keras_vit.embeddings.plan import read_plan
 from keras_vit.types import Path
 
 
@@ -38,14 +39,15 @@ class LabeledVectors:
         return LabeledVectors(self.vectors[rows], self.labels[rows])
 
 
-def read_labeled(folder: Path, seed: int = 0) -> Dataset:
+def read_labeled(folder: Path, seed: int | None = None) -> Dataset:
     """Read the embeddings of labeled images, in the splits in which `load_dataset` has the images.
 
     Images that could not be read are left out.
 
     Args:
         folder: That of `keras-vit embed`, of a data set with single labels.
-        seed: The seed of the splits that the data set lacks.
+        seed: The seed of the splits that the data set lacks. None: that of the model's training, or 0 if it
+            is unknown.
 
     Returns:
         `Dataset` with the classes and `LabeledVectors` by split.
@@ -75,4 +77,6 @@ def read_labeled(folder: Path, seed: int = 0) -> Dataset:
         name: everything.take(np.flatnonzero(split_of == name)) for name in np.unique(split_of).tolist()
     }
     names = tuple(metadata_of(first)["class_names"])
+    if seed is None:
+        seed = read_plan(folder).split_seed or 0
     return Dataset(os.fspath(folder), names, hold_out_missing(splits, seed))

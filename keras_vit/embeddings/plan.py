@@ -34,6 +34,8 @@ class Plan:
         dtype: Of the numbers that are stored, "float16" or "float32".
         batch_size: Images that are computed at a time.
         export_format: How the model computes: None for Keras, or the name of an export format.
+        split_seed: The seed of the split that the model was trained on; None if unknown. Nothing that is
+            computed depends on it.
 
     Example:
         >>> from keras_vit.embeddings.plan import Plan
@@ -52,6 +54,7 @@ class Plan:
     dtype: str = "float16"
     batch_size: int = 64
     export_format: str | None = None
+    split_seed: int | None = dataclasses.field(default=None, compare=False)
 
     @property
     def images(self):
@@ -59,8 +62,10 @@ class Plan:
 
     @property
     def digest(self):
-        """A digest of all, in hexadecimal; a part of another one belongs to other embeddings."""
-        return hashlib.sha256(json.dumps(dataclasses.asdict(self), sort_keys=True).encode()).hexdigest()
+        """A digest of what is compared, in hexadecimal; parts of another one are other embeddings."""
+        names = [field.name for field in dataclasses.fields(self) if field.compare]
+        compared = {name: getattr(self, name) for name in names}
+        return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
 
     def name(self, part):
         """The name of the file of a part."""

@@ -8,6 +8,7 @@ from reference.small import one_block
 
 from keras_vit import from_pretrained
 from keras_vit.embeddings import embed, plan_embeddings, read_embeddings
+from keras_vit.embeddings.plan import read_plan
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,14 @@ def test_the_command_writes_parts_and_says_what_it_wrote(model, images, keras_vi
     assert (found["written"], found["images"]) == (2, 13)
     table = read_embeddings(tmp_path / "out")
     assert table.num_rows == 20 and table["label"].to_pylist().count(0) == 10
+
+
+def test_the_folder_keeps_the_seed_of_the_runs_split(images, keras_vit, tmp_path):
+    one_block().save(tmp_path / "model.keras")
+    (tmp_path / "config.json").write_text(json.dumps({"recipe": {"seed": 5}}))
+    words = ("embed", "--model", tmp_path, "--data", f"folder:{images}", "--output", tmp_path / "out")
+    keras_vit(*words)
+    assert read_plan(tmp_path / "out").split_seed == 5
 
 
 @pytest.mark.slow

@@ -172,6 +172,8 @@ def test_seed_and_task_of_an_older_file_are_its_runs(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"recipe": {"seed": 5, "task": "multi_label"}}))
     for source in (tmp_path, tmp_path / "model.keras"):
         assert (seed_of(source, model), task_of(source, model)) == (5, "multi_label")
+    (tmp_path / "config.json").write_text(json.dumps({"recipe": {"seed": 5, "split_seed": 0}}))
+    assert seed_of(tmp_path, model) == 0
     (tmp_path / "config.json").write_text("{}")
     for source in (tmp_path, "elsewhere.npz"):
         assert (seed_of(source, model), task_of(source, model)) == (0, "single_label")

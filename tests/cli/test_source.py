@@ -129,7 +129,10 @@ def test_a_keras_file_is_opened_from_a_url(tmp_path, monkeypatch):
         assert isinstance(open_model(f"{server.url}/m.keras"), VisionTransformer)
 
 
-@by_table("recipe", ["null", "[1]", '"text"', '{"seed": Infinity}', '{"seed": 0, "task": [1]}'])
+@by_table(
+    "recipe",
+    ["null", "[1]", '"text"', '{"seed": Infinity}', '{"seed": 0, "task": [1]}', '{"split_seed": "0"}'],
+)
 def test_a_damaged_recipe_is_refused_in_one_line(recipe, tmp_path):
     (tmp_path / "config.json").write_text(f'{{"recipe": {recipe}}}')
     with pytest.raises(ValueError, match="config.json' is damaged: expected an int seed"):

@@ -45,6 +45,15 @@ def test_the_splits_are_those_of_the_data_set_and_so_are_all_accuracies(model, f
     assert knn_accuracy(*arrays, k=5) == knn(model, images.split("train"), images.split("test"), k=5)
 
 
+def test_images_are_held_out_by_the_seed_of_the_models_training(folder, tmp_path):
+    read(small(num_classes=None, split_seed=3), folder, tmp_path / "out", partitions=1)
+    default, of_training, of_another = (
+        read_labeled(tmp_path / "out", *seed).split("test").vectors for seed in ((), (3,), (0,))
+    )
+    np.testing.assert_array_equal(default, of_training)
+    assert not np.array_equal(default, of_another)
+
+
 @pytest.mark.slow
 def test_splits_of_the_folder_stay_as_they_are(model, tmp_path):
     for split, count in (("train", 4), ("test", 3)):

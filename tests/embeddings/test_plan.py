@@ -35,6 +35,13 @@ def test_a_folder_keeps_its_plan(tmp_path):
         assert dataclasses.replace(PLAN, **{name: value}).digest != PLAN.digest
 
 
+def test_no_number_depends_on_the_seed_of_the_models_split(tmp_path):
+    begin(tmp_path / "out", dataclasses.replace(PLAN, split_seed=3))
+    begin(tmp_path / "out", PLAN)
+    kept = read_plan(tmp_path / "out")
+    assert (kept.split_seed, kept.digest) == (3, PLAN.digest)
+
+
 def test_folders_of_other_files_and_damaged_plans_are_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="is not empty and holds no plan.json; choose a new folder"):
