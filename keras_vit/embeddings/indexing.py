@@ -44,8 +44,9 @@ def open_for_embeddings(index: Path, folders: Sequence[Path]) -> ImageIndex:
 def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
     """Add what is new in embeddings to an index, and remove what is not in them.
 
-    An image is known by its path; one with another vector than before is replaced. Images that could not be
-    read are left out. The caller saves the index.
+    An image is known by its path; one with another vector than before is replaced. The others get the values
+    of their columns in the embeddings, such as their labels. Images that could not be read are left out. The
+    caller saves the index.
 
     Args:
         index: That of `open_for_embeddings`.
@@ -65,7 +66,7 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
         {'added': 1797, 'removed': 0, 'unreadable': 0}
         >>> index.build()
     """
-    counts, seen = {"added": 0, "removed": 0, "unreadable": 0}, set()
+    counts, seen, kept = {"added": 0, "removed": 0, "unreadable": 0}, set(), []
     with Progress(None, "indexing", unit="image") as bar:
         for folder in folders:
             for table in part_tables(folder):
@@ -79,18 +80,17 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
                     )
                 seen.update(paths)
                 vectors = vectors_of(table)
-                positions = np.flatnonzero(_is_new(index, paths, vectors))
-                columns = [
-                    name
-                    for name in table.column_names
-                    if name != "path" and not pyarrow.types.is_nested(table[name].type)
-                ]
-                columns = {name: table[name].take(positions) for name in columns}
-                index.add(
-                    {paths[position]: (None, None) for position in positions}, vectors[positions], columns
-                )
-                counts["added"] += len(positions)
+                is_new = _is_new(index, paths, vectors)
+                columns = [field.name for field in table.schema if not pyarrow.types.is_nested(field.type)]
+                table = table.select(columns)
+                kept.append(table.filter(~is_new))
+                table = table.filter(is_new)
+                states = dict.fromkeys(table["path"].to_pylist(), (None, None))
+                columns = dict(zip(table.column_names, table.columns))
+                index.add(states, vectors[is_new], columns)
+                counts["added"] += len(states)
                 bar.update(len(paths))
+    index.set_columns(pyarrow.concat_tables(kept, promote_options="default"))
     gone = [path for path in index.files if path not in seen]
     index.remove(gone)
     return {**counts, "removed": len(gone)}

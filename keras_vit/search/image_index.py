@@ -178,6 +178,20 @@ class ImageIndex:
         self._removed = np.concatenate([self._removed, np.zeros(len(states), bool)])
         self.files.update({path: (row, *of) for row, (path, of) in enumerate(states.items(), first)})
 
+    def set_columns(self, table: pyarrow.Table) -> None:
+        """Replace the further columns of images, whose vectors stay.
+
+        Args:
+            table: The `path` of each image, and columns as for `add`. Columns that it lacks become null.
+        """
+        rows = np.array([self.files[path][0] for path in table["path"].to_pylist()], int)
+        columns = dict(zip(table.column_names, table.columns))
+        table = pyarrow.table({**columns, **{name: self.rows[name].take(rows) for name in STATE}})
+        positions = np.arange(len(self._removed))
+        positions[rows] = len(positions) + np.arange(len(rows))
+        both = pyarrow.concat_tables([self.rows, table], promote_options="default")
+        self._rows = [both.take(positions)]
+
     def remove(self, paths: Iterable[str]) -> None:
         """Remove images from the index."""
         for path in list(paths):

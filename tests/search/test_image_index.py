@@ -6,6 +6,7 @@ import sys
 import time
 
 import numpy as np
+import pyarrow
 import pytest
 from made.damage import damaged
 from made.disks import largest_file
@@ -57,6 +58,21 @@ def test_new_changed_and_removed_files(index, files, tmp_path):
     assert found[0] == (str(files[2]), pytest.approx(1, abs=1e-3))
     assert sorted(path for path, _ in found) == [str(path) for path in files[1:]]
     assert len([*(tmp_path / "index").iterdir()]) == 3, "the earlier rows are removed"
+
+
+def test_the_columns_of_images_change_without_their_vectors(files, tmp_path):
+    index, paths = ImageIndex(tmp_path / "index", "model", "digest", 16), [*map(str, files)]
+    index.add(index.changed(files), vectors_of(6), {"label": pyarrow.array(range(6)), "width": [8] * 6})
+    before = np.array(index.vectors)
+    index.set_columns(pyarrow.table({"path": [paths[4], paths[1]], "label": [7, 8], "texts": ["a", "b"]}))
+    index.save()
+    index = open_index(tmp_path / "index")
+    assert index.changed(files) == {} and np.array_equal(index.vectors, before)
+    columns = {name: index.rows[name].to_pylist() for name in ("path", "label", "width", "texts")}
+    assert columns == {
+        **{"path": paths, "label": [0, 8, 2, 3, 7, 5], "width": [8, None, 8, 8, None, 8]},
+        "texts": [None, "b", None, None, "a", None],
+    }
 
 
 def test_an_empty_index_finds_nothing(tmp_path):

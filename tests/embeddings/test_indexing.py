@@ -1,0 +1,24 @@
+from made.folders import write_classes
+from reference.small import one_block
+
+from keras_vit.embeddings import embed, open_for_embeddings, plan_embeddings, update_index
+
+
+def updated(tmp_path, out, names):
+    """The index after the images of some classes were embedded, and the counts of its update."""
+    model, data = one_block(num_classes=None), {"name": f"folder:{tmp_path / 'images'}"}
+    write_classes(tmp_path / "images", names, count=2)
+    embed(plan_embeddings(tmp_path / out, "", model, data))
+    index = open_for_embeddings(tmp_path / "index", [tmp_path / out])
+    counts = update_index(index, [tmp_path / out])
+    index.build()
+    return index, counts
+
+
+def test_images_get_the_labels_of_the_later_state(tmp_path):
+    updated(tmp_path, "before", ["bee", "cat"])
+    index, counts = updated(tmp_path, "later", ["ant"])  # The classes after it have other numbers.
+    assert counts == {"added": 2, "removed": 0, "unreadable": 0}
+    for label, name in enumerate(("ant", "bee", "cat")):
+        found = index.query(index.vectors[0], 9, [f"label={label}"])
+        assert sorted(path.split("/")[-2:] for path, _ in found) == [[name, "00.png"], [name, "01.png"]]
