@@ -139,22 +139,29 @@ def _query(args):
         raise ValueError(f"{source} has no text tower, so it searches by an image file only; got {query!r}")
     else:
         (vector,) = model.encode_text([query])
-    nearest = index.query(vector, args.top, args.where)
-    if changed := [path for path, _ in nearest if index.is_stale(path)]:
-        nearest = [pair for pair in nearest if pair[0] not in changed]
-        print(f"left out, since they have changed: {listed(changed)}; index them again", file=sys.stderr)
-    value = {
-        **{"index": args.index, "query": query},
-        "images": [{"image": path, "similarity": round(score, 6)} for path, score in nearest],
-    }
+    nearest, changed = index.query(vector, args.top, args.where), []
+    while stale := [path for path, _ in nearest if index.is_stale(path)]:
+        index.remove(stale)  # It is not saved.
+        changed += stale
+        nearest = index.query(vector, args.top + len(changed), args.where)
+    _note_changed(changed)
+    images = [{"image": path, "similarity": round(score, 6)} for path, score in nearest[: args.top]]
+    value = {"index": args.index, "query": query, "images": images}
     rows = [(row["image"], f"{row['similarity']:.4f}") for row in value["images"]]
     report(args, value, text_table(rows, ("image", "similarity")) if rows else "no images")
+
+
+def _note_changed(paths):
+    if paths:
+        print(f"left out, since they have changed: {listed(paths)}; index them again", file=sys.stderr)
 
 
 def _duplicates(args):
     from keras_vit.search import near_duplicates, open_index
 
-    groups = near_duplicates(open_index(args.index), args.threshold, args.where)
+    index = open_index(args.index)
+    groups = near_duplicates(index, args.threshold, args.where)
+    _note_changed(index.rows["path"].take(index.stale_rows(args.where)).to_pylist())
     value = {
         **{"index": args.index, "threshold": args.threshold},
         "groups": [[{"image": path, "similarity": score} for path, score in group] for group in groups],

@@ -29,7 +29,8 @@ def near_duplicates(
 
     Two images are in one group if their cosine, or each on a chain of images between them, reaches the
     threshold. Without an engine of approximate search all pairs are compared; with one each image is compared
-    with the 20 nearest that it finds.
+    with the 20 nearest that it finds. Images whose files are gone or have changed (`index.is_stale`) are left
+    out.
 
     Args:
         index: `ImageIndex`.
@@ -52,7 +53,7 @@ def near_duplicates(
         [['b.png', 'c.png']]
     """
     number(high=1, above=0).check("threshold", threshold)
-    rows = index.used_rows(conditions)
+    rows = np.setdiff1d(index.used_rows(conditions), index.stale_rows(conditions))
     group = np.arange(len(rows))
     pairs = _exact_pairs if index.engine == "exact" else _nearest_pairs
     waiting, size = [], 0

@@ -125,7 +125,13 @@ class ImageIndex:
     def is_stale(self, path: str) -> bool:
         """Whether the file of an image of the index is gone or has changed; False if its state is unknown."""
         _, *state = self.files[path] if self._files is not None else self._file(path)
-        return state[0] is not None and (not os.path.exists(path) or tuple(state) != _state(path))
+        return _has_changed(path, *state)
+
+    def stale_rows(self, conditions: Sequence[str] = ()) -> np.ndarray:
+        """Those of `used_rows` whose images are stale, as of `is_stale`."""
+        rows = self.used_rows(conditions)
+        states = zip(*(self.rows[name].take(rows).to_pylist() for name in STATE))
+        return rows[np.array([_has_changed(*state) for state in states], bool)]
 
     def _file(self, path):
         """As `files[path]`; for a few paths of many it takes less time than to make `files`."""
@@ -355,6 +361,11 @@ def _state(path):
     """(bytes, time of change in nanoseconds) of a file."""
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
+
+
+def _has_changed(path, size, time):
+    """Whether a file is gone, or has another state than before, unless that is unknown."""
+    return size is not None and (not os.path.exists(path) or (size, time) != _state(path))
 
 
 def open_index(folder: Path, check: bool = False) -> ImageIndex:

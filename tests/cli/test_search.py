@@ -84,6 +84,33 @@ def test_changed_and_removed_pictures_are_not_found(weights, folder, keras_vit, 
     assert [path.rpartition("/")[2] for path in files] == ["dark red.png"]
 
 
+def test_other_pictures_take_the_place_of_those_that_are_gone(weights, folder, json_of, keras_vit):
+    shutil.copy(folder / "green.png", folder.parent / "query.png")
+    json_of(*command(weights, folder))
+    (folder / "green.png").unlink()
+    query = ("search", "query", folder.parent / "query.png", "--index", folder.parent / "index")
+    found = json_of(*query, "--top", "2")["images"]
+    assert {row["image"].rpartition("/")[2] for row in found} == {"red.png", "dark red.png"}
+    for path in folder.iterdir():
+        path.unlink()
+    done = keras_vit(*query, "--top", "1")
+    assert done.stdout == "no images\n" and done.stderr.count(".png") == 3
+
+
+def test_a_picture_that_has_changed_is_no_duplicate(weights, folder, json_of, keras_vit):
+    for name in ("again.png", "once more.png"):
+        shutil.copy(folder / "red.png", folder / name)
+    json_of(*command(weights, folder))
+    shutil.copy(folder / "green.png", folder / "red.png")
+    duplicates = ("search", "duplicates", "--index", folder.parent / "index", "--threshold", "0.9999")
+    (group,) = json_of(*duplicates)["groups"]
+    assert [row["image"].rpartition("/")[2] for row in group] == ["again.png", "once more.png"]
+    (folder / "again.png").unlink()
+    done = keras_vit(*duplicates)
+    assert done.stdout == "no images that are nearly equal\n"
+    assert f"left out, since they have changed: {folder}/again.png, {folder}/red.png; index" in done.stderr
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
