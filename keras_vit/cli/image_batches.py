@@ -2,7 +2,7 @@
 
 import sys
 
-from keras_vit.messages import redact_url
+from keras_vit.cli.images import shown_names
 from keras_vit.preprocessing.file_batches import file_batches
 from keras_vit.preprocessing.image_files import read_image
 from keras_vit.preprocessing.web_images import is_url
@@ -64,8 +64,8 @@ def predicted(task, model, paths, top, first=0, progress=True, skip=False, **map
             called here, with the path of an image, the image, uint8 (height, width, 3), and its row.
 
     Yields:
-        For each file a dict of `image`, its path, and the entries of `LabelTask.rows`. It follows as soon as
-        its batch is computed.
+        For each file a dict of `image`, its name of `shown_names`, and the entries of `LabelTask.rows`. It
+        follows as soon as its batch is computed.
 
     Raises:
         ValueError: unless `skip`, for a file that cannot be read, after the rows of the batches before it.
@@ -77,6 +77,7 @@ def predicted(task, model, paths, top, first=0, progress=True, skip=False, **map
     else:
         write = maps.pop("write", None)
         batches = (images_and_inputs if write else model_inputs)(model, paths, first)
+    names = shown_names(paths)
     counts = {"total": len(paths), "initial": first, "unit": "image", "disable": not progress}
     with Progress(None, "predicting", **counts) as bar:
         for batch in batches:
@@ -90,7 +91,7 @@ def predicted(task, model, paths, top, first=0, progress=True, skip=False, **map
                 bar.update(1)
                 is_bad = number in batch.errors
                 row = {"error": batch.errors[number]} if is_bad else next(rows)
-                yield {"image": redact_url(paths[number]), **row}
+                yield {"image": names[number], **row}
 
 
 def written(rows, paths, images, write):

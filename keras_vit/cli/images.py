@@ -1,5 +1,6 @@
 """The image files that arguments name, and short names for them."""
 
+import collections
 import glob
 import itertools
 import os
@@ -11,13 +12,27 @@ from keras_vit.messages import redact_url, similar_path
 from keras_vit.preprocessing.web_images import is_url
 
 
-def names_of(paths):
-    """Return the shortest ends of paths that are unique, so that reports and masks do not name folders.
+def shown_names(paths):
+    """Return what results call images: paths as they are; URLs without secrets, and with numbers if equal.
+
+    >>> shown_names(["1.png", "https://host/image?id=1", "https://host/image?id=2"])
+    ['1.png', 'https://host/image?…', 'https://host/image?…#2']
+    """
+    counts, names = collections.Counter(), {}
+    for url in dict.fromkeys(filter(is_url, paths)):
+        name = redact_url(url)
+        counts[name] += 1
+        names[url] = f"{name}#{counts[name]}" if counts[name] > 1 else name
+    return [names.get(path, path) for path in paths]
+
+
+def names_of(names):
+    """Return the shortest ends of `shown_names` that are unique, so that reports and masks name no folders.
 
     >>> names_of(["a/1.png", "a/2.png"]), names_of(["a/1.png", "b/1.png"])
     (['1.png', '2.png'], ['a/1.png', 'b/1.png'])
     """
-    paths = [pathlib.PurePath(os.path.abspath(redact_url(path))) for path in paths]
+    paths = [pathlib.PurePath(os.path.abspath(name)) for name in names]
     for count in itertools.count(1):
         names = ["/".join(path.parts[-count:]) for path in paths]
         if len({*names}) == len({*paths}):
@@ -33,13 +48,24 @@ def png_files(paths):
     >>> png_files(["a/1.jpg", "b/1.png"])
     {'a/1.jpg': 'a/1.png', 'b/1.png': 'b/1.png'}
     """
-    names = names_of([os.path.splitext(redact_url(path))[0] for path in paths])
-    files = {path: f"{name.lstrip('/')}.png" for path, name in zip(paths, names)}
+    shown = shown_names(paths)
+    names = names_of([*map(_without_suffix, shown)])
+    files = {path: f"{name.lstrip('/')}.png" for path, name in zip(shown, names)}
     for file in {*files.values()}:
         images = [path for path, own in files.items() if own == file]
         if len({*map(os.path.abspath, images)}) > 1:
             raise ValueError(f"expected one image for each file {file!r}; got {', '.join(images)}")
-    return files
+    return {path: files[name] for path, name in zip(paths, shown)}
+
+
+def _without_suffix(name):
+    """The name of an image without its suffix, but with its number.
+
+    >>> _without_suffix("a/1.jpg"), _without_suffix("https://host/1.jpg?…#2")
+    ('a/1', 'https://host/1#2')
+    """
+    stem, suffix = os.path.splitext(name)
+    return "".join((stem, *suffix.partition("#")[1:]))
 
 
 def images_of(argument, urls=False):

@@ -60,7 +60,7 @@ def run(args):
 
 def _inspect(args, paths):
     """Return the values of result.json, the contents of the files by name, and (path, prediction) as text."""
-    from keras_vit.cli.images import names_of
+    from keras_vit.cli.images import names_of, shown_names
     from keras_vit.cli.source import finished_run
     from keras_vit.reports import run_report
     from keras_vit.reports.model_views import whole_inputs
@@ -76,7 +76,7 @@ def _inspect(args, paths):
     elif encoder:
         encoder = _of_any_size(args, encoder)
     value, report, predictions = {"model": args.model}, Report(), []
-    names, source = names_of(paths), f"{len(paths)} given"
+    names, source = names_of(shown_names(paths)), f"{len(paths)} given"
     inputs, resized = [], "Images are shown as the model receives them."
     if encoder:
         inputs, resized = whole_inputs(encoder, paths[:MAX_INSPECTED])

@@ -269,6 +269,10 @@ def test_the_images_at_urls_are_predicted_like_files(keras_vit, refused, model, 
         url = f"{server.url.replace('//', '//me:secret@')}/01.png?sig=secret"
         done = keras_vit(*predict, url)
         assert json.loads(done.stdout)["image"] == f"{server.url}/01.png?…"
+        server.answers["/01.png?sig=other"] = server.answers["/00.png"]
+        rows = keras_vit(*predict, url, url.replace("=secret", "=other"), url).stdout.splitlines()
+        names = [json.loads(row)["image"].removeprefix(server.url) for row in rows]
+        assert names == ["/01.png?…", "/01.png?…#2", "/01.png?…"]
 
 
 def test_rows_are_printed_per_batch_and_the_file_appears_at_the_end(

@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from keras_vit.messages import listed, redact_url
+from keras_vit.messages import listed
 from keras_vit.tasks.detection.stored_boxes import OUTSIDE, numbers_of
 
 
@@ -53,21 +53,24 @@ class BoxFile:
         self._rows[image].append((*sides, score, self.names.setdefault(str(name), len(self.names))))
 
     def check_images(self, paths):
-        """Raise ValueError unless the file has one of these images; where it lists images, all of them."""
+        """Raise ValueError unless the file has one of these images; where it lists images, all of them.
+
+        Args:
+            paths: As of `cli.images.shown_names`.
+        """
         if not any(self._rows.values()):
             raise ValueError(f"expected a box or more in {self.path!r}; got none")
         missing = [path for path in paths if self._image_of(path) is None]
         if missing and (self.lists_images or len(missing) == len(paths)):
             raise ValueError(
-                f"expected the boxes of {redact_url(missing[0])!r} in {self.path!r}; got those of "
-                f"{listed([*self._rows])}"
+                f"expected the boxes of {missing[0]!r} in {self.path!r}; got those of {listed([*self._rows])}"
             )
 
     def of(self, path, size):
         """The (boxes, scores, classes) of an image, in the order of the file.
 
         Args:
-            path: Of the image.
+            path: Of the image, as for `check_images`.
             size: Its (height, width).
 
         Raises:
@@ -95,7 +98,6 @@ class BoxFile:
 
         Its name has to be the end of the path; of several the longest is meant.
         """
-        path = redact_url(path)
         if path in self._rows:
             return path
         parts = _parts(os.path.abspath(path))

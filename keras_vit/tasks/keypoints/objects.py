@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_vit.cli.images import shown_names
 from keras_vit.messages import listed
 from keras_vit.tasks.detection.box_files import READERS, read_box_file
 from keras_vit.tasks.task import names_or_indices
@@ -52,11 +53,12 @@ def boxes_of_file(path, paths, names=None, least=None, iou=None):
             the file, or a box outside of its image.
     """
     file = read_box_file(path)
-    file.check_images(paths)
+    shown = dict(zip(paths, shown_names(paths)))
+    file.check_images(shown.values())
     used = None if names is None else _numbers(names, file.names, os.fspath(path))
 
     def find(batch, images, top):
-        boxes = (file.of(image_path, image.shape[:2]) for image_path, image in zip(batch, images))
+        boxes = (file.of(shown[image_path], image.shape[:2]) for image_path, image in zip(batch, images))
         return [_chosen(ObjectBoxes(*objects), used, least or 0, iou, top) for objects in boxes]
 
     return find

@@ -50,6 +50,16 @@ def test_each_file_that_predict_writes_for_a_detector_is_read(suffix, tmp_path):
     assert {*read_box_file(path).names} == {"cat", "dog"}
 
 
+@by_table("suffix", ["jsonl", "coco.json"])
+def test_images_of_urls_that_differ_in_the_query_have_boxes_each(suffix, tmp_path):
+    names = ["https://host/image?…", "https://host/image?…#2"]
+    rows = [{**row, "image": name} for row, name in zip(ROWS, names)]
+    path = tmp_path / f"found.{suffix}"
+    write_rows(path, suffix, rows, ["cat", "dog"])
+    objects = in_images(path, ["https://host/image?id=7", "https://host/image?id=5"])
+    assert [len(of.boxes) for of in objects] == [2, 0]
+
+
 def test_cocos_annotations_have_the_score_1_and_no_crowds(tmp_path):
     crowd = {**COCO["annotations"][0], "id": 2, "iscrowd": 1}
     path = written(tmp_path, {**COCO, "annotations": [*COCO["annotations"], crowd]})

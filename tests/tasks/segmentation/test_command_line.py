@@ -203,8 +203,12 @@ def test_names_of_classes_are_read_as_they_are_written(tmp_path):
 def test_masks_have_the_names_of_the_images_below_what_differs():
     assert png_files(["/1.jpg", "/a/2.png"]) == {"/1.jpg": "1.png", "/a/2.png": "2.png"}
     assert png_files(["/0.jpg", "/a/0.png"]) == {"/0.jpg": "0.png", "/a/0.png": "a/0.png"}
+    urls = [f"https://host/{name}" for name in ("0.jpg?id=1", "0.jpg?id=2", "image?id=1", "image?id=2")]
+    assert [*png_files(urls).values()] == ["0.png", "0#2.png", "image?….png", "image?…#2.png"]
     with pytest.raises(ValueError, match="one image for each file '0.png'; got a/0.jpg, a/0.png"):
         png_files(["a/0.jpg", "a/0.png"])
+    with pytest.raises(ValueError, match=r"got https://host/0.jpg\?…, https://host/0.png"):
+        png_files([urls[0], "https://host/0.png"])
 
 
 # Arguments by the row of the manual, in which a name is in the folder of the test.
