@@ -207,7 +207,7 @@ def describe(model: keras.Model, task: str | None = None, seed: int = 0) -> Desc
     if broken:
         raise ValueError(f"class names must be one line each for {LABELS}; got {broken[0]!r}")
     config = json.loads(json.dumps(encoder.get_config()))  # tuples become lists, as when it is read
-    prepare = config["preprocessing"]
+    prepare = model.preprocessing.get_config()
     return Description(
         task=label_task.name,
         image_size=tuple(model.image_size),

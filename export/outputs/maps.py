@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING
-
 from keras_vit.export.outputs.rows import RowOutputs, Stages
 from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, patch_pixels
-from keras_vit.preprocessing.image_resizing import resize
+from keras_vit.models.windows import resized_outputs
 from keras_vit.types import Tensor
-
-if TYPE_CHECKING:
-    from keras_vit.preprocessing import Preprocessing
 
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
 
@@ -25,11 +19,6 @@ class MapOutputs(RowOutputs):
     """
 
     on_pages, can_roll_out = True, False
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        # Without a crop: each pixel gets a value.
-        return dataclasses.replace(self.description.preprocessing, resize="squash")
 
     @property
     def takes_bytes(self) -> bool:
@@ -47,8 +36,7 @@ class MapOutputs(RowOutputs):
         prepared = signatures.resized(images, self.preprocessing)
         if self.description.image_size == DYNAMIC_SIZE:
             return self.values(self._padded(prepared), stages)[:, :height, :width]
-        bilinear = dataclasses.replace(self.preprocessing, interpolation="bilinear")
-        return resize(self.values(prepared, stages), (height, width), bilinear)
+        return resized_outputs(self.values(prepared, stages), (height, width))
 
     def _padded(self, images: Tensor) -> Tensor:
         """Images padded at the bottom and right to whole patches, by the mean color."""

@@ -12,7 +12,7 @@ from keras_vit.data.augmentation.mosaic import mosaic_augmentation
 from keras_vit.data.augmentation.options import Augmentation
 from keras_vit.data.augmentation.random_augmentation import batch_augmentation, image_augmentation
 from keras_vit.data.decoding.model_input import decode, decode_and_prepare, first_of, prepared
-from keras_vit.data.maps import prepare_map
+from keras_vit.data.maps import in_batches, prepare_map
 from keras_vit.data.samples import by_step, not_converted, worker_slots
 from keras_vit.labels import kind_of_samples
 from keras_vit.labels.box_rows import COLUMNS
@@ -208,8 +208,7 @@ def mask_batches(samples, preprocessing, batch_size):
 
     Args:
         samples: A split of a `Dataset` whose labels are maps, such as masks.
-        preprocessing: `Preprocessing`; unless `resize="squash"` masks are cropped, padded and resized like
-            the images.
+        preprocessing: `Preprocessing` that keeps the whole image.
         batch_size: Images per batch.
 
     Returns:
@@ -228,11 +227,10 @@ def mask_batches(samples, preprocessing, batch_size):
     _worker_slots(samples, batch_size, worker=0, workers=1)
     records = samples.evaluation_records()
     label_type = kind_of_samples(samples, records.element_spec[1].shape.rank)
-    cropped = Preprocessing(None) if preprocessing.resize == "squash" else preprocessing
 
     @not_converted
     def sample(encoded, label):
-        label = prepare_map(label, label_type, cropped)
+        label = in_batches(label, label_type)
         return decode_and_prepare(encoded, preprocessing, samples.exif), label, tf.shape(label)[:2]
 
     records = records.map(sample, tf.data.AUTOTUNE)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_vit.models.backbones import of_backbone
+from keras_vit.labels import label_kind
+from keras_vit.models.backbones import backbone, of_backbone
 from keras_vit.models.encoder_model import EncoderModel
 from keras_vit.models.features import feature_extractor
 from keras_vit.types import Tensor
 
 if TYPE_CHECKING:
     from keras_vit.models.vit.vision_transformer import VisionTransformer
+    from keras_vit.preprocessing import Preprocessing
 
 
 class HeadedModel(EncoderModel):
@@ -89,7 +92,13 @@ class HeadedModel(EncoderModel):
     patch_size = of_backbone("patch_size", "(height, width) of a patch.")
     in_channels = of_backbone("in_channels", "Number of the images' channels.")
     resnet = of_backbone("resnet", "As of the encoder.")
-    preprocessing = of_backbone("preprocessing", "How images become model input.")
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How images become model input: for a map the whole image, as each pixel has an output."""
+        preprocessing = backbone(self).preprocessing
+        is_map = label_kind(self.task).is_map
+        return dataclasses.replace(preprocessing, resize="squash") if is_map else preprocessing
 
     def _config(self) -> dict[str, Any]:
         return {**super()._config(), "class_names": self.class_names, "split_seed": self.split_seed}

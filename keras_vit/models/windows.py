@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,21 +13,22 @@ from keras_vit.messages import names_arguments
 from keras_vit.models.backbones import backbone, inner_transformer
 from keras_vit.models.classifying import check_finite
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, patch_pixels
+from keras_vit.preprocessing import Preprocessing
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.rules import boolean, integer, number, optional_pair
-from keras_vit.types import Array, Images, Path, Picture, Size
+from keras_vit.types import Array, ArrayOrTensor, Images, Path, Picture, Size
 
 if TYPE_CHECKING:
     import keras
 
     from keras_vit.export.exported_model import ExportedModel
     from keras_vit.models.vit.vision_transformer import VisionTransformer
-    from keras_vit.preprocessing import Preprocessing
 
 _OVERLAP = number(0, below=1)
 _IN_MEMORY = 2**25  # bytes of either of two temporary files; more are on disk
 _AT_ONCE = 2**24  # logits of a whole image that are resized at once, at least of one class
+_BILINEAR = Preprocessing(None, interpolation="bilinear", antialias=False)
 
 
 @names_arguments
@@ -103,7 +104,7 @@ def whole_outputs(
     images: Sequence[Array | Picture | Path] | np.ndarray,
     batch_size: int,
     value_range: tuple[float, float] | None,
-) -> Iterator[tuple[np.ndarray, tuple[int, int], Preprocessing]]:
+) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
     """The outputs of images that are resized to the model's size, however that changes their proportions.
 
     Args:
@@ -111,11 +112,9 @@ def whole_outputs(
         images: The result of `checked_images`.
 
     Yields:
-        (outputs (rows, columns, channels), size of the image, `Preprocessing` whose resizing is bilinear).
+        (outputs (rows, columns, channels), size of the image).
     """
-    # "squash" keeps every pixel.
-    preprocessing = dataclasses.replace(model.preprocessing, resize="squash")
-    back = dataclasses.replace(preprocessing, interpolation="bilinear")
+    preprocessing = model.preprocessing
     for first in range(0, len(images), batch_size):
         sizes, inputs = [], []
         for image in images[first : first + batch_size]:
@@ -123,11 +122,21 @@ def whole_outputs(
             sizes.append(pixels.shape[:2])
             inputs.append(preprocessing.normalize(preprocessing.resized(pixels)))
         outputs = check_finite(np.asarray(model.predict_on_batch(np.stack(inputs))))
-        for each, size in zip(outputs, sizes):
-            yield each, size, back
+        yield from zip(outputs, sizes)
 
 
-def classes_of(logits: np.ndarray, size: tuple[int, int], preprocessing: Preprocessing) -> np.ndarray:
+def resized_outputs(outputs: ArrayOrTensor, size: tuple[Any, Any]) -> Any:
+    """Outputs (…, height, width, channels) at another (height, width): bilinear, without antialiasing.
+
+    Scores are computed of outputs that are resized in the same way, as in the authors' code.
+
+    >>> resized_outputs(np.zeros((1, 2, 3), "float32"), (4, 5)).shape
+    (4, 5, 3)
+    """
+    return resize(outputs, size, _BILINEAR)
+
+
+def classes_of(logits: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The class of each pixel of an image, from logits (rows, columns, classes) that are resized to it.
 
     Few classes are resized at once. Of equal logits, the first counts as the highest.
@@ -135,7 +144,7 @@ def classes_of(logits: np.ndarray, size: tuple[int, int], preprocessing: Preproc
     count = max(_AT_ONCE // (size[0] * size[1]), 1)
     highest, classes = np.full(size, -np.inf, "float32"), np.zeros(size, "int32")
     for first in range(0, logits.shape[-1], count):
-        part = resize(logits[..., first : first + count], size, preprocessing)
+        part = resized_outputs(logits[..., first : first + count], size)
         best = part.max(-1)
         is_higher = best > highest
         classes[is_higher] = first + part[is_higher].argmax(-1)

@@ -5,7 +5,6 @@ import numpy as np
 from keras_vit.data.batches import training_batches
 from keras_vit.inspection.label_pictures import label_sheet
 from keras_vit.labels import label_kind
-from keras_vit.models.backbones import backbone
 from keras_vit.training.building import subset
 
 HEADING = "What the model saw"
@@ -23,7 +22,7 @@ def add_training_images(report, config, model, dataset):
         model: Its finished model.
         dataset: Its `Dataset`.
     """
-    recipe, preprocessing = config.recipe, backbone(model).preprocessing
+    recipe, preprocessing = config.recipe, config.task.preprocessing(model)
     if config.task.augment is not None or preprocessing.image_size is None:
         return
     samples, names, kind = dataset.split("train"), dataset.class_names, label_kind(dataset.task)

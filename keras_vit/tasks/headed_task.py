@@ -57,6 +57,9 @@ class MapTask(HeadedTask):
 
     max_values = None
 
+    def preprocessing(self, model):
+        return model.preprocessing
+
     def check_labels(self, labels, num_outputs):
         for label in labels:
             self.label.check(label[np.newaxis], num_outputs)

@@ -1,7 +1,7 @@
 from made.tables import by_table
 from reference.small import HYBRID, small
 
-from keras_vit import Preprocessing
+from keras_vit import ImageSegmenter, Preprocessing
 from keras_vit.export.description import describe
 from keras_vit.export.hub import Facts, Measurement
 from keras_vit.export.hub_card import model_card, summary, usage
@@ -76,6 +76,8 @@ def test_the_resizing_of_images_is_described():
     prepare = Preprocessing(16, "crop", 0.875, "bicubic", True)
     expected = "the shorter side to 1.143 times the size, then crop the center, bicubic, with antialiasing."
     assert expected in card_of(small(preprocessing=prepare))
+    segmenter = ImageSegmenter(small(num_classes=None, num_layers=1, preprocessing=prepare), 3)
+    assert "Resize images straight to this size, bicubic" in card_of(segmenter, task="segmentation")
     text = card_of(small(image_size=(None, None), position_grid=(2, 2), preprocessing=None))
     assert "shape (batch, height, width, 3)" in text and "from images of any size" in text
     assert "Resize" not in text

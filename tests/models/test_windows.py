@@ -59,12 +59,11 @@ def test_maps_have_the_sizes_of_their_images():
 
 def test_whole_images_are_computed_together_and_their_classes_resized_one_by_one(monkeypatch):
     model, images = segmenter(), [photo(20, 33), photo(40, 21), photo(9, 9)]
-    preprocessing = model.preprocessing
-    logits = model.predict_on_batch(np.concatenate([preprocessing(image) for image in images]))
+    logits = model.predict_on_batch(np.concatenate([model.preprocessing(image) for image in images]))
     monkeypatch.setattr(windows, "_AT_ONCE", 1)
     maps = model.segment(images, whole=True, batch_size=2)
     for image, each, found in zip(images, logits, maps, strict=True):
-        expected = windows.resize(each, image.shape[:2], preprocessing)
+        expected = windows.resized_outputs(each, image.shape[:2])
         np.testing.assert_array_equal(found, expected.argmax(-1))
 
 

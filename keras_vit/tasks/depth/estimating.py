@@ -12,8 +12,7 @@ from keras_vit.messages import names_arguments
 from keras_vit.models.backbones import inner_transformer
 from keras_vit.models.classifying import check_finite
 from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
-from keras_vit.models.windows import checked_images, slide, whole_outputs
-from keras_vit.preprocessing.image_resizing import resize
+from keras_vit.models.windows import checked_images, resized_outputs, slide, whole_outputs
 from keras_vit.preprocessing.inputs import as_pixels
 from keras_vit.rules import optional_pair
 from keras_vit.types import Images, Size
@@ -76,8 +75,8 @@ def estimate(
     window = optional_pair(window, "window")
     if whole:
         return [
-            resize(np.asarray(outputs, "float32"), size, preprocessing)
-            for outputs, size, preprocessing in whole_outputs(model, images, batch_size, value_range)
+            resized_outputs(np.asarray(outputs, "float32"), size)
+            for outputs, size in whole_outputs(model, images, batch_size, value_range)
         ]
     maps = []
     for image in images:
@@ -109,10 +108,10 @@ def _adjustment(model, pixels, window):
 
     @functools.cache  # `slide` checks its arguments before the first window.
     def of_whole():
-        prepare = dataclasses.replace(model.preprocessing, image_size=tuple(size), resize="squash")
+        prepare = dataclasses.replace(model.preprocessing, image_size=tuple(size))
         image = prepare.normalize(prepare.resized(pixels))
         output = check_finite(np.asarray(model.predict_on_batch(image[np.newaxis]), "float32"))[0]
-        return resize(output, pixels.shape[:2], dataclasses.replace(prepare, interpolation="bilinear"))
+        return resized_outputs(output, pixels.shape[:2])
 
     def adjusted(output, top, left):
         whole = of_whole()

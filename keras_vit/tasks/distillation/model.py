@@ -77,7 +77,7 @@ class DistillationModel(ConfiguredModel):
         trainable: bool = True,
     ) -> None:
         _check(student, teachers, features)
-        images, reads = student.input, backbone(student).preprocessing
+        images, reads = student.input, student.preprocessing
         inputs, preprocessing, targets = {"images": images}, {"images": reads}, []
         student_output = _features(student).output if features else student.output
         size = (student_output["grid"] if features else student_output).shape[1:3]
@@ -87,7 +87,7 @@ class DistillationModel(ConfiguredModel):
                 inputs[key] = keras.Input((teacher.num_classes,), name=key, dtype="float32")
                 targets.append(inputs[key])
                 continue
-            key, wants = f"teacher_{number}_images", backbone(teacher).preprocessing
+            key, wants = f"teacher_{number}_images", teacher.preprocessing
             x, scale, offset = images, *_conversion(reads, wants)
             if not _shows_the_same(reads, wants):
                 x, scale, offset = keras.Input((*wants.image_size, wants.channels), name=key), 1.0, 0.0

@@ -10,7 +10,6 @@ import numpy as np
 
 from keras_vit.labels import IGNORE, check_class_count
 from keras_vit.models.windows import classes_of
-from keras_vit.preprocessing import Preprocessing
 from keras_vit.tasks.task import concatenate, names_or_indices
 
 if TYPE_CHECKING:
@@ -53,8 +52,7 @@ class SegmentationPredictions:
             >>> SegmentationPredictions.of(np.zeros((1, 2, 2, 3)), labels).pairs.tolist()
             [[0, 0, 16]]
         """
-        bilinear = Preprocessing(None)
-        predicted = [classes_of(scores, label.shape, bilinear) for scores, label in zip(logits, labels)]
+        predicted = [classes_of(scores, label.shape) for scores, label in zip(logits, labels)]
         return cls.of_maps(predicted, labels, logits.shape[-1])
 
     @classmethod

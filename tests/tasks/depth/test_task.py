@@ -50,6 +50,20 @@ def test_an_estimator_that_knows_all_depths_has_no_error(quantity, samples):
     assert scores["abs_rel"] == pytest.approx(0, abs=1e-6) and scores["rmse"] == pytest.approx(0, abs=1e-5)
 
 
+def test_evaluation_scores_what_estimate_predicts_of_whole_images(tmp_path):
+    crop = keras_vit.Preprocessing(16, "crop", 0.8, antialias=True)
+    encoder = small(num_classes=None, pooling="gap", preprocessing=crop)
+    model = randomize(keras_vit.DepthEstimator(encoder, head="linear", bins=8))
+    folder = write_depths(tmp_path / "wide", count=3, size=(9, 40))
+    wide = load_dataset(folder, seed=None, task="depth").split("train")
+    images, labels = zip(*wide)
+    maps = model.estimate(list(images), whole=True)
+    expected = evaluation.DepthPredictions.of(maps, labels, max_depth=10.0)
+    predictions = TASK.predict(model, wide, 2)
+    np.testing.assert_array_equal(predictions.pixels, expected.pixels)
+    np.testing.assert_allclose(predictions.image_scores, expected.image_scores, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_scores_do_not_depend_on_the_batch_size(estimator, samples):
     one, all_at_once = (TASK.scores(TASK.predict(estimator, samples, size)) for size in (1, 6))

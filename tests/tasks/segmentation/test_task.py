@@ -1,11 +1,15 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.folders import write_masks
 from made.tables import by_table
-from reference.comparing import numpy
+from reference.comparing import numpy, randomize
 from reference.segmentation import boundary_f_of_pairs, random_maps
+from reference.small import small
 from sklearn import metrics
 
+import keras_vit
+from keras_vit.data import load_dataset
 from keras_vit.losses import SegmentationCrossEntropy, pixel_weights
 from keras_vit.metrics import LIMB, MeanIoU
 from keras_vit.models import windows
@@ -162,3 +166,16 @@ def test_scores_equal_independent_ones(classes, ignored, count, rng):
 def test_classes_that_do_not_exist_are_refused(predicted, label):
     with pytest.raises(ValueError, match="from 0 to 1; got (2 to 2|-1 to -1)"):
         SegmentationPredictions.of_maps(np.array([predicted]), np.array([label]), 2)
+
+
+def test_evaluation_scores_what_segment_predicts_of_whole_images(tmp_path):
+    crop = keras_vit.Preprocessing(16, "crop", 0.8, "bicubic", antialias=True)
+    model = randomize(keras_vit.ImageSegmenter(small(num_classes=None, preprocessing=crop), 3))
+    folder = write_masks(tmp_path / "wide", count=3, size=(12, 40))
+    samples = load_dataset(folder, seed=None, task="segmentation").split("train")
+    images, labels = zip(*samples)
+    maps = model.segment(list(images), whole=True)
+    expected = SegmentationPredictions.of_maps(maps, [label[..., 0] for label in labels], 3)
+    np.testing.assert_array_equal(TASK.predict(model, samples, 2).pairs, expected.pairs)
+    assert model.encoder.preprocessing == crop  # A classifier with this encoder crops, as before.
+    assert TASK.preprocessing(model).resize == "squash"  # of the batches of training and validation
