@@ -16,6 +16,7 @@ MAX_IMAGES = 2000  # computed for a report
 MAX_PICTURES = 12  # best predictions, and worst ones
 MAX_MATRIX = 60  # classes of a confusion matrix whose names are legible
 MAX_ROWS = 100  # classes in a table
+ORDERED_BY = "accuracy", "recall", "ap", "pck10"  # scores of classes, of which each task has one
 
 
 def add_evaluation(report, model, samples, task, split, names=None, batch_size=64, folder=None, scores=None):
@@ -114,7 +115,7 @@ def _file_names(samples, folder):
 def _class_table(classes):
     title, rows = "Each class", classes
     if len(classes) > MAX_ROWS:
-        score = "accuracy" if "accuracy" in classes[0] else "recall"
+        score = next(name for name in ORDERED_BY if name in classes[0])
         rows = sorted((row for row in classes if row[score] is not None), key=lambda row: row[score])
         rows = rows[:MAX_ROWS]
         title = f"The {len(rows)} worst of {len(classes)} classes"

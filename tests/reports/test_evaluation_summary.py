@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from made.detections import random_predictions
 from made.folders import write_classes
 from made.pages import read_page
 from made.sampling import some
@@ -16,12 +17,12 @@ from reference.small import small
 from keras_vit import ImageSegmenter
 from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.samples import IndexedRecords, Samples
-from keras_vit.evaluation import evaluate
+from keras_vit.evaluation import KeypointPredictions, evaluate
 from keras_vit.inspection.png import png_bytes
 from keras_vit.reports import evaluation_summary
 from keras_vit.reports.evaluation_summary import add_evaluation, draw_samples, sample_images
 from keras_vit.reports.page import Report
-from keras_vit.tasks import label_storages
+from keras_vit.tasks import get_task, label_storages
 from keras_vit.tasks.segmentation.samples import MaskSamples
 
 pytestmark = pytest.mark.usefixtures("eager", "undrawn")
@@ -227,6 +228,18 @@ def test_pictures_and_errors_name_their_files_below_the_data_sets_folder(tmp_pat
     assert {*re.findall("<small>(.*?)</small>", text)} <= known and str(tmp_path) not in text
     errors = read_page(text).text.partition("The most frequent errors")[2].partition("Worst")[0]
     assert any(name in errors for name in known)
+
+
+def test_of_many_classes_and_keypoints_the_worst_are_listed(monkeypatch):
+    objects = random_predictions(np.random.default_rng(4))
+    truth, box = np.array([[[10.0, 10.0, 2], [30.0, 30.0, 2]]]), np.array([[0.0, 0, 50, 50]])
+    rows = np.ones(1), np.array([0]), truth, box, np.array([2500.0]), np.array([False]), np.array([0])
+    points = KeypointPredictions(truth + [[[0.0, 0, 0], [9, 0, 0]]], *rows, (0.05, 0.05))
+    monkeypatch.setattr(evaluation_summary, "MAX_ROWS", 1)
+    for task, predictions, worst in (("detection", objects, "2"), ("keypoints", points, "1")):
+        classes = get_task(task).per_class(predictions)
+        text = evaluation_summary._class_table(classes)
+        assert f"The 1 worst of {len(classes)} classes" in text and f'"row">{worst}</th>' in text
 
 
 @pytest.mark.slow
