@@ -114,6 +114,16 @@ def test_a_regressions_values_are_shown(keras_vit, images, tmp_path):
     np.testing.assert_allclose(found["values"], expected)
 
 
+@pytest.mark.parametrize("resize", ["crop", "squash"])
+def test_a_page_says_that_predictions_are_of_crops(resize, monkeypatch, keras_vit, images, tmp_path):
+    monkeypatch.setattr(model_views, "VIEWS", {})
+    preprocessing = Preprocessing(16, resize=resize, crop_fraction=0.875)
+    path = saved(tmp_path / "model.keras", num_layers=1, preprocessing=preprocessing)
+    keras_vit("inspect", "--model", path, "--image", images / "cat" / "00.png", "--output", tmp_path / "out")
+    page = read_page((tmp_path / "out" / "report.html").read_text())
+    assert ("Predictions and scores are of cropped images" in page.text) == (resize == "crop")
+
+
 @by_table(
     "paths, names",
     [
