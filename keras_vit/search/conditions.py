@@ -13,7 +13,7 @@ OPERATORS = {
     "<=": (compute.less_equal, np.less_equal),
     ">=": (compute.greater_equal, np.greater_equal),
     "!=": (compute.not_equal, np.not_equal),
-    "=": (compute.equal, np.equal),
+    **dict.fromkeys(("=", "=="), (compute.equal, np.equal)),
     "<": (compute.less, np.less),
     ">": (compute.greater, np.greater),
     "~": (compute.match_substring_regex, None),
@@ -25,9 +25,9 @@ def matching(table, conditions):
 
     Args:
         table: A `pyarrow.Table`.
-        conditions: Texts of a column's name, an operator and a value. The operators are `=`, `!=`, `<`, `<=`,
-            `>`, `>=`, and for texts `~`, whose value is a regular expression for a part of the text. A row
-            without a value does not meet a condition.
+        conditions: Texts of a column's name, an operator and a value. The operators are `=` or `==`, `!=`,
+            `<`, `<=`, `>`, `>=`, and for texts `~`, whose value is a regular expression for a part of the
+            text. A row without a value does not meet a condition.
 
     Returns:
         bool (rows,).
@@ -49,7 +49,7 @@ def matching(table, conditions):
 
 
 def _matching(table, condition):
-    match = re.fullmatch(r"\s*(\w+)\s*(<=|>=|!=|=|<|>|~)\s*(.*?)\s*", condition, re.DOTALL)
+    match = re.fullmatch(r"\s*(\w+)\s*(<=|>=|!=|==?|<|>|~)\s*(.*?)\s*", condition, re.DOTALL)
     if match is None:
         raise ValueError(f"expected a condition such as label=3 or path~2024; got {condition!r}")
     name, operator, value = match.groups()
