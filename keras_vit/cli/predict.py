@@ -51,7 +51,8 @@ def add_arguments(add):
     add("--boxes", metavar="DIR", help=boxes)
     threshold = "least score of an object, from 0 to 1 (default: 0.3, with --instances 0.5)"
     add("--threshold", type=options.fraction, help=threshold)
-    iou = "leave out objects whose boxes overlap a better one's by more (default: 0.7 in --boxes, else 1)"
+    iou = "leave out objects whose boxes overlap a better one's by more "
+    iou += "(default: of detectors 0.7 in pictures and --objects, else 1)"
     add("--iou", type=options.fraction, help=iou)
     for folder in prediction_folders():
         folder.add_arguments(add)

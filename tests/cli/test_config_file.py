@@ -35,6 +35,12 @@ def test_the_command_line_and_later_files_win(tmp_path):
     assert not found["per_class"]
 
 
+def test_the_values_of_an_option_that_can_be_repeated_add_up(tmp_path):
+    (tmp_path / "a.yaml").write_text("index: a\nwhere: label=0\n")
+    file = ("--config", str(tmp_path / "a.yaml"))
+    assert parsed("search", "query", "a.png", *file, "--where", "width>9")["where"] == ["label=0", "width>9"]
+
+
 @by_table(
     "text, words",
     [

@@ -1,5 +1,7 @@
 """Objects that the queries of a model find."""
 
+import types
+
 import numpy as np
 import pytest
 from reference.comparing import randomize
@@ -7,6 +9,7 @@ from reference.small import SMALL
 
 from keras_vit import ImageSegmenter, VisionTransformer
 from keras_vit.tasks.segmentation import instances as module
+from keras_vit.tasks.segmentation.instance_task import INSTANCES
 from keras_vit.tasks.segmentation.instances import best_instances, boxes_of
 
 CLASSES, QUERIES = 4, 6
@@ -135,3 +138,12 @@ def test_changed_weights_change_the_objects(photo):
             layer.lora_kernel_b.assign(np.full(layer.lora_kernel_b.shape, 0.5))
     after = model.instances(photo, threshold=0.0)[0].scores
     assert np.abs(after[:3] - before[:3]).max() > 1e-4
+
+
+@pytest.mark.parametrize("iou, count", [(None, 3), (0.7, 1)])
+def test_objects_with_equal_boxes_are_listed_and_drawn_unless_an_iou_is_given(iou, count, model, photo):
+    boxes, masks = np.float32([[0, 0, 9, 9]] * 3), np.ones((3, 20, 31), bool)
+    found, drawn = module.Instances(boxes, np.ones(3), np.arange(3), masks), []
+    model = types.SimpleNamespace(instances=lambda *_: [found], class_names=None, num_classes=CLASSES)
+    [row] = INSTANCES.rows(model, ["a.png"], [photo], 9, 0.0, iou, write=lambda *given: drawn.append(given))
+    assert len(row["objects"]) == len(drawn[0][2].scores) == count
