@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_vit.engine.distributed_model import DistributedModel, filled
 from keras_vit.labels import labels_of
-from keras_vit.models.backbones import backbone
+from keras_vit.models.backbones import backbone, image_model
 from keras_vit.models.classifying import check_finite, check_head
 
 CAPTIONS = "captions"  # an output of texts: the vectors of an image's captions
@@ -40,7 +40,7 @@ class Encoder:
     def __init__(self, model, outputs, batch_size):
         tensors = {name: OUTPUTS[name](model) for name in outputs}
         self.shapes = {name: tuple(x.shape[1:]) for name, x in tensors.items()}
-        self.preprocessing = backbone(model).preprocessing
+        self.preprocessing = image_model(model).preprocessing
         self._batch_size = batch_size if self.preprocessing.has_fixed_shape else 1
         self._model = DistributedModel(backbone(model).input, tensors)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keras_vit.engine.distributed_model import DistributedModel
-from keras_vit.models.backbones import backbone
+from keras_vit.models.backbones import backbone, image_model
 from keras_vit.tasks.computing import computed
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def representations_of_splits(model, splits, batch_size):
         splits: Splits of a `Dataset`.
     """
     encode, _ = encoder_of(model)
-    preprocessing = backbone(model).preprocessing
+    preprocessing = image_model(model).preprocessing
     return [computed_features(encode, samples, preprocessing, batch_size) for samples in splits]
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from reference.small import SMALL, one_block, small
 
-from keras_vit import ImageSegmenter, VisionTransformer
+from keras_vit import ImageSegmenter, Preprocessing, VisionTransformer
 from keras_vit.embeddings.encoder import OUTPUTS, Encoder
 from keras_vit.evaluation.representations import encoder_of
 
@@ -46,8 +46,11 @@ def test_a_model_without_pooling_is_averaged():
 
 
 def test_a_segmenter_has_the_fraction_of_the_pixels_of_each_class():
-    model = ImageSegmenter(VisionTransformer(**{**SMALL, "num_classes": None, "pooling": None}), 3)
-    classes = Encoder(model, ("classes",), 5)(IMAGES)["classes"]
+    options = {"num_classes": None, "pooling": None, "preprocessing": Preprocessing(16, "crop", 0.8)}
+    model = ImageSegmenter(VisionTransformer(**{**SMALL, **options}), 3)
+    encoder = Encoder(model, ("classes",), 5)
+    assert encoder.preprocessing == model.preprocessing  # Whole images, as `predict` prints these fractions.
+    classes = encoder(IMAGES)["classes"]
     maps = model.predict_on_batch(IMAGES).argmax(-1)
     np.testing.assert_allclose(classes, [[np.mean(m == i) for i in range(3)] for m in maps], atol=1e-6)
 
