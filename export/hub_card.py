@@ -140,6 +140,7 @@ def _input(description: Description) -> str:
     resizes = {
         "squash": "straight to this size",
         "crop": f"the shorter side to {scale}the size, then crop the center",
+        "squash_crop": f"straight to {scale}this size, then crop the center",
         "pad": "to this size, after padding with black at the right or bottom to its aspect ratio",
     }
     antialiasing = f"{'with' if d.antialias else 'without'} antialiasing"

@@ -44,16 +44,22 @@ function paddedSize({height, width}, {image_size: [rows, columns], resize}) {
   return [Math.max(height, Math.ceil(width * rows / columns)), Math.max(width, Math.ceil(height * columns / rows))];
 }
 
+/** Whether the center of the resized picture is cropped. */
+function crops({resize}) {
+  return resize === "crop" || resize === "squash_crop";
+}
+
 /** The size of the whole picture when it is resized, and the top left corner of the part that is kept. */
 function resizedWindow(picture, options) {
   const {image_size: [height, width], resize, before_crop} = options;
-  if (resize !== "crop") {
+  if (!crops(options)) {
     const [rows, columns] = paddedSize(picture, options);
     return {size: [height * picture.height / rows, width * picture.width / columns], top: 0, left: 0};
   }
   const sides = [picture.height, picture.width];
   const factor = Math.max(...before_crop.map((least, i) => least / sides[i]));
-  const size = before_crop.map((least, i) => Math.max(roundEven(sides[i] * factor), least));
+  const covering = before_crop.map((least, i) => Math.max(roundEven(sides[i] * factor), least));
+  const size = resize === "crop" ? covering : before_crop;
   return {size, top: Math.floor((size[0] - height) / 2), left: Math.floor((size[1] - width) / 2)};
 }
 
@@ -83,7 +89,7 @@ function preprocess(picture, options) {
   const {image_size: [height, width], channels} = options;
   const {size, top, left} = resizedWindow(picture, options);
   const [tall, wide] = paddedSize(picture, options);
-  const [resizedTall, resizedWide] = options.resize === "crop" ? size : [height, width];
+  const [resizedTall, resizedWide] = crops(options) ? size : [height, width];
   const rows = axisWeights(tall, resizedTall, top, height, options);
   const columns = axisWeights(wide, resizedWide, left, width, options);
   return resampled(picture, rows, columns, channels);

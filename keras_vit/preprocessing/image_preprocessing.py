@@ -61,10 +61,11 @@ class Preprocessing:
     Args:
         image_size: (height, width) or one int; None keeps the images' own size.
         resize: "squash" (the official models: straight to `image_size`), "crop" (the shorter
-            side to `image_size` / `crop_fraction`, then the center) or "pad" (OWLv2: with black to the
-            right or below to the aspect ratio of `image_size`, then to it).
-        crop_fraction: With "crop": the fraction of the resized image's shorter side that the center
-            crop keeps, in (0, 1].
+            side to `image_size` / `crop_fraction`, then the center), "squash_crop" (timm's "squash" with a
+            `crop_pct` below 1: straight to `image_size` / `crop_fraction`, then the center) or "pad" (OWLv2:
+            with black to the right or below to the aspect ratio of `image_size`, then to it).
+        crop_fraction: With "crop" and "squash_crop": the fraction of the resized image's shorter side, or of
+            both sides, that the center crop keeps, in (0, 1].
         interpolation: "bilinear", "bicubic" or "nearest".
         antialias: Whether to antialias when downscaling. The official models were trained without.
         mean, std: One number per channel, for pixels in [0, 1].
@@ -110,7 +111,7 @@ class Preprocessing:
     """
 
     image_size: tuple[int, int] | None = field(_SIZE)
-    resize: str = field(one_of(("squash", "crop", "pad")), default="squash")
+    resize: str = field(one_of(("squash", "crop", "squash_crop", "pad")), default="squash")
     crop_fraction: float = field(number(above=0, high=1), default=1.0)
     interpolation: str = field(one_of(INTERPOLATIONS), default="bilinear")
     antialias: bool = field(boolean, default=False)
@@ -158,6 +159,11 @@ class Preprocessing:
     def packs(self) -> bool:
         """Whether images become a fixed number of patches, whatever their aspect ratio."""
         return self.max_num_patches is not None
+
+    @property
+    def crops(self) -> bool:
+        """Whether the center of the resized image is cropped."""
+        return self.resize in ("crop", "squash_crop")
 
     @property
     def has_fixed_shape(self) -> bool:
@@ -272,7 +278,7 @@ class Preprocessing:
             return resize(pixels, packed_size(*pixels.shape[:2], self.patch_size, self.max_num_patches), self)
         if self.image_size is None:
             return to_float32(pixels)
-        if self.resize == "crop":
+        if self.crops:
             return resize_and_crop(pixels, self)
         if self.resize == "pad":
             pixels = padded(pixels, self.padded_size)
@@ -327,11 +333,11 @@ class Preprocessing:
 
     @property
     def before_crop(self) -> tuple[int, int]:
-        """With "crop": the (height, width) that the resized image covers; rounded down, as timm does."""
+        """With a crop: the (height, width) that the resized image covers; rounded down, as timm does."""
         return tuple(math.floor(side / self.crop_fraction + 1e-6) for side in self.image_size)
 
     def crop_window(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """With "crop": the size to resize to, and the top left corner of the crop.
+        """With a crop: the size to resize to, and the top left corner of the crop.
 
         The size of an image may be known in the graph alone, as scalar tensors.
 
@@ -347,6 +353,7 @@ class Preprocessing:
         factor = numpy.max(least.astype("float64") / sides)
         size = numpy.maximum(cast(numpy.round(sides * factor), "int64"), least)
         size = tuple(size.tolist()) if is_known else (size[0], size[1])
+        size = self.before_crop if self.resize == "squash_crop" else size
         top, left = ((s - side) // 2 for s, side in zip(size, self.image_size))
         return size, top, left
 

@@ -173,7 +173,7 @@ def _weights(axis, preprocessing, backend=None):
     old, new, start, count = axis
     radius, kernel = KERNELS[preprocessing.interpolation]
     smooth = preprocessing.antialias and preprocessing.interpolation != "nearest"
-    known = isinstance(start, int)
+    known = all(isinstance(number, int) for number in axis)
     numpy, cast = (np, np.asarray) if known else (backend.numpy, backend.cast)
     # In float32, as TensorFlow computes them for whole images, so that the pixels are the same.
     old32, new32 = cast(old, "float32"), cast(new, "float32")

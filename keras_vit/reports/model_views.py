@@ -88,7 +88,7 @@ def whole_inputs(model, images):
         note = f"Images are resized to the model's {shape}, whatever their aspect ratio."
         if preprocessing.resize == "pad":
             note = f"Images are padded to the aspect ratio of the model's {shape}, and resized."
-        elif preprocessing.resize == "crop":
+        elif preprocessing.crops:
             preprocessing = dataclasses.replace(preprocessing, resize="squash")
             note = f"{note[:-1]}, and not cropped."
         return [preprocessing([image])[0] for image in images], note

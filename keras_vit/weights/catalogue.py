@@ -24,9 +24,9 @@ The columns and their sources:
   GELU, CLIP and SigLIP have the names of plain models. Empty for sizes that only timm has.
 * `options`: arguments that differ from the layout's defaults or that it leaves open (`layouts/timm.py`), from
   the architectures of timm 1.0.31.
-* `prepare`: resize, interpolation, and the mean and std of `NORMS`. timm and transformers resize with Pillow,
-  which antialiases; "aliased" rows do not. timm's rows follow its own configurations (where it squashes to an
-  image 1/0.95 as large and crops, only the squashing is kept), Google's repositories their
+* `prepare`: resize, perhaps the crop fraction, interpolation, and the mean and std of `NORMS`. timm and
+  transformers resize with Pillow, which antialiases; "aliased" rows do not. timm's rows follow its own
+  configurations, Google's repositories their
   `preprocessor_config.json` or, for SigLIP, `convert_siglip_to_hf.py` of transformers, LAION's
   `pretrained.py` of open_clip 3.3.0, and Meta's `datasets.py` of facebookresearch/deit (the repositories of
   the undistilled models state another mean). big_vision's S/16 was resized by area, which antialiased

@@ -229,7 +229,7 @@ def test_a_browser_computes_what_python_does(size, scheme, page, single, tmp_pat
 
 
 GRID = {
-    "resize": ("squash", "crop", "pad"),
+    "resize": ("squash", "crop", "squash_crop", "pad"),
     "crop_fraction": (0.875, 1.0),
     "interpolation": ("bilinear", "bicubic", "nearest"),
     "antialias": (False, True),

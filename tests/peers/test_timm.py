@@ -102,8 +102,7 @@ def test_a_folder_as_they_publish_it_is_loaded(name, options, tmp_path):
     assert found.interpolation == expected["interpolation"]
     if model.in_chans == 3:
         assert (found.mean, found.std) == (tuple(expected["mean"]), tuple(expected["std"]))
-    if expected.get("crop_mode") != "squash":
-        assert found.crop_fraction == expected["crop_pct"]
+    assert found.crop_fraction == expected["crop_pct"]
 
 
 @pytest.mark.parametrize(

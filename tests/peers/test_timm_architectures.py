@@ -334,7 +334,7 @@ def test_a_row_has_timms_preprocessing(row):
     assert (config.num_classes or None, config.license) == (row.num_classes, row.license)
     wanted = {"crop": "center"}.get(row.preprocessing["resize"], "squash")
     assert (config.crop_mode, config.interpolation) == (wanted, row.preprocessing["interpolation"])
-    assert row.preprocessing.get("crop_fraction", config.crop_pct) == config.crop_pct
+    assert row.preprocessing.get("crop_fraction", 1) == config.crop_pct
     assert (tuple(config.mean), tuple(config.std)) == (row.preprocessing["mean"], row.preprocessing["std"])
 
 

@@ -60,6 +60,17 @@ def test_big_visions_evaluation_crop(height, width, rng):
     assert_close(Preprocessing(28, resize="crop", crop_fraction=28 / 32)(image)[0], expected, 1e-5)
 
 
+@pytest.mark.parametrize("height, width", [(53, 90), (90, 53)])
+def test_timms_squash_with_a_crop_percentage(height, width, rng):
+    """`Resize((32, 48))`, whatever the aspect ratio, then `CenterCrop((28, 42))`."""
+    image = rng.integers(0, 256, (height, width, 3)).astype("uint8")
+    expected = bilinear(image, (32, 48))[2:30, 3:45] / 127.5 - 1
+    prepare = Preprocessing((28, 42), resize="squash_crop", crop_fraction=0.875)
+    assert_close(prepare(image)[0], expected, 1e-5)
+    corner, size = prepare.window(height, width)
+    np.testing.assert_allclose([corner, size], [[2 / 32, 3 / 48], [28 / 32, 42 / 48]])
+
+
 @pytest.mark.parametrize("height, width, padded", [(53, 90, (68, 90)), (90, 53, (90, 120))])
 def test_owlv2s_padding_is_black_below_and_at_the_right(height, width, padded, rng):
     """To the aspect ratio of the input, before the image is resized and normalized."""

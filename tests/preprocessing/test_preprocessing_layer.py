@@ -18,6 +18,7 @@ PREPROCESSINGS = [
     Preprocessing((24, 40)),
     Preprocessing(None, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
     Preprocessing((24, 40), "crop", 0.875),
+    Preprocessing((24, 40), "squash_crop", 0.3),
     Preprocessing((24, 40), "pad", interpolation="bicubic"),
     Preprocessing(32, "crop", 0.9, "bicubic", antialias=True),
     *[Preprocessing(64, "crop", 1.0, "nearest")] * ON_TENSORFLOW,  # JAX chooses another of two equally near
@@ -36,6 +37,12 @@ def test_graphs_and_tensors_return_what_arrays_return(prepare):
     tolerance = 2e-6 if keras.backend.backend() == "tensorflow" else 1e-5  # TensorFlow resizes arrays
     np.testing.assert_allclose(prepare(batch), expected, rtol=0, atol=tolerance)
     np.testing.assert_allclose(prepare(one), expected[0], rtol=0, atol=tolerance)
+
+
+def test_a_graph_computes_a_small_crop_alone():
+    prepare = Preprocessing((24, 40), "squash_crop", 0.05)
+    graph = tf.function(prepare, input_signature=[tf.TensorSpec((None, None, None, 3), tf.uint8)])
+    np.testing.assert_allclose(graph(PHOTOS), prepare(PHOTOS), rtol=0, atol=2e-5)
 
 
 def test_a_data_pipeline_prepares_images_of_any_sizes_before_they_are_batched():

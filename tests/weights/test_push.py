@@ -1,5 +1,6 @@
 """A model to a repository of a hub on the loopback, and back."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -25,6 +26,7 @@ MODELS = {  # changed options of a small model, the requested layout, and the ch
     "mean": ({"pooling": "gap"}, None, "timm"),
     "as I-JEPA": ({"pooling": "gap"}, "huggingface", "huggingface"),
     "as timm": ({"class_names": NAMES, "preprocessing": CROP}, "timm", "timm"),
+    "squashed": ({"preprocessing": dataclasses.replace(CROP, resize="squash_crop"), **ERF}, None, "timm"),
     "pooled": ({"pooling": "gap", "norm_after_pooling": True, "mlp_dim": 49}, None, "timm"),
     "registers": ({"num_registers": 4, "prefix_positions": False, "layer_scale": 0.1}, None, "timm"),
     "clip": ({"pre_norm": True, "norm_epsilon": 1e-5, "activation": "quick_gelu"}, None, "timm"),

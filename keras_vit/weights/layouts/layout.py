@@ -271,5 +271,6 @@ class Layout:
 
     def unsupported_in_config(self, config):
         """List the options that `config_files` cannot express."""
-        pads = config["preprocessing"]["resize"] == "pad" and "words" not in config
-        return ["preprocessing with resize='pad'"] if pads else []
+        resize = config["preprocessing"]["resize"]
+        is_unknown = resize == "squash_crop" or resize == "pad" and "words" not in config
+        return [f"preprocessing with resize={resize!r}"] if is_unknown else []

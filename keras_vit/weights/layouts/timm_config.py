@@ -232,7 +232,7 @@ def _preprocessing(details):
     one_of(("center", "squash")).check(f"{CONFIG}: crop_mode", mode)
     one_of(INTERPOLATIONS.values()).check(f"{CONFIG}: interpolation", interpolation)
     return {
-        "resize": "squash" if mode == "squash" else "crop",
+        "resize": "crop" if mode == "center" else "squash" if crop == 1 else "squash_crop",
         "crop_fraction": float(crop),
         "interpolation": interpolation,
         "antialias": hub_config.antialias(details),
@@ -323,7 +323,7 @@ def written(config):
             "input_size": [config["in_channels"], *size],
             "fixed_input_size": True,
             "interpolation": preprocessing["interpolation"],
-            "crop_pct": preprocessing["crop_fraction"],
+            "crop_pct": 1.0 if preprocessing["resize"] == "squash" else preprocessing["crop_fraction"],
             "crop_mode": "center" if preprocessing["resize"] == "crop" else "squash",
             "mean": list(preprocessing["mean"]),
             "std": list(preprocessing["std"]),

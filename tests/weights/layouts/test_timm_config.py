@@ -6,8 +6,9 @@ import pytest
 from made import refusals
 from made.checkpoints import base
 from made.tables import by_table
+from reference.small import small
 
-from keras_vit import from_pretrained
+from keras_vit import Preprocessing, from_pretrained
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import timm_config
 
@@ -45,7 +46,9 @@ def test_class_names_are_the_descriptions_of_labels_that_have_one(tmp_path):
         ({"crop_pct": None, "crop_mode": None, "interpolation": ""}, ("crop", 0.875, "bicubic")),
         ({"crop_pct": 1, "interpolation": "bilinear"}, ("crop", 1, "bilinear")),
         ({"crop_pct": 0.9, "crop_mode": "center"}, ("crop", 0.9, "bicubic")),
-        ({"crop_pct": 0.9, "crop_mode": "squash"}, ("squash", 0.9, "bicubic")),
+        ({"crop_pct": 0.9, "crop_mode": "squash"}, ("squash_crop", 0.9, "bicubic")),
+        ({"crop_mode": "squash"}, ("squash_crop", 0.875, "bicubic")),
+        ({"crop_pct": 1.0, "crop_mode": "squash"}, ("squash", 1, "bicubic")),
     ],
 )
 def test_preprocessing_is_read_at_either_place(config, expected, tmp_path):
@@ -53,6 +56,16 @@ def test_preprocessing_is_read_at_either_place(config, expected, tmp_path):
     for each in (nested, {**VIT, **NORM, **config}):
         found = read(tmp_path, each, num_heads=3)["preprocessing"]
         assert (found["resize"], found["crop_fraction"], found["interpolation"]) == expected
+
+
+@by_table(
+    "resize, expected",
+    [("crop", ("center", 0.9)), ("squash", ("squash", 1)), ("squash_crop", ("squash", 0.9))],
+)
+def test_a_crop_is_written_by_timms_names(resize, expected):
+    model = small(activation="gelu_erf", preprocessing=Preprocessing(16, resize, 0.9))
+    [values] = timm_config.written(model.get_config())
+    assert (values["pretrained_cfg"]["crop_mode"], values["pretrained_cfg"]["crop_pct"]) == expected
 
 
 @by_table(
