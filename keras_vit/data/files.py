@@ -98,6 +98,18 @@ def _is_hidden(name):
     return name.startswith(".") or name == "__MACOSX"
 
 
+def refuse_other_encodings(paths):
+    r"""Raise ValueError for paths that are not UTF-8, which neither tensors nor tables hold.
+
+    >>> refuse_other_encodings([os.fsdecode(b"caf\xe9.png")])
+    Traceback (most recent call last):
+    ValueError: expected names of files in UTF-8; got b'caf\xe9.png'; rename them
+    """
+    wrong = [os.fsencode(path) for path in paths if path != path.encode(errors="replace").decode()]
+    if wrong:
+        raise ValueError(f"expected names of files in UTF-8; got {listed(wrong)}; rename them")
+
+
 def refuse_links_to_one_image(paths):
     """Raise ValueError for images of which two are the same file, by symbolic links.
 

@@ -113,7 +113,12 @@ def _in_folder(name, suffix):
 
 
 def _expanded(pattern):
-    """The names that a pattern stands for: {0000..0127} for numbers, {a,b} for words, * and ? for files."""
+    """The names that a pattern stands for: {0000..0127} for numbers, {a,b} for words, * and ? for files.
+
+    What exists under the name itself is no pattern.
+    """
+    if os.path.exists(pattern):
+        return [pattern]
     braces = re.search(r"\{([^{}]*)\}", pattern)
     if braces is None and is_url(pattern):
         return [pattern]

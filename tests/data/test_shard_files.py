@@ -34,6 +34,15 @@ def test_patterns_folders_and_lists_are_files(argument, expected, folder, monkey
     assert [*map(str, shards_of(argument, ".tar"))] == expected.split()
 
 
+def test_what_exists_under_the_name_itself_is_no_pattern(tmp_path):
+    for folder in ("w{a}", "w[1]", "wa", "w1"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0.tar").write_text("")
+    for folder in ("w{a}", "w[1]"):
+        assert shards_of(f"{tmp_path}/{folder}", ".tar")[0].place == f"{tmp_path}/{folder}/0.tar"
+    assert [shard.name for shard in shards_of(f"{tmp_path}/{{wa,w1}}", ".tar")] == ["0.tar", "0.tar"]
+
+
 @pytest.mark.parametrize("pattern", some(["{a,a}/{0..999}{0..999}.tar", "{0..9}" * 6, "{0..99999}{x,y}"], 3))
 def test_a_pattern_of_too_many_files_is_refused_at_once(pattern):
     start = time.process_time()

@@ -15,6 +15,7 @@ from keras_vit.data.files import (
     read_csv,
     read_table,
     refuse_links_to_one_image,
+    refuse_other_encodings,
     visible_files,
 )
 from keras_vit.data.folder_splits import folder_splits, split_fields, split_of_row
@@ -70,6 +71,7 @@ def load_folder(
     if not root.is_dir():
         raise ValueError(f"no such folder: {os.fspath(root)!r}{similar_path(root)}")
     label_type, files = label_kind(task), visible_files(root)
+    refuse_other_encodings(paths_of(root, images_among(files)))
     load = folder_loaders().get("image_text" if texts else label_type.name)
     load = load or functools.partial(_load_labels, kind=label_type, labels=labels)
     try:

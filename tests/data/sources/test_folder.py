@@ -1,4 +1,5 @@
 import collections
+import os
 import pathlib
 
 import numpy as np
@@ -339,3 +340,15 @@ def test_a_folder_may_have_avif(tmp_path):
     assert sizes(dataset) == (14, 2, 4)
     _, image, label = next(iter(dataset.split("train").training_records(0, 0, 1, 1)))
     assert np.abs(decode(image).numpy() - picture(int(label), 0).astype(int)).mean() < 80
+
+
+@by_table("name", [b"caf\xe9.png", b"caf\xe9/1.png"])
+def test_a_name_that_is_not_utf_8_is_refused(name, tmp_path):
+    root = write_classes(tmp_path / "in")
+    path = pathlib.Path(os.fsdecode(os.fsencode(root / "cat") + b"/" + name))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes((root / "cat" / "00.png").read_bytes())
+    with pytest.raises(
+        ValueError, match=r"^expected names of files in UTF-8; got b'.*caf\\xe9.*; rename them$"
+    ):
+        load_dataset(root)
