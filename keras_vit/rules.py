@@ -149,6 +149,20 @@ def optional_pair(size: Any, name: str) -> tuple[int, int] | None:
     return None if size is None else pair(size, name)
 
 
+def check_utf8(paths):
+    """Raise ValueError for a path that is not UTF-8, which Parquet files cannot store.
+
+    >>> check_utf8(["a.png", os.fsdecode(b"caf\\xe9.png")])
+    Traceback (most recent call last):
+    ValueError: expected paths in UTF-8; got 'caf\\udce9.png': rename it
+    """
+    for path in paths:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"expected paths in UTF-8; got {path!r}: rename it") from None
+
+
 def check_divisible(size, patch_size):
     """Raise ValueError unless the patch divides the (height, width) of its input."""
     for side, patch in zip(size, patch_size, strict=True):

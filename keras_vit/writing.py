@@ -82,12 +82,14 @@ def atomic_path(path, overwrite=True):
 def atomic_open(path, mode="w"):
     """Open a file for an atomic write: UTF-8 text with "\\n" line endings, or bytes ("wb").
 
+    Names of files in the text that are not UTF-8 keep their bytes.
+
     >>> with atomic_open("complete.csv") as file:
     ...     _ = file.write("image,class")
     >>> pathlib.Path("complete.csv").read_text()
     'image,class'
     """
-    text = {} if "b" in mode else {"encoding": "utf-8", "newline": ""}
+    text = {} if "b" in mode else {"encoding": "utf-8", "errors": "surrogateescape", "newline": ""}
     with atomic_path(path) as temporary, open(temporary, mode, **text) as file:
         yield file
 

@@ -29,6 +29,8 @@ def run(args, with_keras=True):
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     after = ""
+    if hasattr(sys.stdout, "reconfigure"):  # Names of files that are not UTF-8 keep their bytes.
+        sys.stdout.reconfigure(errors="surrogateescape")
     try:
         device.choose(args)
         module = _start(args.subcommand, with_keras)

@@ -16,7 +16,7 @@ from keras_vit.cli.rows import COCO, FILES, FORMATS, suffix_of, write_rows
 from keras_vit.cli.shown_predictions import Shown
 from keras_vit.messages import listed
 from keras_vit.preprocessing.web_images import is_url
-from keras_vit.rules import one_of
+from keras_vit.rules import check_utf8, one_of
 from keras_vit.tasks import prediction_folders
 from keras_vit.writing import atomic_path, check_writable
 
@@ -78,6 +78,8 @@ def run(args):
 
     _check_options(args)
     paths = [path for argument in args.images for path in images_of(argument, urls=True)]
+    if args.output and suffix_of(args.output) == "parquet":
+        check_utf8(paths)
     files = png_files(paths) if args.maps or args.boxes or args.show else {}
     model, task = _opened(args)
     things = {"things": task.things(model, args.things)} if args.things else {}

@@ -12,6 +12,7 @@ import pyarrow.parquet
 from keras_vit.data.datasets import folder_of
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed
+from keras_vit.rules import check_utf8
 from keras_vit.writing import atomic_path
 
 TEXT, NUMBER = pyarrow.string(), pyarrow.int64()
@@ -64,6 +65,7 @@ def _files(dataset, split, samples):
     statuses = (number for s in map(os.stat, paths) for number in (s.st_size, s.st_mtime_ns))
     statuses = np.fromiter(statuses, "int64", 2 * len(paths)).reshape(-1, 2)
     relative = functools.cache(lambda above: os.path.relpath(above, folder))
+    check_utf8(paths)
     places = map(os.path.split, paths)
     names = (os.path.normpath(os.path.join(relative(above), name)) for above, name in places)
     columns = (

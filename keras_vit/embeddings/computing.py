@@ -31,7 +31,7 @@ from keras_vit.labels import label_kind
 from keras_vit.messages import redact_url
 from keras_vit.models.backbones import backbone
 from keras_vit.progress import Progress
-from keras_vit.rules import integer, one_of, optional
+from keras_vit.rules import check_utf8, integer, one_of, optional
 from keras_vit.types import Path
 from keras_vit.weights.load import from_pretrained
 from keras_vit.weights.model_digest import model_digest
@@ -130,10 +130,9 @@ class Embedder:
 
     def _places(self, split, numbers):
         samples = self.dataset.split(split)
-        return {
-            "key": [f"{split}/{number:09}" for number in numbers],
-            "path": [samples.place(int(number)) for number in numbers],
-        }
+        paths = [samples.place(int(number)) for number in numbers]
+        check_utf8(paths)
+        return {"key": [f"{split}/{number:09}" for number in numbers], "path": paths}
 
     @staticmethod
     def _status(text, count):

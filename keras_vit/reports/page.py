@@ -49,9 +49,13 @@ class Report:
         return _PARTS.box(width, [picture(png, title)])
 
     def page(self, title, *paragraphs):
-        """Return the HTML, with paragraphs below the title."""
+        """Return the HTML, with paragraphs below the title.
+
+        In names of files that are not UTF-8, U+FFFD replaces other bytes.
+        """
         page = _TEMPLATES.get_template("page.html")
-        return page.render(title=title, paragraphs=paragraphs, sections=self.sections)
+        text = page.render(title=title, paragraphs=paragraphs, sections=self.sections)
+        return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def picture(png, alt, caption="", file=""):

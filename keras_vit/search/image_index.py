@@ -17,6 +17,7 @@ import pyarrow.parquet
 from pyarrow import compute
 
 from keras_vit.messages import did_you_mean, one_line, printable
+from keras_vit.rules import check_utf8
 from keras_vit.search.approximate import ENGINES, EXACT_ROWS
 from keras_vit.search.conditions import matching
 from keras_vit.search.vector_file import VectorFile, best, exact_nearest, normalized
@@ -114,12 +115,17 @@ class ImageIndex:
         return self._files
 
     def changed(self, paths: Iterable[Path]) -> dict[str, tuple[int, float]]:
-        """The files that are not in the index as they are now: dict from absolute paths to (bytes, time)."""
+        """The files that are not in the index as they are now: dict from absolute paths to (bytes, time).
+
+        Raises:
+            ValueError: for a path that is not UTF-8.
+        """
         stale = {}
         for path in map(os.path.abspath, paths):
             state = _state(path)
             if path not in self.files or tuple(self.files[path][1:]) != state:
                 stale[path] = state
+        check_utf8(stale)
         return stale
 
     def is_stale(self, path: str) -> bool:

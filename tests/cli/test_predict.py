@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import io
 import json
@@ -253,6 +254,18 @@ def test_patterns_and_home_folders_are_expanded(keras_vit, refused, model, image
     assert one["image"].startswith(f"{images}/cat/01")
     refused(("predict", "--model", model, f"{images}/*.jpg"), f"no file matches '{images}/*.jpg'")
     refused(("predict", "--model", "~/none.keras", images), f"{images.parent}/none.keras")
+
+
+def test_names_of_files_that_are_not_utf8_keep_their_bytes(refused, model, images, tmp_path):
+    path = os.fsencode(tmp_path / "caf") + b"\xe9.png"
+    shutil.copy(images / "cat/00.png", path)
+    command = ("predict", "--model", str(model), os.fsdecode(path), "--output")
+    stdout = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    with contextlib.redirect_stdout(stdout):
+        assert not _keras_vit_cli.main([*command, str(tmp_path / "found.csv"), "--format", "csv"])
+    written = (tmp_path / "found.csv").read_bytes()
+    assert stdout.buffer.getvalue() == written and written.splitlines()[1].startswith(path + b",1,")
+    refused((*command, tmp_path / "found.parquet"), "expected paths in UTF-8; got", r"caf\udce9.png': rename")
 
 
 def test_the_images_at_urls_are_predicted_like_files(keras_vit, refused, model, images):

@@ -47,6 +47,13 @@ def test_files_have_their_names_in_the_folder_however_it_is_named(name, tmp_path
     assert not data.ignored_files
 
 
+def test_a_name_that_is_not_utf8_is_refused_with_the_file(root):
+    path = root / "cat" / os.fsdecode(b"caf\xe9.bmp")
+    (root / "cat" / "03.bmp").rename(path)
+    with pytest.raises(ValueError, match=r"expected paths in UTF-8; got '.*caf\\udce9.bmp': rename it"):
+        fingerprint_of(root)
+
+
 def test_a_fingerprint_of_records_has_their_version_and_counts(tmp_path):
     prepare(tmp_path, {"train": 30, "test": 10})
     found = fingerprint(load_dataset("tfds:toy", data_dir=tmp_path))

@@ -1,5 +1,6 @@
 import base64
 import io
+import os
 import re
 
 import numpy as np
@@ -122,6 +123,12 @@ def test_text_in_any_place_is_escaped():
     assert found.words == [NASTY] * 15
     assert [attributes["alt"] for attributes in found.pictures()] == [NASTY] * 2
     assert "script" not in {tag for tag, _ in found.tags}
+
+
+def test_names_of_files_that_are_not_utf8_are_shown():
+    report = Report()
+    report.add("Files", os.fsdecode(b"caf\xe9.png"))
+    assert "caf\ufffd.png" in report.page("A model").encode().decode()
 
 
 def test_columns_of_numbers_are_aligned_and_have_one_number_of_decimals():

@@ -60,6 +60,13 @@ def test_new_changed_and_removed_files(index, files, tmp_path):
     assert len([*(tmp_path / "index").iterdir()]) == 3, "the earlier rows are removed"
 
 
+def test_a_path_that_is_not_utf8_is_refused_with_the_file(index, tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.png")
+    path.write_bytes(b"image")
+    with pytest.raises(ValueError, match=r"expected paths in UTF-8; got '.*caf\\udce9.png': rename it"):
+        index.changed([path])
+
+
 def test_the_columns_of_images_change_without_their_vectors(files, tmp_path):
     index, paths = ImageIndex(tmp_path / "index", "model", "digest", 16), [*map(str, files)]
     index.add(index.changed(files), vectors_of(6), {"label": pyarrow.array(range(6)), "width": [8] * 6})

@@ -199,7 +199,7 @@ def file_header(path):
     """
     try:
         check_file(path)  # A pipe or a device would never end.
-        turn, shape = _decoded_header(path)
+        turn, shape = _decoded_header(os.fsencode(path))
         return shown(int(turn), *shape[1::-1].numpy().tolist())
     except (OSError, ValueError, tf.errors.OpError):
         return None
