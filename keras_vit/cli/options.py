@@ -5,6 +5,7 @@ The library checks the values of options; the parser only names them. `add` is a
 
 import argparse
 import ast
+import csv
 import re
 
 from keras_vit import names, tasks
@@ -13,6 +14,7 @@ CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a nam
 EXPORT = "export of keras-vit (SavedModel folder, .tar.gz, .tflite, .onnx, folder of a page)"
 PATHS = "image files, URLs, folders, patterns such as 'a/**/*.jpg', or - for a list of them on standard input"
 LABELS = "a .json file of the texts of each class, a text file with one class a line, or imagenet_1k"
+COMMAS = "separated by commas, in double quotes where they hold one"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
 ON_BAD_FILE = names.ON_BAD_IMAGE[:2]  # of commands that read image files, not a data set
 
@@ -159,7 +161,15 @@ def fraction(text):
 
 
 def words(text):
-    return tuple(text.split(","))
+    """Parse names separated by commas, with quotes where they hold one.
+
+    >>> words('wall,"door, double door"')
+    ('wall', 'door, double door')
+    """
+    try:
+        return tuple(next(csv.reader([text]))) or ("",)
+    except csv.Error:
+        raise argparse.ArgumentTypeError(f"expected names separated by commas; got {text!r}") from None
 
 
 def ints(text):

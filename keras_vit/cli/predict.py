@@ -45,7 +45,7 @@ def add_arguments(add):
     add("--windows", action="store_true", help=windows)
     instances = "segmentation by queries (EoMT): list objects with boxes instead of classes of pixels"
     add("--instances", action="store_true", help=instances)
-    things = "--instances: classes that have objects, separated by commas (default: all)"
+    things = f"--instances: classes that have objects, {options.COMMAS} (default: all)"
     add("--things", type=options.words, metavar="NAMES", help=things)
     boxes = "detection, keypoints, --instances: folder to write, with the objects drawn into PNG files"
     add("--boxes", metavar="DIR", help=boxes)

@@ -17,7 +17,7 @@ class Skeletons(Folder):
             "(default: an image is an object)"
         )
         add("--objects", metavar="SOURCE", help=source)
-        classes = "--objects: classes of the objects, separated by commas (default: all)"
+        classes = f"--objects: classes of the objects, {options.COMMAS} (default: all)"
         add("--object_classes", type=options.words, metavar="NAMES", help=classes)
         score = "--objects: least score of an object (default: 0.3 of a detector, 0 of a file)"
         add("--object_score", type=options.fraction, help=score)

@@ -1,5 +1,7 @@
 """The boxes of the objects whose keypoints `predict` estimates: of a detector, or of a file."""
 
+import csv
+import io
 import os
 import pathlib
 from typing import NamedTuple
@@ -84,7 +86,7 @@ def boxes_of_detector(detector, source, names=None, least=None, iou=None):
             raise ValueError(f"{source!r} detects what texts say; give them by --object_classes")
         from keras_vit.cli.labels import with_labels
 
-        detector = with_labels(detector, ",".join(names), None)
+        detector = with_labels(detector, _quoted(names), None)
     known = names_or_indices(detector.class_names, detector.num_classes)
     used = None if names is None else _numbers(names, known, source)
     least, iou = LEAST if least is None else least, OVERLAP if iou is None else iou
@@ -94,6 +96,17 @@ def boxes_of_detector(detector, source, names=None, least=None, iou=None):
         return [_chosen(ObjectBoxes(*objects), used, least, iou, top) for objects in detections]
 
     return find
+
+
+def _quoted(names):
+    """Names as --labels takes them.
+
+    >>> _quoted(["cat", "black, white"])
+    'cat,"black, white"'
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(names)
+    return text.getvalue()
 
 
 def _numbers(names, known, source):

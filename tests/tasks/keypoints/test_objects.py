@@ -199,6 +199,19 @@ def test_a_detectors_objects_overlap_little():
     assert len(found.boxes) == 2
 
 
+def test_a_detector_of_any_words_gets_names_with_commas_whole():
+    asked = []
+
+    def with_labels(labels):
+        asked.extend(labels)
+        return types.SimpleNamespace(class_names=(*labels,), num_classes=len(labels), detect=None)
+
+    tower = {"text": True, "text_preprocessing": True, "with_labels": with_labels}
+    words = types.SimpleNamespace(detect=None, needs_texts=True, **tower)
+    boxes_of_detector(words, "m", ["cat", "black, white"])
+    assert asked == ["cat", "black, white"]
+
+
 def test_other_models_and_detectors_of_any_words_need_more():
     with pytest.raises(
         ValueError, match="^--objects: expected a detector or a file of boxes; 'm' is another"

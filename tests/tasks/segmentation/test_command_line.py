@@ -110,10 +110,14 @@ def test_objects_of_queries_are_listed_and_drawn(keras_vit, queries, streets, tm
     assert done.stdout.splitlines()[1].split()[1:] == ["none"]
 
 
-def test_only_objects_of_named_classes_are_listed(json_of, refused, queries, streets):
+def test_only_objects_of_named_classes_are_listed(json_of, refused, queries, streets, tmp_path):
     image = "predict", "--model", queries, streets / "images" / "00.png"
     [row] = json_of(*image, "--instances", "--threshold", "0", "--things", "road,sky")
     assert {each["name"] for each in row["objects"]} == {"road", "sky"}
+    (tmp_path / "names.txt").write_text("sky\ntree, palm\nroad\n")
+    options = "--instances", "--threshold", "0", "--classes", tmp_path / "names.txt"
+    [row] = json_of(*image, *options, "--things", 'road,"tree, palm"')
+    assert {each["name"] for each in row["objects"]} == {"road", "tree, palm"}
     line = refused((*image, "--instances", "--things", "road,trees"))
     assert line.endswith("expected things among sky, tree, road; got 'trees' (did you mean 'tree'?)")
     refused((*image, "--things", "road"), "--things are the classes of --instances, which is not given")
