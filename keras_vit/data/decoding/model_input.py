@@ -183,7 +183,7 @@ def check_image(content):
         if not needs_pillow(content):
             _decoded_header_of(content)
             return
-    except tf.errors.OpError:
+    except (tf.errors.OpError, UnicodeDecodeError):  # TensorFlow's message may hold bytes of the image.
         pass
     read_image(content)
     if not needs_pillow(content):

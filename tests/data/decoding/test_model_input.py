@@ -187,3 +187,8 @@ def test_pillow_converts_what_tensorflow_does_not_decode(kind, tmp_path):
     assert decodable(damaged) == damaged
     with pytest.raises(ValueError, match="not a readable image"):
         check_image(damaged)
+
+
+def test_the_reason_is_text_where_tensorflow_names_bytes_of_the_image():
+    with pytest.raises(ValueError, match="not a readable image: 7 bytes"):
+        check_image(b"\x89PNG123")
