@@ -32,6 +32,8 @@ class Shown:
 
     def write(self, path, image, prediction):
         """Draw what the `rows` of a task for pixels or objects give to `write`."""
+        import numpy as np
+
         from keras_vit.inspection import box_overlay
         from keras_vit.inspection.label_pictures import labeled_picture
         from keras_vit.tasks import label_colors
@@ -48,7 +50,8 @@ class Shown:
         colors = find([prediction], self.names)
         if self.near_is_high:
             prediction = -prediction  # Of pictures of depth, what is near is bright.
-        picture = (255 * labeled_picture(image / 255, prediction, name)).round().astype("uint8")
+        picture = labeled_picture(np.divide(image, 255, dtype="float32"), prediction, name)
+        picture = np.multiply(picture, 255, out=picture).round(out=picture).astype("uint8")
         self._write(path, with_words(picture, [*colors], [*colors.values()]))
 
     def write_row(self, path, image, row):

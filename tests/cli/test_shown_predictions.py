@@ -1,6 +1,8 @@
 """Pictures of predictions of every task, in the folder of --show."""
 
 import shutil
+import tracemalloc
+import types
 
 import keras
 import numpy as np
@@ -112,6 +114,19 @@ def test_what_is_near_is_bright(quantity, tmp_path):
     assert drawn.shape == (200, 600, 3)
     near, far = (300, -1) if quantity == "metric" else (-1, 300)
     assert [drawn[0, near].tolist(), drawn[0, far].tolist()] == [[*COLORS[0]], [*COLORS[-1]]]
+
+
+@pytest.mark.parametrize("task, dtype", [("segmentation", "int64"), ("depth", "float32")])
+def test_a_picture_of_a_large_image_takes_little_memory(task, dtype, tmp_path):
+    model = types.SimpleNamespace(class_names=("sky", "tree"), num_classes=2)
+    drawing = Shown(tmp_path / "found", get_task(task), model, {"photo.jpg": "photo.png"})
+    image, prediction = np.zeros((500, 1000, 3), "uint8"), np.ones((500, 1000, 1), dtype)
+    tracemalloc.start()
+    try:
+        drawing.write("photo.jpg", image, prediction if task == "depth" else prediction[..., 0])
+        assert tracemalloc.get_traced_memory()[1] < 66 * 500 * 1000
+    finally:
+        tracemalloc.stop()
 
 
 def test_small_images_are_enlarged_with_what_is_in_them():

@@ -60,8 +60,10 @@ def depth_colors(
     fractions = (np.where(known, values, low) - low) / max(high - low, np.finfo("float32").tiny)
     fractions = np.clip(1 - fractions if near_is_high else fractions, 0, 1) * (len(COLORS) - 1)
     steps = np.arange(len(COLORS))
-    colors = np.stack([np.interp(fractions, steps, channel) for channel in zip(*COLORS)], axis=-1)
-    return np.where(known[..., np.newaxis], np.round(colors), UNKNOWN).astype("uint8")
+    channels = (np.round(np.interp(fractions, steps, channel)).astype("uint8") for channel in zip(*COLORS))
+    colors = np.stack([*channels], axis=-1)
+    colors[~known] = UNKNOWN
+    return colors
 
 
 def legend_picture(values: np.ndarray, near_is_high: bool = False) -> np.ndarray:
@@ -129,4 +131,5 @@ def labeled(image, values):
     >>> labeled(np.zeros((8, 8, 3)), np.ones((8, 8, 1))).shape
     (8, 16, 3)
     """
-    return np.concatenate([image, depth_colors(values.mean(axis=-1)) / 255], axis=1)
+    colors = np.divide(depth_colors(values.mean(axis=-1)), 255, dtype="float32")
+    return np.concatenate([image, colors], axis=1)
