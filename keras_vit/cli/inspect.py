@@ -91,7 +91,7 @@ def _inspect(args, paths):
             names, source = labeled, source_of_set
             inputs, resized = whole_inputs(encoder, images) if encoder else (images, resized)
 
-    if encoder and has_scores and model.preprocessing.resize == "crop":
+    if encoder and has_scores and model.preprocessing.crops:
         resized += " Predictions and scores are of cropped images, as the model receives them."
     finished = finished_run(args.model)
     missing = _add_views(args, report, value, encoder, inputs, names, finished)
