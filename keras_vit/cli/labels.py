@@ -62,7 +62,7 @@ def read_labels(text, prompts=("{}",)):
         names = class_names("imagenet_1k_clip")
         labels = {synset: [name] for synset, name in zip(class_names("imagenet_1k_synsets"), names)}
     else:
-        names = class_names(path) if path.suffix == ".txt" else next(csv.reader([text]), [])
+        names = class_names(path) if path.suffix == ".txt" else _separated(text)
         names = [name.strip() for name in names]
         labels = {name: [name.replace("_", " ")] for name in names if name}
         if len(labels) != len(names):
@@ -73,6 +73,13 @@ def read_labels(text, prompts=("{}",)):
     if not texts:
         raise ValueError(f"expected one label or more; got {text!r}")
     return texts
+
+
+def _separated(text):
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        raise ValueError(f"expected labels separated by commas; got {text!r}") from None
 
 
 def read_prompts(path):

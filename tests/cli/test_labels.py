@@ -149,6 +149,7 @@ def test_what_is_wrong_is_one_line(command, message, two_towers, images, refused
     [
         ("cat,cat", "expected different labels, none of them empty; got 'cat,cat'"),
         ("", "expected one label or more; got ''"),
+        ("cat\ndog", r"expected labels separated by commas; got 'cat\\ndog'"),
         ("none.json", "no such file: 'none.json'"),
         ("list.json", "'list.json' must hold an object from classes to a text or a list of texts"),
         ("half.json", "'half.json' is not readable JSON"),
