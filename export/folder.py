@@ -131,7 +131,8 @@ def export_folder(
     """
     start = time.perf_counter()
     path = pathlib.Path(path).expanduser()
-    chosen, tower_exports, towers = choose_formats(formats, precisions), [], None
+    chosen, tower_exports = choose_formats(formats, precisions), list[Format]()
+    towers: Any = None
     if isinstance(model, ImageTextModel):
         tower_exports = tower_formats(formats, precisions)
         towers, model = model, model.vision_transformer()
@@ -178,14 +179,14 @@ def export_folder(
             measured = Measurement(live_row["score"], *on, get_task(task).primary_metric_title, size)
             known = dataclasses.replace(known, accuracy=(*known.accuracy, measured))
         job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job), facts=known)
-        compared = {"": reference, **(references(towers, reference) if towers and tower_exports else {})}
+        compared = {"": reference, **(references(towers, reference) if tower_exports else {})}
         rows, failed = _export_all([*in_order(chosen), *tower_exports], job, folder, compared)
         if SAVED_MODEL not in chosen:
             shutil.rmtree(job.saved_model.parent)
             del rows[SAVED_MODEL.name]
         if not rows:
             raise ValueError("; ".join(failed.values()))
-        for name, content in text_files(towers).items() if towers and tower_exports else ():
+        for name, content in text_files(towers).items() if tower_exports else ():
             (folder / "text" / name).write_bytes(content)
         installed = {d.name: d.version for d in distributions() if d.name in VERSIONS_OF}
         report = {

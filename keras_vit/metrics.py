@@ -70,8 +70,8 @@ class MeanAveragePrecision(keras.metrics.Metric):
         if sample_weight is not None:
             weights *= ops.reshape(ops.cast(sample_weight, "float32"), (-1, 1))
         # The first bin has the highest logits; the arcsinh of 110 · 100 is 10.
-        place = ops.clip((0.5 - ops.arcsinh(100 * logits) / 20) * BINS, 0, BINS - 1)
-        cells = ops.cast(place, "int32") + BINS * ops.arange(self.num_classes, dtype="int32")
+        bins = ops.clip((0.5 - ops.arcsinh(100 * logits) / 20) * BINS, 0, BINS - 1)
+        cells = ops.cast(bins, "int32") + BINS * ops.arange(self.num_classes, dtype="int32")
         for variable, counts in ((self.positive, weights * labels), (self.total, weights)):
             flat = ops.reshape(counts, (-1,)), ops.reshape(cells, (-1,))
             variable.assign(variable + ops.segment_sum(*flat, num_segments=self.num_classes * BINS))

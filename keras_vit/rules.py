@@ -150,7 +150,7 @@ def optional_pair(size: Any, name: str) -> tuple[int, int] | None:
 
 
 def check_utf8(paths):
-    """Raise ValueError for a path that is not UTF-8, which Parquet files cannot store.
+    """Raise ValueError for a path that is not UTF-8, which neither tensors nor Parquet files hold.
 
     >>> check_utf8(["a.png", os.fsdecode(b"caf\\xe9.png")])
     Traceback (most recent call last):

@@ -98,18 +98,6 @@ def _is_hidden(name):
     return name.startswith(".") or name == "__MACOSX"
 
 
-def refuse_other_encodings(paths):
-    r"""Raise ValueError for paths that are not UTF-8, which neither tensors nor tables hold.
-
-    >>> refuse_other_encodings([os.fsdecode(b"caf\xe9.png")])
-    Traceback (most recent call last):
-    ValueError: expected names of files in UTF-8; got b'caf\xe9.png'; rename them
-    """
-    wrong = [os.fsencode(path) for path in paths if path != path.encode(errors="replace").decode()]
-    if wrong:
-        raise ValueError(f"expected names of files in UTF-8; got {listed(wrong)}; rename them")
-
-
 def refuse_links_to_one_image(paths):
     """Raise ValueError for images of which two are the same file, by symbolic links.
 
@@ -170,17 +158,30 @@ def mapped(function, paths, words):
     return results
 
 
-def refuse_unreadable(files, on_bad_image, noun="image(s)"):
+def refuse_unreadable(images, on_bad_image, noun="image(s)", reasons=None):
     """Raise ValueError for files that cannot be read, unless `on_bad_image` is "skip".
 
-    >>> refuse_unreadable(["a.png"], "fail")
-    Traceback (most recent call last):
-    ValueError: 1 image(s) cannot be read: a.png; remove them or give --on_bad_image skip
+    Args:
+        images: Images that cannot be decoded, in an iterable.
+        on_bad_image: As for `load_dataset`.
+        noun: What the files are, for the message.
+        reasons: dict from further files to the reason.
+
+    Returns:
+        dict from all files to the reason, as in `Dataset.bad_images`.
+
+    Example:
+        >>> refuse_unreadable(["a.png"], "fail")
+        Traceback (most recent call last):
+        ValueError: 1 image(s) cannot be read: a.png; remove them or give --on_bad_image skip
     """
+    reasons = reasons or {}
+    files = [*images, *(f"{path} ({reason})" for path, reason in reasons.items())]
     if files and on_bad_image == "fail":
         raise ValueError(
             f"{len(files)} {noun} cannot be read: {listed(files, 3)}; remove them or give --on_bad_image skip"
         )
+    return dict.fromkeys(images, UNDECODABLE) | reasons
 
 
 def refuse_wrong(wrong, on_bad_image, noun="box(es)"):

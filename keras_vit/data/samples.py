@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decoding.model_input import check_image, read
-from keras_vit.data.files import UNDECODABLE, file_headers, refuse_unreadable
+from keras_vit.data.files import file_headers, refuse_unreadable
 from keras_vit.labels.box_rows import COLUMNS, decode_boxes
 
 SPLITS = ("train", "validation", "test")
@@ -331,8 +331,7 @@ def samples_of_files(files, on_bad_image):
         images, labels = (tuple(itertools.compress(values, headers)) for values in (paths, labels))
         is_turned = any(header and header.orientation > 1 for header in headers)
         splits[split] = Samples(images, labels, exif=is_turned)
-    refuse_unreadable(unreadable, on_bad_image)
-    return splits, dict.fromkeys(unreadable, UNDECODABLE)
+    return splits, refuse_unreadable(unreadable, on_bad_image)
 
 
 def hold_out_missing(splits, seed):

@@ -15,13 +15,13 @@ from keras_vit.data.files import (
     read_csv,
     read_table,
     refuse_links_to_one_image,
-    refuse_other_encodings,
     visible_files,
 )
 from keras_vit.data.folder_splits import folder_splits, split_fields, split_of_row
 from keras_vit.data.samples import samples_of_files
 from keras_vit.labels import label_kind
 from keras_vit.messages import listed, similar_path
+from keras_vit.rules import check_utf8
 from keras_vit.tasks import folder_hints, folder_loaders, label_kinds
 
 # Names that are more often of splits than of classes, such as training_set, seg_test and val2017.
@@ -71,7 +71,7 @@ def load_folder(
     if not root.is_dir():
         raise ValueError(f"no such folder: {os.fspath(root)!r}{similar_path(root)}")
     label_type, files = label_kind(task), visible_files(root)
-    refuse_other_encodings(paths_of(root, images_among(files)))
+    check_utf8(paths_of(root, images_among(files)))
     load = folder_loaders().get("image_text" if texts else label_type.name)
     load = load or functools.partial(_load_labels, kind=label_type, labels=labels)
     try:

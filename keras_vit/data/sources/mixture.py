@@ -68,6 +68,23 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
         tables = [_numbers(part, numbers, classes) for part in parts]
     else:
         names, tables = _shared_classes(parts, task, labels)
+    return {
+        "class_names": names,
+        "splits": _mixed_splits(parts, weights, tables),
+        "split_sources": _split_sources(parts),
+        "version": _version(parts, tables),
+        "texts": _texts(parts),
+        "parts": tuple(parts),
+        "bad_images": {path: reason for part in parts for path, reason in part.bad_images.items()},
+        **{
+            field: tuple(itertools.chain.from_iterable(getattr(part, field) for part in parts))
+            for field in ("ignored_files", "empty_folders", "unlabeled")
+        },
+    }
+
+
+def _mixed_splits(parts, weights, tables):
+    """The `MixedSamples` of each split."""
     splits = {}
     for split in SPLITS:
         parts_of_split, before = [], 0
@@ -81,19 +98,7 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
             before += len(samples)
         if parts_of_split:
             splits[split] = MixedSamples(tuple(parts_of_split))
-    return {
-        "class_names": names,
-        "splits": splits,
-        "split_sources": _split_sources(parts),
-        "version": _version(parts, tables),
-        "texts": _texts(parts),
-        "parts": tuple(parts),
-        "bad_images": {path: reason for part in parts for path, reason in part.bad_images.items()},
-        **{
-            field: tuple(itertools.chain.from_iterable(getattr(part, field) for part in parts))
-            for field in ("ignored_files", "empty_folders", "unlabeled")
-        },
-    }
+    return splits
 
 
 def _split_sources(parts):

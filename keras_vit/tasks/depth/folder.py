@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from keras_vit.data.files import UNDECODABLE, file_headers, refuse_unreadable
+from keras_vit.data.files import file_headers, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
 from keras_vit.progress import Progress
@@ -85,21 +85,22 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
     readable = [row for row in rows if row[1] and not row[2].reason]
     refuse_other_sizes([(header.size, pair[2], read.size) for pair, header, read in readable], "depth map")
     undecoded = [image for (_, image, _), header, _ in rows if not header]
-    unread = {path: read.reason for (_, _, path), _, read in rows if read.reason}
-    named = [f"{path} ({reason})" for path, reason in unread.items()]
-    refuse_unreadable(undecoded + named, on_bad_image, "image(s) or depth map(s)")
+    reasons = {path: read.reason for (_, _, path), _, read in rows if read.reason}
+    bad_images = refuse_unreadable(undecoded, on_bad_image, "image(s) or depth map(s)", reasons)
     if not readable:
         raise ValueError(f"no image in {os.fspath(root)!r} can be read with its depth map")
     reader = _with_range(reader, [read.ends for *_, read in readable])
     splits = {}
     for split in dict.fromkeys(split for split, *_ in pairs):
-        pairs_of_split = [(pair, header) for pair, header, _ in readable if pair[0] == split]
-        images, depths = (tuple(pair[place] for pair, _ in pairs_of_split) for place in (1, 2))
-        is_turned = any(header.orientation > 1 for _, header in pairs_of_split)
-        splits[split] = DepthSamples(images, depths, reader, exif=is_turned)
-    fields = {"class_names": reader.names, **split_fields(splits, stated_by, seed)}
-    fields["bad_images"] = dict.fromkeys(undecoded, UNDECODABLE) | unread
+        splits[split] = _samples([row for row in readable if row[0][0] == split], reader)
+    fields = {"class_names": reader.names, **split_fields(splits, stated_by, seed), "bad_images": bad_images}
     return {os.fspath(root / SETTINGS), *(path for pair in pairs for path in pair[1:])}, fields
+
+
+def _samples(rows, reader):
+    """The `DepthSamples` of rows ((split, image, map), header, …)."""
+    images, depths = (tuple(pair[column] for pair, *_ in rows) for column in (1, 2))
+    return DepthSamples(images, depths, reader, exif=any(header.orientation > 1 for _, header, _ in rows))
 
 
 def _with_range(reader, ends):

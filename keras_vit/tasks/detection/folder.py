@@ -4,7 +4,6 @@ import collections
 import os
 
 from keras_vit.data.files import (
-    UNDECODABLE,
     file_headers,
     images_among,
     paths_of,
@@ -124,8 +123,7 @@ def read_sizes(labeled, on_bad_image):
     headers = file_headers(paths, decode=on_bad_image == "skip")
     headers = {path: header for path, header in zip(paths, headers) if header}
     sizes = {path: header.size for path, header in headers.items()}
-    bad = {path: UNDECODABLE for path in paths if path not in sizes}
-    refuse_unreadable(bad, on_bad_image)
+    bad = refuse_unreadable([path for path in paths if path not in sizes], on_bad_image)
     _refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
     return sizes, bad, any(header.orientation > 1 for header in headers.values())
 

@@ -56,7 +56,7 @@ class BoxFile:
         """Raise ValueError unless the file has one of these images; where it lists images, all of them.
 
         Args:
-            paths: As of `cli.images.shown_names`.
+            paths: The images' names, as `cli.images.shown_names` returns them.
         """
         if not any(self._rows.values()):
             raise ValueError(f"expected a box or more in {self.path!r}; got none")

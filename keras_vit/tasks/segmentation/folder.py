@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-from keras_vit.data.files import CLASSES, UNDECODABLE, file_headers, read_text, refuse_unreadable
+from keras_vit.data.files import CLASSES, file_headers, read_text, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.image_headers import Header
 from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
@@ -105,9 +105,8 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
     readable = [pair for pair in pairs if pair.header and not pair.reason]
     refuse_other_sizes([(pair.header.size, pair.mask, pair.size) for pair in readable], "mask")
     undecoded = [pair.image for pair in pairs if not pair.header]
-    unread = {pair.mask: pair.reason for pair in pairs if pair.reason}
-    named = [f"{mask} ({reason})" for mask, reason in unread.items()]
-    refuse_unreadable(undecoded + named, on_bad_image, "image(s) or mask(s)")
+    reasons = {pair.mask: pair.reason for pair in pairs if pair.reason}
+    bad_images = refuse_unreadable(undecoded, on_bad_image, "image(s) or mask(s)", reasons)
     _refuse_other_values(pairs, classes)
     pixels, splits = collections.Counter(), {}
     for pair in readable:
@@ -119,8 +118,7 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
         splits[split] = MaskSamples(images, masks, classes.table, classes.colors, exif=is_turned)
     _refuse_one_class(root, pixels, classes)
     names = classes.names or tuple(map(str, range(max({*pixels} - {IGNORE}) + 1)))
-    fields = {"class_names": names, **split_fields(splits, stated_by, seed)}
-    fields["bad_images"] = dict.fromkeys(undecoded, UNDECODABLE) | unread
+    fields = {"class_names": names, **split_fields(splits, stated_by, seed), "bad_images": bad_images}
     used = {os.fspath(root / CLASSES), *(path for pair in pairs for path in (pair.image, pair.mask))}
     return used, fields
 

@@ -75,10 +75,10 @@ def _segments(panoptic, things):
     # A pair as one integer is sorted much faster; objects are counted first, so that it does not overflow.
     values, objects = np.unique(objects.ravel(), return_inverse=True)
     pairs, inverse = np.unique(classes.ravel().astype("int64") * len(values) + objects, return_inverse=True)
-    of_segments = pairs // len(values)
-    has_class = of_segments != IGNORE
+    segment_classes = pairs // len(values)
+    has_class = segment_classes != IGNORE
     numbers = np.where(has_class, np.cumsum(has_class), 0)
-    return np.concatenate([[IGNORE], of_segments[has_class]]), numbers[inverse.reshape(classes.shape)]
+    return np.concatenate([[IGNORE], segment_classes[has_class]]), numbers[inverse.reshape(classes.shape)]
 
 
 def panoptic_quality(
