@@ -141,7 +141,9 @@ def way():
     import numpy as np
 
     import keras_vit
+    from keras_vit.labels import label_kind
 
+    label_kind("single_label")  # Otherwise `classify` would import the tasks.
     model = keras_vit.VisionTransformer(32, 8, 24, num_layers=1, mlp_dim=48, num_heads=3, num_classes=2)
     entered = {}
 
