@@ -16,7 +16,6 @@ MAX_IMAGES = 2000  # computed for a report
 MAX_PICTURES = 12  # best predictions, and worst ones
 MAX_MATRIX = 60  # classes of a confusion matrix whose names are legible
 MAX_ROWS = 100  # classes in a table
-ORDERED_BY = "accuracy", "recall", "ap", "pck10"  # scores of classes, of which each task has one
 
 
 def add_evaluation(report, model, samples, task, split, names=None, batch_size=64, folder=None, scores=None):
@@ -63,7 +62,7 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
         sampled += f" ({format_value(len(subset))} of {format_value(len(samples))} images sampled)"
     report.add("Scores", text, score_table(scores or own_scores, split if scores else sampled))
     if task.per_class:
-        report.add("Scores", _class_table(result["classes"]))
+        report.add("Scores", _class_table(result["classes"], task.class_score))
     if task.confusion and len(names) <= MAX_MATRIX:
         report.add("Confusions", "Rows are true classes, columns predicted ones.")
         figure = confusion_figure(task.confusion(predictions), task.confusion_names(names), sampled)
@@ -112,10 +111,9 @@ def _file_names(samples, folder):
     return [p.relative_to(folder).as_posix() if p.is_relative_to(folder) else p.name for p in paths]
 
 
-def _class_table(classes):
+def _class_table(classes, score):
     title, rows = "Each class", classes
     if len(classes) > MAX_ROWS:
-        score = next(name for name in ORDERED_BY if name in classes[0])
         rows = sorted((row for row in classes if row[score] is not None), key=lambda row: row[score])
         rows = rows[:MAX_ROWS]
         title = f"The {len(rows)} worst of {len(classes)} classes"

@@ -143,6 +143,7 @@ class LabelTask(Task):
         bounds_exports: Whether exports in integers are refused whose primary metric, a fraction, is below the
             95 % interval of the live model's.
         per_class: A method from predictions and names to a dict for each class, or None.
+        class_score: The key of these dicts by which a report lists the worst of many classes.
         confusion: A method from predictions to the confusion matrix of images or pixels, or None.
         reads_images: Whether `rows` takes images, uint8 (height, width, 3), in place of model input.
         title: The task in words, such as "image classification".
@@ -153,7 +154,7 @@ class LabelTask(Task):
     higher_is_better = True
     recipe_fields = ("class_weights", "probe_first", "head_bias")
     primary_metric = primary_metric_title = title = slug = None
-    per_class = confusion = None
+    per_class = class_score = confusion = None
     reads_images = bounds_exports = False
     top = 5
 

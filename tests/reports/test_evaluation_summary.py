@@ -238,7 +238,7 @@ def test_of_many_classes_and_keypoints_the_worst_are_listed(monkeypatch):
     monkeypatch.setattr(evaluation_summary, "MAX_ROWS", 1)
     for task, predictions, worst in (("detection", objects, "2"), ("keypoints", points, "1")):
         classes = get_task(task).per_class(predictions)
-        text = evaluation_summary._class_table(classes)
+        text = evaluation_summary._class_table(classes, get_task(task).class_score)
         assert f"The 1 worst of {len(classes)} classes" in text and f'"row">{worst}</th>' in text
 
 

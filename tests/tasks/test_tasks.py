@@ -108,6 +108,11 @@ def test_numbers_have_the_weighted_squared_error(rng):
         assert value_of(metric, (y, p, weights)) == pytest.approx(expected, rel=1e-5)
 
 
+def test_tasks_with_rows_of_classes_say_which_score_orders_them():
+    for task in label_tasks().values():
+        assert (task.per_class is None) == (task.class_score is None), task.name
+
+
 @by_table("objective", label_tasks().values(), ids=lambda objective: objective.name)
 def test_the_metric_that_selects_a_checkpoint_exists(objective):
     of_validate = {"ap"} if objective.validate else set()

@@ -97,6 +97,7 @@ class MultiLabel(LabelTask):
     recipe_fields = (*LabelTask.recipe_fields, "loss")
     validation_metric = "average_precision"
     primary_metric = "mean_average_precision"
+    class_score = "recall"
     primary_metric_title = "mean average precision"
     title = "multi-label image classification"
     slug = "multi-label-classification"

@@ -169,6 +169,7 @@ class SingleLabel(LabelTask):
     predictions = staticmethod(Predictions.of)
     scores = staticmethod(accuracy)
     per_class = staticmethod(per_class)
+    class_score = "accuracy"
     confusion = staticmethod(confusion_matrix)
 
     def confidence(self, output):

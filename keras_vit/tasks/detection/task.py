@@ -95,6 +95,7 @@ class Detection(HeadedTask):
 
     scores = staticmethod(scoring.detection_scores)
     per_class = staticmethod(scoring.detection_classes)
+    class_score = "ap"
     confusion = staticmethod(scoring.detection_confusion)
 
     def confusion_names(self, names):

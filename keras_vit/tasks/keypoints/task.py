@@ -123,6 +123,7 @@ class KeypointEstimation(HeadedTask):
 
     scores = staticmethod(scoring.keypoint_scores)
     per_class = staticmethod(scoring.keypoint_table)
+    class_score = "pck10"
 
     def errors(self, predictions):
         return 1 - predictions.similarities

@@ -103,6 +103,7 @@ class Segmentation(MapTask):
     predictions = staticmethod(scoring.SegmentationPredictions.of)
     scores = staticmethod(scoring.segmentation_scores)
     per_class = staticmethod(scoring.segmentation_classes)
+    class_score = "accuracy"
 
     def confusion(self, predictions):
         return predictions.confusion_matrix
