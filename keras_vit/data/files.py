@@ -225,6 +225,16 @@ def read_text(path):
         raise ValueError(f"{os.fspath(path)!r} is not a readable text file: {error}") from None
 
 
+def read_names(path):
+    r"""The names in a text file, one on each line; none without the file.
+
+    >>> _ = (tmp / "classes.txt").write_text("cat \ndog\n")
+    >>> read_names(tmp / "classes.txt"), read_names(tmp / "none.txt")
+    (('cat', 'dog'), ())
+    """
+    return tuple(map(str.strip, read_text(path).rstrip().split("\n"))) if path.is_file() else ()
+
+
 def numbered_names(count, path):
     """The numbers of classes as their names.
 

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import os
 
-from keras_vit.data.files import CLASSES, numbered_names, read_text
+from keras_vit.data.files import CLASSES, numbered_names, read_names
 from keras_vit.data.texts import Texts
 from keras_vit.labels.label_kind import is_float32
 from keras_vit.messages import listed
@@ -137,7 +137,7 @@ def _class_names(root, values, names):
     )
     count, file = max(numbers, default=-1) + 1, root / CLASSES
     if names is None:
-        names = _lines(file) or numbered_names(count, file)
+        names = read_names(file) or numbered_names(count, file)
     if len({*names}) < len(names) or "" in names or len(names) < max(count, 2):
         raise ValueError(
             f"expected the names of at least {max(count, 2)} classes, each on a line of "
@@ -153,12 +153,7 @@ def _target_names(root, values):
         raise ValueError(
             f"images in {os.fspath(root)!r} have different numbers of targets: {listed(lengths)}"
         )
-    names = _lines(root / CLASSES)
+    names = read_names(root / CLASSES)
     if [len({*names} - {""})] == [len(names)] == lengths:
         return names
     return tuple(f"target_{i}" for i in range(*lengths))
-
-
-def _lines(file):
-    """The lines of a file of names; none if it is missing."""
-    return tuple(map(str.strip, read_text(file).rstrip().split("\n"))) if file.is_file() else ()

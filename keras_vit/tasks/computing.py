@@ -76,15 +76,6 @@ def _progress(batches, samples, doing="evaluating", unit="batch"):
         yield from Progress(batches, doing, unit=unit)
 
 
-def resized(outputs, size):
-    """The outputs of an image, (height, width, outputs), resized bilinearly.
-
-    >>> resized(np.zeros((1, 2, 3)), (4, 5)).shape
-    (4, 5, 3)
-    """
-    return tf.image.resize(outputs, size).numpy()
-
-
 def _unpadded(masks, sizes):
     """The masks of a batch of `mask_batches`, each of its own size."""
     return [mask[:height, :width] for mask, (height, width) in zip(masks, sizes)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.models.windows import resized_outputs
 from keras_vit.tasks.depth.estimating import WITHOUT_SCALE, fitted
 
 SCORES = ("a1", "a2", "a3", "abs_rel", "rmse", "log10", "silog", "mae")
@@ -54,9 +55,7 @@ class DepthPredictions:
         scores, pixels = [], []
         for output, label in zip(outputs, labels):
             if label.shape[:2] != output.shape[:2]:
-                from keras_vit.tasks.computing import resized  # needs TensorFlow
-
-                output = resized(output, label.shape[:2])
+                output = resized_outputs(output, label.shape[:2])
             if label.shape != output.shape:
                 raise ValueError(
                     f"expected labels of {output.shape[-1]} channel(s), as the outputs have; got "

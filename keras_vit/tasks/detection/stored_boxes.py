@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from keras_vit.data.files import CLASSES, numbered_names, read_text
+from keras_vit.data.files import CLASSES, numbered_names, read_names
 from keras_vit.messages import article
 
 OUTSIDE = 1.5  # pixels by which a box may end outside its image, as rounded ones do
@@ -253,8 +253,7 @@ def box_class_names(root, count, names=None):
     """
     if names is None:
         path = root / CLASSES
-        is_named = path.is_file()
-        names = read_text(path).rstrip().split("\n") if is_named else numbered_names(max(count, 1), path)
+        names = read_names(path) or numbered_names(max(count, 1), path)
     names = tuple(name.strip() for name in names)
     if len(names) < count or len({*names}) < len(names) or "" in names:
         raise ValueError(f"expected the names of at least {count} classes, all different; got {len(names)}")
