@@ -155,24 +155,41 @@ _TOWERS = LazyModule("keras_vit.export.towers")
 
 def _litert(precision: str, tolerance: Tolerance, is_default: bool = True) -> Format:
     delegates = {"XNNPACK (CPU)": "run", _GPU: "not run; every operation is one that it computes"}
-    about: dict[str, Any] = {"suffixes": (".tflite",), "precision": precision, "delegates": delegates}
-    about |= {"is_default": is_default}
-    functions = _functions(_TFLITE, "open_tflite", precision=precision)
-    return Format("tflite", "model_{precision}.tflite", tolerance, **functions, **about)
+    return Format(
+        "tflite",
+        "model_{precision}.tflite",
+        tolerance,
+        **_functions(_TFLITE, "open_tflite", precision=precision),
+        suffixes=(".tflite",),
+        precision=precision,
+        is_default=is_default,
+        delegates=delegates,
+    )
 
 
 def _onnx(precision: str, tolerance: Tolerance) -> Format:
-    about: dict[str, Any] = {"suffixes": (".onnx",), "precision": precision}
-    about |= {"is_default": precision == "float32"}
-    functions = _functions(_ONNX, "open_onnx", precision=precision)
-    return Format("onnx", "model_{precision}.onnx", tolerance, **functions, **about)
+    return Format(
+        "onnx",
+        "model_{precision}.onnx",
+        tolerance,
+        **_functions(_ONNX, "open_onnx", precision=precision),
+        suffixes=(".onnx",),
+        precision=precision,
+        is_default=precision == "float32",
+    )
 
 
 def _openvino(precision: str, tolerance: Tolerance) -> Format:
-    about: dict[str, Any] = {"suffixes": (".xml",), "beside": ".bin", "precision": precision}
-    about |= {"is_default": precision == "float32"}
-    functions = _functions(_OPENVINO, "open_openvino", precision=precision)
-    return Format("openvino", "openvino/model_{precision}.xml", tolerance, **functions, **about)
+    return Format(
+        "openvino",
+        "openvino/model_{precision}.xml",
+        tolerance,
+        **_functions(_OPENVINO, "open_openvino", precision=precision),
+        suffixes=(".xml",),
+        beside=".bin",
+        precision=precision,
+        is_default=precision == "float32",
+    )
 
 
 _EXACT = Tolerance("max_logit_difference", 1e-5, level="exact")

@@ -123,8 +123,8 @@ def export_onnx(
 
 def write_job(job: ExportJob, path: pathlib.Path, precision: str) -> None:
     """Write the model of an `ExportJob`."""
-    options: dict[str, Any] = {"calibration": _calibration(job, precision)}
-    export_onnx(job.saved_model, path, precision=precision, fused_attention=job.fused_attention, **options)
+    calibration, fused = _calibration(job, precision), job.fused_attention
+    export_onnx(job.saved_model, path, precision=precision, calibration=calibration, fused_attention=fused)
 
 
 def check_job(job: ExportJob, precision: str) -> None:

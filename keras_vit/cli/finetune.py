@@ -43,9 +43,9 @@ def add_run(add, recipe, recipe_help="", weights=""):
     options.changes(add, "FIELD", fields)
     options.on_bad_image(add)
     text = (
-        "Keras callback for a log of experiments, as keras.callbacks.CSVLogger:filename=log.csv,append=True"
+        "Keras callback for a log of experiments, as "
+        "keras.callbacks.CSVLogger:filename=log.csv,append=True; or several"
     )
-    text += "; or several"
     add("--log", action="append", default=[], metavar="NAME[:ARGUMENT=VALUE,…]", help=text)
     add("--tokenizer", metavar="PATH[:FAMILY]", help="tokenizer of captions (default: that of the weights)")
     add("--deterministic", action="store_true", help="bit-identical results on GPUs, too; slower")

@@ -26,8 +26,8 @@ from keras_vit.progress import Progress
 from keras_vit.rules import integer, one_of
 from keras_vit.writing import atomic_path, atomic_write
 
-# By Pillow's name of the format; others become PNG, as BMP, into which records of Parquet files convert TIFF.
-# MPO is a JPEG with a second picture, as phones write it.
+# By Pillow's name of the format. MPO is a JPEG with a second picture, as phones write it. Others become PNG,
+# also BMP, since records of Parquet files have TIFF as BMP.
 SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png", "GIF": "gif", "WEBP": "webp"}
 ROWS = 100  # of a row group, as the package datasets wrote for long
 COPY = ".samples"  # the file of samples that have no random access

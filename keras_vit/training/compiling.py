@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import Any
 
@@ -127,12 +128,11 @@ def compile_by(model, recipe, task=None, weighted_metrics=False, steps_per_execu
 def _freeze_by(model, recipe):
     """Freeze a recipe's layers, and restore what an earlier recipe froze."""
     _undo_freeze(model)
-    if recipe.freeze:
-        parts = [part for layer in _layers_up_to(model, recipe.freeze) for part in parts_of(layer)]
-        states = [part.trainable for part in parts]
-        freeze(model, recipe.freeze)
-        for part, state in zip(parts, states):
-            part.before_freeze = state
+    layers = _layers_up_to(model, recipe.freeze) if recipe.freeze else ()
+    for part in itertools.chain.from_iterable(map(parts_of, layers)):
+        part.before_freeze = part.trainable
+    for layer in layers:
+        layer.trainable = False
 
 
 def _undo_freeze(model):
@@ -183,6 +183,7 @@ def freeze(model: keras.Model, up_to: str = "encoder_norm") -> None:
 
 
 def _layers_up_to(model, up_to):
+    """The first layers of a model, as of `freeze`."""
     layers = inner_transformer(model).layers
     names = [layer.name for layer in layers]
     if up_to == "encoder_norm" and up_to not in names and "tokens" in names:

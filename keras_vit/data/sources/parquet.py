@@ -80,13 +80,11 @@ def load_parquet(
         for group, values in enumerate(groups):
             if group == 0 or not by_file:
                 chunks.append(path)
-            numbers = np.flatnonzero([not (is_unknown(value) or what_is_wrong(value)) for value in values])
-            unlabeled += (row_name(path, (group, n)) for n, value in enumerate(values) if is_unknown(value))
-            wrong |= {
-                row_name(path, (group, n)): reasons
-                for n, reasons in enumerate(map(what_is_wrong, values))
-                if reasons
-            }
+            reasons = {n: wrongs for n, value in enumerate(values) if (wrongs := what_is_wrong(value))}
+            unknown = [n for n, value in enumerate(values) if is_unknown(value)]
+            numbers = np.setdiff1d(np.arange(len(values)), [*reasons, *unknown])
+            unlabeled += (row_name(path, (group, n)) for n in unknown)
+            wrong |= {row_name(path, (group, n)): wrongs for n, wrongs in reasons.items()}
             locations = np.full_like(numbers, len(chunks) - 1), np.full_like(numbers, group), numbers
             part[0].append(np.column_stack(locations))
             part[1].extend(tuple(values[n]) if isinstance(values[n], list) else values[n] for n in numbers)

@@ -88,10 +88,7 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
         split: _samples({path: labels[path] for path in samples.images}, reader, is_turned)
         for split, samples in fields["splits"].items()
     }
-    fields |= {
-        "class_names": reader.names,
-        "bad_images": bad,
-    }
+    fields |= {"class_names": reader.names, "bad_images": bad}
     return used | {*(image.path for image in labeled), os.fspath(root / SETTINGS)}, fields
 
 

@@ -58,13 +58,13 @@ class MaskReader(MapReader):
     def label(self, source):
         mask = self.read(source)
         if self.values is not None:
-            has_class = np.array([number is not None for number in self.values])
-            if (unknown := np.unique(mask[~has_class[mask]])).size:
+            numbers = np.array([-1 if number is None else number for number in self.values], "int16")[mask]
+            if (unknown := np.unique(mask[numbers < 0])).size:
                 classes = {*self.values} - {None, IGNORE}
                 raise ValueError(
                     f"expected values of the {len(classes)} classes in {CLASSES}; got {listed(unknown)}"
                 )
-            mask = np.array([number or 0 for number in self.values], "uint8")[mask]
+            mask = numbers.astype("uint8")
         return mask[..., np.newaxis]
 
 
