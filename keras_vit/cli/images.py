@@ -51,8 +51,10 @@ def png_files(paths):
     shown = shown_names(paths)
     names = names_of([*map(_without_suffix, shown)])
     files = {path: f"{name.lstrip('/')}.png" for path, name in zip(shown, names)}
-    for file in {*files.values()}:
-        images = [path for path, own in files.items() if own == file]
+    images_of_file = collections.defaultdict(list)
+    for path, file in files.items():
+        images_of_file[file].append(path)
+    for file, images in images_of_file.items():
         if len({*map(os.path.abspath, images)}) > 1:
             raise ValueError(f"expected one image for each file {file!r}; got {', '.join(images)}")
     return {path: files[name] for path, name in zip(paths, shown)}
