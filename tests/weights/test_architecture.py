@@ -38,6 +38,12 @@ def test_heads_are_those_of_the_variant_of_the_same_sizes(variant):
     assert infer_arguments(shapes, metadata, split_heads=False)["num_heads"] == sizes["num_heads"]
 
 
+@pytest.mark.parametrize("num_kv_heads", [None, 1, (1, 3)])
+def test_heads_of_keys_and_values_are_inferred_from_their_kernels(num_kv_heads):
+    shapes = arrays(small(num_kv_heads=num_kv_heads))
+    assert infer_arguments(shapes)["num_kv_heads"] == num_kv_heads
+
+
 # Positions and pooling -----------------------------------------------------------------------------
 
 

@@ -40,7 +40,7 @@ def test_weights_follow_the_names():
     assert sources_of("webdataset:train-*.tar*2 + digits")[0] == ("webdataset:train-*.tar", "*2")
 
 
-@by_table("name", ["folder:cats + dogs", "folder:cats*2", "folder:a + folder", "digits"])
+@by_table("name", ["folder:cats + dogs", "folder:a + cats:b", "folder:cats*2", "folder:a + folder", "digits"])
 def test_other_names_are_of_one_source(name):
     assert sources_of(name) == [(name, "")]
 

@@ -39,6 +39,13 @@ def test_files_of_one_class_each_are_joined(tmp_path):
     assert found == {number: sorted(own) for number, own in enumerate(OBJECTS)}
 
 
+@pytest.mark.parametrize("names", [("first", "second"), ("second", "first")])
+def test_a_file_with_some_boxes_of_another_is_joined_with_it(names, tmp_path):
+    more = [[*OBJECTS[0], ("dog", 30, 5, 35, 15)], *OBJECTS[1:]]
+    write(tmp_path, **dict(zip(names, (coco(), coco(objects=more)))))
+    assert objects_of(load(tmp_path, seed=None).split("train")) == dict(enumerate(more))
+
+
 def test_two_versions_of_labels_are_refused(tmp_path):
     moved = coco()
     moved["annotations"][0]["bbox"][0] += 1

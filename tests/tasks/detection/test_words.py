@@ -67,6 +67,11 @@ def test_labels_make_a_detector_without_a_text_tower(images):
     np.testing.assert_allclose(numpy(model.exported()(images)), numpy(model(images)), rtol=1e-4, atol=1e-5)
 
 
+def test_the_text_tower_may_be_built_before():
+    tower = keras_vit.TextTransformer(**{**TEXT, "causal": True, "pooling": "argmax"})
+    assert words(text=tower).text is tower
+
+
 def test_class_names_become_texts():
     prepare = lambda texts: np.array([[len(text)] * 5 for text in texts])  # noqa: E731
     assert words(None, class_names=("a_cat", "dog"), text_preprocessing=prepare).class_ids == (

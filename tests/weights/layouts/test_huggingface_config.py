@@ -13,6 +13,7 @@ from keras_vit import Preprocessing, from_pretrained, save_weights
 from keras_vit.layers.rotary import rotary_options
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
+from keras_vit.weights.layouts.huggingface_types import squares_only
 from keras_vit.weights.metadata import checked_options, read_metadata
 
 SQUARE = {"height": 16, "width": 16}
@@ -348,3 +349,18 @@ def test_a_configuration_must_agree_with_the_arrays(field, value, message, tmp_p
 )
 def test_a_damaged_configuration_is_refused(config, images, tmp_path):
     refused(tmp_path, r"config\.json|is to have|preprocessing", {**VIT, **config}, images)
+
+
+@by_table(
+    "image_size, position_grid, reasons",
+    [
+        ((16, 16), None, {}),
+        ((16, 24), None, {"a grid of 2×3 (supported: squares)"}),
+        ((None, None), (2, 3), {"a grid of 2×3 (supported: squares)"}),
+        ((None, None), (3, 3), {}),
+        ((None, None), None, {}),
+    ],
+)
+def test_some_types_have_square_grids(image_size, position_grid, reasons):
+    config = {"image_size": image_size, "patch_size": (8, 8), "position_grid": position_grid}
+    assert {reason for reason, applies in squares_only(config).items() if applies} == {*reasons}
