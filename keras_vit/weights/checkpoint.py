@@ -88,6 +88,10 @@ class StoredModel:
         self.keys.update(mapped.keys)
         self.unknown += mapped.unknown
 
+    def by_keys(self):
+        """Pairs of the file's key and the array, one after another."""
+        return ((self.keys[name], array) for name, array in self.arrays.items())
+
     def mismatches(self, shapes):
         """Compare the arrays with the expected shapes by our names: three lists of differences by title."""
         keys = self.keys
@@ -216,14 +220,11 @@ def named(path):
         raise ValueError(f"{path}: {error}") from None
 
 
-def not_finite(checkpoint):
-    """The file's keys, sorted, of arrays with NaN or infinity in float32."""
+def not_finite(arrays):
+    """The names, sorted, of the pairs of a name and an array with NaN or infinity in float32."""
     with np.errstate(invalid="ignore", over="ignore"):  # by some NaN of bfloat16
-        finite = {
-            name: np.isfinite(array.astype("float32", copy=False)).all()
-            for name, array in checkpoint.arrays.items()
-        }
-    return sorted({checkpoint.keys[name] for name, is_finite in finite.items() if not is_finite})
+        is_finite = ((name, np.isfinite(array.astype("float32", copy=False)).all()) for name, array in arrays)
+        return sorted({name for name, finite in is_finite if not finite})
 
 
 def read_model(path, kind="stored"):
@@ -319,8 +320,7 @@ def _of_keras(path, variant=None):
     finally:
         keras.distribution.set_distribution(distribution)
     arguments = {name: value for name, value in model.get_config().items() if name in OPTIONS}
-    with named(path):
-        _merge_metadata(_of_variant(variant), ("it", arguments))
+    check_variant(path, variant, arguments)
     if "position_embedding/table" in arrays:
         arguments["position_grid"] = model.get_layer("position_embedding").grid_size
     arguments = with_own_size(arguments)
@@ -351,6 +351,12 @@ def _of_variant(variant):
     """What the name of a variant says about every copy of its weights, as a source of metadata."""
     options = parse_variant(variant) if variant else {}
     return f"variant {variant}", {name: value for name, value in options.items() if name not in CHOICES}
+
+
+def check_variant(path, variant, arguments):
+    """Raise ValueError unless the stored arguments of a file have the options of a variant, or of None."""
+    with named(path):
+        _merge_metadata(_of_variant(variant), ("it", arguments))
 
 
 def _split_subtree(source):

@@ -10,10 +10,12 @@ import keras
 import numpy as np
 
 from keras_vit.engine.adapting import copy_with_weights, plain_arrays
+from keras_vit.engine.sharding import whole
 from keras_vit.layers.dense import without_state
 from keras_vit.lazy import LazyModule
 from keras_vit.messages import listed
 from keras_vit.models import ImageGPT, MaskedAutoencoder, VisionTransformer
+from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, prefix_tokens
 from keras_vit.models.vit.schema import refuse_unknown
 from keras_vit.preprocessing import Preprocessing
@@ -30,6 +32,7 @@ from keras_vit.weights.array_resizing import (
 from keras_vit.weights.catalogue import resolve
 from keras_vit.weights.checkpoint import (
     KINDS,
+    check_variant,
     holds_two_towers,
     named,
     not_finite,
@@ -167,7 +170,7 @@ def from_pretrained(
     kind = _kind(kind, heads)
     request = _Request(
         *(source, kind, heads.get(kind), overrides, image_size, num_classes, pooling),
-        *(representation_size, head, variant, sha256, trust),
+        *(representation_size, head, variant, sha256, trust, check_finite),
     )
     request.check()
     if (model := _whole_model(request)) is not None:
@@ -175,11 +178,7 @@ def from_pretrained(
     checkpoint = _stored_model(request)
     plan = _plan(checkpoint, request)
     encoder, model = _build(checkpoint, plan, request)
-    if check_finite and (bad := not_finite(checkpoint)):
-        raise ValueError(
-            f"{checkpoint.path} holds NaN or infinity in {listed(bad)}; the file is damaged, or its "
-            "training diverged"
-        )
+    request.refuse_not_finite(checkpoint.by_keys(), checkpoint.path)
     _fill(checkpoint, plan, encoder, model, request)
     return model
 
@@ -205,6 +204,7 @@ class _Request:
     variant: str | None
     sha256: str | None
     trust: bool
+    check_finite: bool
 
     def check(self):
         """Raise ValueError for arguments that contradict each other; read the class names of a file."""
@@ -221,6 +221,14 @@ class _Request:
     def check_without_head(self):
         if self.num_classes or self.head != "auto":
             raise ValueError("a model with a text tower or a decoder has no head; got num_classes or head")
+
+    def refuse_not_finite(self, arrays, path):
+        """Raise ValueError for NaN or infinity in pairs of a name and an array, unless they are accepted."""
+        if self.check_finite and (names := not_finite(arrays)):
+            raise ValueError(
+                f"{path} holds NaN or infinity in {listed(names)}; the file is damaged, or its training "
+                "diverged"
+            )
 
     @property
     def keeps_representation(self):
@@ -253,12 +261,10 @@ class _Plan(NamedTuple):
 
 def _whole_model(request):
     """The model of a `.keras` file with two towers, or of training without labels; None for other sources."""
-    run = os.path.expanduser(request.source)
-    files = {"image_text": ("model.keras",), "stored": ("model.keras",)}
-    files["pretrainer"] = ("pretrainer.keras", "model.keras")
-    files = [os.path.join(run, name) for name in files.get(request.kind, ())]
-    if not files:
+    if request.kind not in ("image_text", "stored", "pretrainer"):
         return None
+    names = ("pretrainer.keras",) * (request.kind == "pretrainer") + ("model.keras",)
+    files = (os.path.join(os.path.expanduser(request.source), name) for name in names)
     request.source = next(filter(os.path.isfile, files), request.source)
     if request.kind == "pretrainer":
         request.check_without_head()
@@ -268,17 +274,21 @@ def _whole_model(request):
     if request.kind == "pretrainer":
         if request.image_size is not None or request.options or not request.keeps_representation:
             raise ValueError("a .keras file of a pretrainer is loaded as it is; got other options")
-        return read_model(path, request.kind)
-    if request.kind == "stored" and not holds_two_towers(path):
+    elif request.kind == "stored" and not holds_two_towers(path):
         return None
-    request.check_without_head()
-    if not request.keeps_representation:
-        raise ValueError(
-            "an image tower keeps its pooling and its representation; got "
-            f"pooling={request.pooling!r}, representation_size={request.representation_size!r}"
-        )
+    else:
+        request.check_without_head()
+        if not request.keeps_representation:
+            raise ValueError(
+                "an image tower keeps its pooling and its representation; got "
+                f"pooling={request.pooling!r}, representation_size={request.representation_size!r}"
+            )
+    model = read_model(path, "pretrainer" if request.kind == "pretrainer" else "image_text")
+    check_variant(path, request.variant, backbone(model).get_config())
+    weights = (weight for weight in model.weights if "float" in weight.dtype)
+    request.refuse_not_finite(((weight.path, whole(weight)) for weight in weights), path)
     size = {} if request.image_size is None else {"image_size": request.image_size}
-    return _two_towers_of_keras(path, {**size, **request.options})
+    return _with_options(model, path, {**size, **request.options})
 
 
 def _stored_model(request):
@@ -409,12 +419,11 @@ def _kind(kind, heads):
     return chosen.pop() if chosen else kind
 
 
-def _two_towers_of_keras(path, options):
-    """The `ImageTextModel` of a file, its image tower loaded with these options of `from_pretrained`."""
-    model = read_model(path, "image_text")
+def _with_options(model, path, options):
+    """The model of a file; of two towers the image tower with these options of `from_pretrained`."""
     if not options:
         return model
-    image = from_pretrained(path, num_classes=0, **options)
+    image = from_pretrained(path, num_classes=0, check_finite=False, **options)
     text = {**without_state(model.text.get_config()), "dtype": image.dtype_policy, "trainable": True}
     if "dropout_rate" in options:
         text["dropout_rate"] = options["dropout_rate"]

@@ -10,6 +10,7 @@ from keras_vit.types import Path
 from keras_vit.variants import variant_of
 from keras_vit.weights.checkpoint import not_finite, read_checkpoint
 from keras_vit.weights.dense_heads import drop_head, stored_kind
+from keras_vit.weights.keras_file import without_values
 
 
 def show_checkpoint(source: Path, **given: Any) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def show_checkpoint(source: Path, **given: Any) -> dict[str, Any]:
     arguments, arrays = dict(checkpoint.arguments), checkpoint.arrays
     grid = arguments.pop("position_grid", None)
     parameters = sum(math.prod(array.shape) for array in arrays.values())
-    bad = not_finite(checkpoint)
+    bad = not_finite(checkpoint.by_keys())
     if stored_kind(checkpoint):  # Its head is not among the arrays of a VisionTransformer.
         drop_head(arrays)
     return {
@@ -55,7 +56,7 @@ def show_checkpoint(source: Path, **given: Any) -> dict[str, Any]:
 
 
 def expected_shapes(arguments, grid=None):
-    """The shapes of a model's variables by name; only one block of each shape is built.
+    """The shapes of a model's variables by name; the variables have no values.
 
     Args:
         arguments: dict of `VisionTransformer` arguments; `image_size` may be missing.
@@ -65,25 +66,10 @@ def expected_shapes(arguments, grid=None):
         >>> expected_shapes(model.get_config())["head/kernel"]
         (24, 10)
     """
-    arguments = {name: value for name, value in arguments.items() if name != "class_names"}
-    number, known = arguments["num_layers"], arguments.get("image_size")
-    heads = arguments.get("num_kv_heads")
-    kinds = sorted({*heads}) if isinstance(heads, tuple | list) else [heads]  # of blocks, with other shapes
-    arguments |= {"image_size": known or (None, None), "preprocessing": None}
-    if number:
-        arguments |= {"num_layers": len(kinds), "num_kv_heads": kinds if len(kinds) > 1 else kinds[0]}
+    size = arguments.get("image_size") or (None, None)
+    arguments = {**arguments, "image_size": size, "preprocessing": None, "class_names": None}
     if grid:
         arguments["position_grid"] = grid
-    model = VisionTransformer.from_config(arguments)
-    shapes = {w.path: tuple(w.shape) for w in model.weights if "float" in w.dtype}
-    blocks = []
-    for i in range(len(kinds)):
-        prefix = f"encoder_block_{i}/"
-        names = [name for name in shapes if name.startswith(prefix)]
-        blocks.append({name.removeprefix(prefix): shapes.pop(name) for name in names})
-    for i in range(number or 0):
-        block = blocks[kinds.index(heads[i]) if len(kinds) > 1 else 0]
-        shapes |= {f"encoder_block_{i}/{name}": shape for name, shape in block.items()}
-    if frequencies := shapes.get("rotary_positions/frequencies"):  # of all blocks
-        shapes["rotary_positions/frequencies"] = (frequencies[0], number, *frequencies[2:])
-    return shapes
+    with without_values():
+        model = VisionTransformer.from_config(arguments)
+    return {weight.path: tuple(weight.shape) for weight in model.weights if "float" in weight.dtype}

@@ -302,6 +302,8 @@ CALLS = {
     "from_pretrained(GOLDEN, dropout=0.1)": "(did you mean 'dropout_rate'",
     "from_pretrained(GOLDEN, kind='classifer')": "got 'classifer' (did you mean 'classifier'?)",
     "from_pretrained(GOLDEN, kind='segmenter')": "expected a segmenter's file, or its head in segmenter={…}",
+    "from_pretrained(GOLDEN, kind='segmenter', num_classes=0)": "kind='segmenter' needs it",
+    "from_pretrained(GOLDEN, kind='pretrainer', segmenter={})": "got arguments for pretrainer and segmenter",
     "from_pretrained(GOLDEN, kind='detector')": "expected a detector's file, or its head in detector={…}",
     "keras_vit.save_weights(model, NEW + '.npz', 'vitjax')": "(did you mean 'vit_jax'?)",
     "keras_vit.save_weights(model, NEW + '.txt', 'vit_jax')": "expected a .npz file",
