@@ -46,7 +46,8 @@ def resized_relative_positions(table, old_grid, new_grid, interpolation="bilinea
         old_grid, new_grid: (rows, columns) of the patches.
         interpolation: "bilinear_half_pixel" resizes the grid of offsets, as transformers does. With any other
             the offsets are interpolated linearly between points whose distances grow geometrically from the
-            center, so that small offsets keep their values, as BEiT's authors and timm do.
+            center, so that small offsets keep their values, as timm does. BEiT's authors interpolate by cubic
+            splines between these points.
 
     Returns:
         Array (new offsets, heads) of the table's type, or float32.

@@ -3,6 +3,7 @@
 import re
 
 from keras_vit.models.backbones import backbone
+from keras_vit.rules import items, number, text
 from keras_vit.variants import variant_of
 from keras_vit.weights.kinds import parts_of
 from keras_vit.weights.layouts import LAYOUTS
@@ -33,13 +34,16 @@ def model_card(
 
     if metrics and not dataset:
         raise ValueError(f"expected the dataset of the metrics; got {metrics!r} and no dataset")
+    items(text).check("tags", tags)
+    # NumPy's numbers would be objects of Python in the metadata.
+    metrics = {metric: float(number().check(metric, value)) for metric, value in (metrics or {}).items()}
     parts, layout = parts_of(model), LAYOUTS[layout]
     task, does, arguments = parts.hub_words()
     config = backbone(model).get_config()
     name = repository.partition("/")[2]
     results = [
         EvalResult(task, re.sub(r"[^\w./-]+", "-", dataset.lower()), dataset, metric, value)
-        for metric, value in (metrics or {}).items()
+        for metric, value in metrics.items()
     ]
     data = ModelCardData(
         license=license,
@@ -52,7 +56,7 @@ def model_card(
     variant, parameters = variant_of(config), model.count_params()
     options = {name: value for name, value in config["preprocessing"].items() if value is not None}
     preparation = ", ".join(f"{name} {value}" for name, value in options.items())
-    scores = [f"{metric} {value:.4g}" for metric, value in (metrics or {}).items()]
+    scores = [f"{metric} {value:.4g}" for metric, value in metrics.items()]
     trained = [f"Trained on {dataset}."] * bool(dataset)
     trained += [f"Test split: {', '.join(scores)}."] * bool(scores)
     usage = layout.forms[parts.form].usage.format(task=task, repository=repository, architecture=architecture)

@@ -14,6 +14,7 @@ from keras_vit.models.vit.geometry import grid_shape, is_dynamic, prefix_tokens
 from keras_vit.rules import one_of
 from keras_vit.types import Path
 from keras_vit.weights.array_files import FLOATS, write_arrays
+from keras_vit.weights.fetch import LOCAL_WEIGHTS
 from keras_vit.weights.kinds import parts_of
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.layouts.heads import merged_heads
@@ -156,10 +157,15 @@ def files_to_write(path, layout, overwrite, option="overwrite=True"):
     Raises:
         ValueError: for a path that cannot be written, or an existing file without `overwrite`.
     """
-    files = _files(pathlib.Path(path).expanduser(), LAYOUTS[layout])
+    layout = LAYOUTS[layout]
+    files = _files(pathlib.Path(path).expanduser(), layout)
     existing = [file for file in files if file.exists()]
     if existing and not overwrite:
         raise ValueError(f"{str(existing[0])!r} exists; give another name or {option}")
+    preferred = LOCAL_WEIGHTS[: LOCAL_WEIGHTS.index(layout.file)] if layout.in_folder else ()
+    for file in map(files[0].with_name, preferred):
+        if file.is_file():
+            raise ValueError(f"{str(file)!r} would be loaded in place of {layout.file}; give another name")
     leftovers = [file for suffix in _SUFFIXES if (file := files[0].with_suffix(suffix)).is_file()]
     if leftovers := [file for file in leftovers if file != files[0]]:
         raise ValueError(
@@ -175,7 +181,7 @@ def files_to_write(path, layout, overwrite, option="overwrite=True"):
 def _files(path, layout):
     if not layout.in_folder and path.suffix != layout.suffix:
         raise ValueError(f"expected a {layout.suffix} file for the layout {layout.name!r}; got {str(path)!r}")
-    if layout.in_folder and (path.suffix in (".safetensors", ".npz", ".bin", ".msgpack") or path.is_file()):
+    if layout.in_folder and (path.suffix in _SUFFIXES or path.is_file()):
         raise ValueError(f"expected a folder for the layout {layout.name!r}; got {str(path)!r}")
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {str(path.parent)!r} to write into")

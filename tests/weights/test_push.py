@@ -76,7 +76,7 @@ def test_each_push_is_one_commit_with_the_users_token(hub):
 
 def test_the_card_has_the_known_facts(hub):
     model = one_block(pooling="gap", class_token=False)
-    metrics = {"accuracy": 0.93214}
+    metrics = {"accuracy": np.float64(0.93214)}
     push_to_hub(model, "me/flowers", license="mit", dataset="me/flowers-5", metrics=metrics, tags=["botany"])
     card = files_of(hub, "me/flowers")["README.md"].decode()
     header, text = card.removeprefix("---\n").split("\n---\n")
@@ -84,6 +84,8 @@ def test_the_card_has_the_known_facts(hub):
         assert line in header.splitlines()
     for word in ("- keras_vit", "- vision-transformer", "- botany", "- me/flowers-5", "value: 0.93214"):
         assert word in header
+    with pytest.raises(ValueError, match="tags must be a tuple, each item a str; got 'botany'"):
+        push_to_hub(model, "me/flowers", tags="botany")
     assert "Trained on me/flowers-5. Test split: accuracy 0.9321." in text
     assert 'timm.create_model("hf_hub:me/flowers", pretrained=True)' in text
     push_to_hub(one_block(num_classes=None), "me/features")

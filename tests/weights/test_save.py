@@ -160,6 +160,10 @@ CHANGES = {  # values of options, of which each layout can express some
     "image_size": ((16, 24), (None, None)),
     "patch_size": ((4, 8),),
     "class_names": (("tabby", "tiger", "lynx", "lion", "ocelot"),),
+    "task": ("multi_label",),
+    "split_seed": (3,),
+    "dropout_rate": (0.1,),
+    "stochastic_depth_rate": (0.3,),
     "rotary": ({"kind": "axial"}, {"kind": "mixed"}),
     "relative_positions": (True,),
     "gated_mlp": (True,),
@@ -393,6 +397,15 @@ def test_a_name_that_another_file_has_with_another_suffix_is_refused(model, tmp_
         save_weights(model, tmp_path / "model.safetensors", "timm")
     (tmp_path / "model.json").write_bytes(before["model.json"])
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_folder_with_a_file_that_would_be_loaded_first_is_refused(model, tmp_path):
+    path = tmp_path / "run"
+    path.mkdir()
+    model.save(path / "model.keras")
+    message = f"'{path}/model.keras' would be loaded in place of model.safetensors; give another name"
+    for overwrite in (False, True):
+        refuses(message, model, path, "huggingface", overwrite=overwrite)
 
 
 def test_a_path_may_be_a_string_relative_to_home(model, tmp_path, monkeypatch):
