@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from keras_vit.messages import did_you_mean
 from keras_vit.names_elsewhere import FUNCTION, instead
 
-NONE = types.MappingProxyType({})
 
-
-def lazy_names(package, names=NONE):
+def lazy_names(package, names=()):
     """Return a package's `__getattr__`, which imports names at their first use, and `__dir__`.
 
     Public names are these names, and all that the package imports except modules.

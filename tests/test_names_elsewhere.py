@@ -43,7 +43,6 @@ def model():
             "no option depth (did you mean 'num_layers'?)",
         ),
         ("keras_vit.VisionTransformer(pretrained=True)", "pretrained (keras_vit.from_pretrained(NAME) loads"),
-        ("keras_vit.training.find_recipe('finetune').with_changes(lr=1)", "no lr (did you mean 'base_lr'?)"),
         (
             "model(model.inputs[0], output_attentions=True)",
             "got output_attentions; use keras_vit.insp",

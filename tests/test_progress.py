@@ -29,11 +29,6 @@ def test_steps_without_a_total_and_those_of_update_are_counted(soon, capsys):
     assert re.fullmatch(r"predicting: image 1,100 of 1,200, 00:00 left", lines[-1])
 
 
-def test_short_loops_say_nothing(capsys):
-    [*Progress(range(3), "evaluating", unit="batch")]
-    assert capsys.readouterr().err == ""
-
-
 def test_a_note_is_written_on_terminals_and_in_long_loops(capsys, monkeypatch):
     def noted():
         with Progress(range(2), "exporting", unit="format") as bar:

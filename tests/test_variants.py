@@ -2,12 +2,10 @@ import json
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from made.tables import by_table
 
 from keras_vit.models.vit.schema import OPTIONS, ViTConfig
-from keras_vit.variants import FAMILIES, PLAIN, PUBLISHED, VARIANTS, cost, parse_variant, variant_of
+from keras_vit.variants import FAMILIES, PLAIN, PUBLISHED, cost, parse_variant, variant_of
 
 FAMILY_NAMES = [f"{family}-{size}" for family, (_, sizes) in FAMILIES.items() for size in sizes]
 
@@ -31,11 +29,6 @@ FAMILY_NAMES = [f"{family}-{size}" for family, (_, sizes) in FAMILIES.items() fo
 def test_a_name_has_its_options(name, options):
     found = parse_variant(name)
     assert {option: found[option] for option in options} == options
-
-
-@given(st.sampled_from([*VARIANTS]), st.integers(1, 99))
-def test_any_patch_size_is_valid(size, patch):
-    assert parse_variant(f"{size}/{patch}")["patch_size"] == patch
 
 
 @by_table(

@@ -127,11 +127,6 @@ def test_a_path_that_cannot_be_written_is_refused_with_the_reason(name, problem,
     assert (tmp_path / "fixed").read_text() == "old"
 
 
-def test_the_check_of_a_path_writes_nothing(tmp_path):
-    check_writable(tmp_path / "found.csv")
-    assert not [*tmp_path.iterdir()]
-
-
 @by_table(
     "names, free",
     [

@@ -126,8 +126,8 @@ def write_arrays(arrays, path, dtype="float32", digest=None):
     pairs = arrays.items() if isinstance(arrays, dict) else arrays
     converted = ((key, _converted(key, array, stored_dtype)) for key, array in pairs)
     with atomic_path(path) as temporary:
-        write = {".npz": _write_npz, ".msgpack": _write_flax}.get(temporary.suffix, _write_safetensors)
-        write(converted, temporary, digest)
+        write = {".npz": _write_npz, ".msgpack": write_msgpack}.get(temporary.suffix, _write_safetensors)
+        write(converted, temporary, {DIGEST_KEY: digest} if digest else {})
 
 
 def _converted(key, array, kind):
@@ -187,30 +187,25 @@ def check_zip(archive):
     check_unpacked_size(sum(entry.file_size for entry in entries), os.path.getsize(archive.filename))
 
 
-def _write_npz(arrays, path, digest):
+def _write_npz(arrays, path, metadata):
     # np.savez takes keys as keyword arguments, which fails for keys such as "file".
     with zipfile.ZipFile(path, "w") as archive:
-        if digest:
-            archive.comment = f"{DIGEST_KEY} {digest}".encode()
+        for entry in metadata.items():
+            archive.comment = " ".join(entry).encode()
         for key, array in arrays:
             with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
                 raw = array.view("V2") if array.dtype == ml_dtypes.bfloat16 else array
                 np.lib.format.write_array(file, raw, allow_pickle=False)
 
 
-def _write_safetensors(arrays, path, digest):
+def _write_safetensors(arrays, path, metadata):
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    metadata = {"format": "pt", **({DIGEST_KEY: digest} if digest else {})}
     try:
-        save_file(dict(arrays), path, metadata)
+        save_file(dict(arrays), path, {"format": "pt", **metadata})
     except SafetensorError as error:  # for instance on a full disk
         raise OSError(str(error)) from None
-
-
-def _write_flax(arrays, path, digest):
-    write_msgpack(arrays, path, **({DIGEST_KEY: digest} if digest else {}))
 
 
 def _reader(path, start):

@@ -216,7 +216,7 @@ def license_note(row):
 
 def _repository(text):
     """hf:// URL of a name in timm or on Hugging Face; None for a URL, a variant or a path."""
-    if "://" in text or _FILE.search(text) or _exists(text):
+    if _is_path(text):
         return None
     for url in (_TIMM + text, f"hf://{text}"):
         if url in _BY_SOURCE:
@@ -224,6 +224,11 @@ def _repository(text):
     if _REPOSITORY.fullmatch(text) and not _exists(text.partition("/")[0]):
         return f"hf://{text}"
     return None
+
+
+def _is_path(text):
+    """Whether this is a URL, the name of a file, or a path that exists."""
+    return "://" in text or _FILE.search(text) or _exists(text)
 
 
 def _exists(text):
@@ -261,13 +266,15 @@ def resolve(source):
     text = os.fsdecode(rules.path.check("source", source))
     if text in CATALOGUE:
         return CATALOGUE[text].url
+    if _is_path(text):
+        return source
     repository = _repository(text)
     if repository in _BY_SOURCE:
         return _BY_SOURCE[repository].url
     _refuse_architecture(text)
     if repository:
         return repository
-    if "/" in text or "\\" in text or _FILE.search(text) or _exists(text):  # A URL has a slash.
+    if "/" in text or "\\" in text:
         return source
     known = [*CATALOGUE, *(name.removeprefix(_TIMM) for name in _BY_SOURCE if name.startswith(_TIMM))]
     close = difflib.get_close_matches(text.lower(), known, n=3, cutoff=0.5)
@@ -279,8 +286,6 @@ def resolve(source):
 
 def _refuse_architecture(text):
     """Raise ValueError for the name of a variant, or of a timm model without the tag of its weights."""
-    if "://" in text or _FILE.search(text) or _exists(text):
-        return
     start = f"{_TIMM}{text.removeprefix('timm/')}."
     if tagged := [row for row in CATALOGUE.values() if row.source.startswith(start)]:
         names = listed([repr(row.source.removeprefix(_TIMM)) for row in _best_first(tagged)], 3)

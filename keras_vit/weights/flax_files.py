@@ -48,13 +48,13 @@ def read_msgpack(path):
     return values
 
 
-def write_msgpack(arrays, path, **first):
+def write_msgpack(arrays, path, first=()):
     """Write arrays as Flax does.
 
     Args:
         arrays: Iterable of pairs of a path, joined by "/", and an array.
         path: The file.
-        **first: Entries that precede the arrays.
+        first: dict of strings that precede the arrays.
     """
     msgpack, tree = _msgpack(), dict(first)
     for key, array in arrays:

@@ -4,7 +4,7 @@ import contextlib
 import io
 import os
 import zipfile
-from collections.abc import MutableMapping
+from collections import UserDict
 
 import h5py
 import keras
@@ -17,7 +17,7 @@ WEIGHTS = "model.weights.h5"
 _CHUNK = 1 << 20  # bytes
 
 
-class StoredArrays(MutableMapping):
+class StoredArrays(UserDict):
     """Arrays by name that stay in a file until they are asked for, and others that replace them.
 
     Args:
@@ -26,27 +26,12 @@ class StoredArrays(MutableMapping):
     """
 
     def __init__(self, places, store):
-        self._values, self._store = {name: None for name in places}, store
-        self._places = places
+        super().__init__(places)
+        self._store = store
 
     def __getitem__(self, name):
-        value = self._values[name]
-        if value is None:
-            group, key = self._places[name]
-            value = self._store.get(group)[key]
-        return value
-
-    def __setitem__(self, name, value):
-        self._values[name] = value
-
-    def __delitem__(self, name):
-        del self._values[name]
-
-    def __iter__(self):
-        return iter(self._values)
-
-    def __len__(self):
-        return len(self._values)
+        value = self.data[name]
+        return self._store.get(value[0])[value[1]] if isinstance(value, tuple) else value
 
 
 class _Archive:

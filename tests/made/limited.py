@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import tracemalloc
 
 MEMORY = 2 << 30  # bytes of address space in addition to that after the import, and of a written file
 SECONDS = 60  # of a call
@@ -96,3 +97,13 @@ def serve():
             except BaseException:
                 answer = "broke", traceback.format_exc()
             print(json.dumps(answer), file=answers, flush=True)
+
+
+def peak_of(call):
+    """The largest size in bytes of all of NumPy's arrays and Python's objects in a call."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -8,9 +8,6 @@ import zipfile
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as nps
 from made import refusals
 from made.archives import npy, zipped
 from made.sampling import some
@@ -60,37 +57,13 @@ class Trap:
 # Round trips ---------------------------------------------------------------------------------------
 
 
-names = st.text(st.characters(codec="utf-8", exclude_categories=("Z", "C")), min_size=1, max_size=20)
-plain = names.filter(lambda name: name not in (".", "..") and not name.endswith((".npy", "/")))
-shapes = nps.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
-
-
-@st.composite
-def dicts(draw):
-    """dict of arrays of one dtype with any bits, and the name of the dtype."""
-    dtype = draw(st.sampled_from(FLOATS))
-    raw = {2: np.uint16, 4: np.uint32, 8: np.uint64}[np.dtype(DTYPES[dtype]).itemsize]
-    arrays = draw(st.dictionaries(plain, nps.arrays(raw, shapes), min_size=0, max_size=5))
-    return {key: array.view(DTYPES[dtype]) for key, array in arrays.items()}, dtype
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@given(made=dicts())
-@example(made=({"file": np.array(0x7F81, "uint16").view(DTYPES["bfloat16"])}, "bfloat16"))
-def test_any_arrays_are_read_back_bit_by_bit(suffix, made, tmp_path_factory):
-    arrays, dtype = made
-    path = tmp_path_factory.getbasetemp() / f"any{suffix}"
-    write_arrays(arrays, path, dtype)
-    assert_identical(read_arrays(path), arrays)
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_arrays_are_stored_in_the_given_dtype(suffix, dtype, tmp_path):
     path = tmp_path / f"a{suffix}"
     array = np.array([[1.0, 1 / 3], [65504.0, -0.0]])
     orders = {"C": array, "F": np.asfortranarray(array), "steps": array[:, ::-1], "big": array.astype(">f8")}
+    orders |= {"file": np.float64(np.nan), "ß/é": np.zeros((0, 3))}
     write_arrays(orders, str(path), dtype)
     assert_identical(
         read_arrays(str(path)), {key: value.astype(DTYPES[dtype], order="C") for key, value in orders.items()}
@@ -246,12 +219,3 @@ def test_a_torch_file_of_other_objects_is_refused(tmp_path):
     torch.save({"a": torch.ones(2)}, path, _use_new_zipfile_serialization=False)
     refused(path, PICKLED)
     assert not (tmp_path / "trap").exists()
-
-
-# Failed writes -------------------------------------------------------------------------------------
-
-
-def test_an_overflow_is_refused_before_the_write(tmp_path):
-    with pytest.raises(ValueError, match="a holds values that are too large for float16"):
-        write_arrays({"a": np.array([1e5])}, tmp_path / "a.npz", "float16")
-    assert [*tmp_path.iterdir()] == []

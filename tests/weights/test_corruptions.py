@@ -7,13 +7,12 @@ import zipfile
 import numpy as np
 import pytest
 from made import refusals
-from made.checkpoints import HEADS, NAMES, base, write
+from made.checkpoints import NAMES, base
 from made.tables import by_table
 from reference.comparing import arrays as arrays_of
 
 from keras_vit import VisionTransformer, from_pretrained
 from keras_vit.weights.array_files import read_arrays
-from keras_vit.weights.metadata import sidecar_text
 
 TABLE = "Transformer/posembed_input/pos_embedding"
 
@@ -172,25 +171,3 @@ def test_an_impossible_array_header_is_refused(header, tmp_path):
 
 
 # Changes that leave another valid checkpoint -------------------------------------------------------
-
-OTHERS = {  # description → (base, changed arrays, options needed to load it)
-    "no head": ("timm_token", lambda b: b.without(r"head\..*"), {}),
-    "one block less": ("token", lambda b: b.without("Transformer/encoderblock_1/.*"), {}),
-    "fixed positions": ("bigvision_token", lambda b: b.without("params/pos_embedding"), {"image_size": 32}),
-    "no LayerScale": ("timm_deit3", lambda b: b.without(r".*\.ls\d\.gamma"), {}),
-    "one head less": ("hf_deit", lambda b: b.without("distillation_classifier.*"), HEADS),
-    "another grid": ("timm_token", lambda b: b.changed("pos_embed", lambda a: a[:, :10]), {}),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OTHERS)
-def test_another_valid_checkpoint_loads_unless_metadata_describe_this_one(name, tmp_path):
-    source, change, options = OTHERS[name]
-    original, options = base(source), {**base(source).options, **options}
-    path = original.write(tmp_path, metadata={})
-    metadata = sidecar_text(from_pretrained(path, **options).get_config(), original.layout)
-    write(change(original), path)
-    assert sizes(arrays_of(from_pretrained(path, **options))) == sizes(read_arrays(path))
-    path.with_suffix(".json").write_text(metadata)
-    refused(path, r"\.json says|does not fit the|expected a position table", **options)

@@ -71,8 +71,6 @@ def test_a_path_is_its_file_if_digest_and_size_agree(tmp_path, monkeypatch):
     assert is_cached("~/vit.npz") and not is_cached("~/other.npz")
     assert refusal(path, sha256="0" * 64) == f"{path} has SHA-256 {SHA}; expected {'0' * 64}"
     assert refusal(path, size=3) == f"{path} has 3000000 bytes; expected 3"
-    assert "sha256 must be 64 hexadecimal digits; got 'abc'" in refusal(path, sha256="abc")
-    assert "size must be an int of at least 0 or None; got -1" in refusal(path, size=-1)
 
 
 @by_table("source", ["none.npz", "", "~nobody-of-that-name/x.npz", "a\0b"])
@@ -91,13 +89,6 @@ def test_a_folder_is_its_weights(tmp_path):
         (tmp_path / name).write_bytes(b"weights")
         assert fetch(tmp_path) == tmp_path / name
     assert is_cached(tmp_path)
-
-
-def test_another_scheme_is_refused():
-    source = "s3://bucket/vit.npz"
-    assert refusal(source).startswith(f"{source!r}: s3:// is unknown; expected a path, hf://…, https://…")
-    with pytest.raises(ValueError, match="is unknown"):
-        is_cached(source)
 
 
 @pytest.mark.parametrize(
@@ -257,11 +248,6 @@ def test_an_answer_without_the_file_is_refused_in_one_line(answer, message, trie
     assert refused.startswith(f"{server.url}{NPZ}: ") and message in refused
     assert len(server.ranges(NPZ)) == tries
     assert files_in(folder) == []
-
-
-def test_a_server_that_recovers_is_asked_again(server):
-    server.answers[NPZ] = [status(503), status(429), file(CONTENT)]
-    assert fetch(server.url + NPZ).read_bytes() == CONTENT
 
 
 def test_a_redirect_is_followed_and_its_body_is_not_read(server):
@@ -511,6 +497,8 @@ def test_the_cache_needs_no_hub(hub, source, monkeypatch):
     go_offline(monkeypatch)
     assert fetch(source) == path
     assert is_cached(source)
+    message = refusal("hf://org/other")
+    assert message.startswith("hf://org/other: it is not in ") and "HF_HUB_OFFLINE" in message
 
 
 def go_offline(monkeypatch):
@@ -571,12 +559,6 @@ def test_what_the_hub_does_not_give_is_refused_in_one_line(hub, source, message,
     fetch(f"hf://org/vit@{OLDER}/old/vit.npz")
     assert refusal(source).startswith(f"{source}: {message}")
     assert [path.name for path in (tmp_path / "hub").glob("*/snapshots/*")] == [OLDER]
-
-
-def test_without_a_hub_and_a_cached_file_the_message_says_why(hub, monkeypatch):
-    go_offline(monkeypatch)
-    message = refusal("hf://org/vit")
-    assert message.startswith("hf://org/vit: it is not in ") and "HF_HUB_OFFLINE" in message
 
 
 def test_a_name_is_searched_on_the_hub_and_the_refusal_says_so(hub, tmp_path, monkeypatch):

@@ -12,8 +12,8 @@ from keras.src.backend.common import global_state
 from keras.src.saving import saving_lib, serialization_lib
 from made.archives import rezipped
 from made.tables import by_table
-from reference.comparing import arrays, assert_same_arrays, numpy, randomize
-from reference.small import HYBRID, NO_TRANSFORMER, SMALL, images_for, one_block, small
+from reference.comparing import arrays, randomize
+from reference.small import SMALL, images_for, one_block, small
 
 from keras_vit import (
     DINO,
@@ -26,29 +26,11 @@ from keras_vit import (
 from keras_vit.weights.array_resizing import resized_positions
 from keras_vit.weights.checkpoint import read_checkpoint, read_model
 
-MODELS = {
-    "pre_logits": {"representation_size": 8, "layer_scale": 0.1, "class_names": ["a", "b", "c", "d", "e"]},
-    "distilled": {"distillation": True},
-    "map": {"pooling": "map", "position_embedding": "sincos2d", "num_classes": None},
-    "no transformer": {**HYBRID, **NO_TRANSFORMER},
-}
-
 
 def saved(tmp_path, **options):
     model = one_block(**options)
     model.save(tmp_path / "model.keras")
     return model, tmp_path / "model.keras"
-
-
-@by_table("options", MODELS.values(), ids=MODELS)
-def test_every_model_comes_back_as_it_was(options, tmp_path):
-    model, path = saved(tmp_path, **options)
-    again = from_pretrained(path)
-    assert {**again.get_config(), "name": ""} == {**model.get_config(), "name": ""}
-    assert_same_arrays(arrays(again), arrays(model))
-    images = images_for(model)
-    for one, other in zip(keras.tree.flatten(again(images)), keras.tree.flatten(model(images)), strict=True):
-        np.testing.assert_array_equal(numpy(one), numpy(other))
 
 
 def test_it_is_adapted_as_other_files_are(tmp_path):
@@ -174,13 +156,6 @@ def test_a_model_much_larger_than_its_file_is_refused_before_it_is_built(kind, o
     model.save(tmp_path / "model.keras")
     path = with_arguments(tmp_path / "model.keras", **changes)
     with pytest.raises(ValueError, match=r"its \S+ bytes declare \S+; at most 1,073,741,824 are accepted"):
-        read_model(path)
-
-
-@pytest.mark.parametrize("value", [math.nan, 1e-320, 10**400], ids=["nan", "tiny", "huge"])
-def test_a_number_that_float32_does_not_hold_is_refused(value, file):
-    path = with_arguments(file, norm_epsilon=value)
-    with pytest.raises(ValueError, match="norm_epsilon must be a number"):
         read_model(path)
 
 

@@ -10,23 +10,15 @@ import pytest
 from made import refusals
 from made.checkpoints import base
 from made.tables import by_table
-from reference.small import HYBRID, small
+from reference.small import small
 
-from keras_vit import Preprocessing, VisionTransformer, from_pretrained, save_weights
+from keras_vit import VisionTransformer, from_pretrained, save_weights
 from keras_vit.models.vit.schema import ViTConfig, options_of
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.layouts import LAYOUTS
 from keras_vit.weights.metadata import FORMAT, read_metadata, sidecar_text
 
 NAMES = ("tabby", "tiger", "lynx", "lion", "ocelot")
-CROP = Preprocessing(16, resize="crop", crop_fraction=0.5, antialias=True)
-NOT_IN_ARRAYS = [
-    {"activation": "quick_gelu", "norm_epsilon": 3e-4, "dropout_rate": 0.1, "stochastic_depth_rate": 0.3},
-    {"class_names": NAMES, "task": "single_label", "split_seed": 3, "preprocessing": CROP},
-    {"image_size": (8, 32)},
-    {"pooling": None, "class_token": True},
-    {**HYBRID, "resnet": (1,), "resnet_form": "timm"},
-]
 
 
 refused = functools.partial(refusals.refused, read_checkpoint)
@@ -41,14 +33,6 @@ def test_it_holds_every_option_of_the_model():
     assert {*found["arguments"]} == {*options_of(ViTConfig)}
     again = VisionTransformer(**found["arguments"])
     assert again.get_config() == small(class_names=NAMES).get_config() | {"name": again.name}
-
-
-@pytest.mark.slow
-@by_table("options", NOT_IN_ARRAYS, ids=str)
-def test_options_that_the_arrays_do_not_determine_are_read_from_it(options, tmp_path):
-    model = small(**options)
-    again = from_pretrained(save_weights(model, tmp_path / "model.npz", "vit_jax"))
-    assert again.get_config() == {**model.get_config(), "name": again.name}
 
 
 DISAGREEING = [

@@ -8,7 +8,7 @@ from reference.small import DECODER, SMALL, one_block
 
 from keras_vit import MaskedAutoencoder, from_pretrained
 from keras_vit.weights import pretraining, save_weights
-from keras_vit.weights.array_files import load_arrays
+from keras_vit.weights.array_files import load_arrays, write_arrays
 from keras_vit.weights.catalogue import CATALOGUE, find
 from keras_vit.weights.checkpoint import _metadata_of_row, read_checkpoint
 from keras_vit.weights.layouts.huggingface_type_table import TYPES
@@ -55,17 +55,6 @@ def test_every_model_type_but_vit_has_an_answer_without_a_head(name):
     assert kind.head or pretraining.of_type(name, False)
 
 
-def huggingface_folder(path, kind, architecture=None, config=True, **options):
-    model = one_block(num_classes=None, **options)
-    save_weights(model, path, layout="huggingface")
-    (path / "model.json").unlink(missing_ok=True)
-    file = path / "config.json"
-    values = json.loads(file.read_text())
-    values |= {"model_type": kind, "architectures": [architecture or values["architectures"][0]]}
-    file.write_text(json.dumps(values)) if config else file.unlink()
-    return path
-
-
 @by_table(
     "kind, expected",
     [
@@ -76,8 +65,12 @@ def huggingface_folder(path, kind, architecture=None, config=True, **options):
     ],
 )
 def test_the_model_type_of_transformers_says_it(kind, expected, tmp_path):
-    folder = huggingface_folder(tmp_path / kind, kind, norm_epsilon=1e-6 if kind == "vit_msn" else 1e-12)
-    assert from_pretrained(folder).pretraining == expected
+    model = one_block(num_classes=None, norm_epsilon=1e-6 if kind == "vit_msn" else 1e-12)
+    file = save_weights(model, tmp_path / "model", "huggingface")
+    file.with_suffix(".json").unlink()
+    config = file.with_name("config.json")
+    config.write_text(json.dumps({**json.loads(config.read_text()), "model_type": kind}))
+    assert from_pretrained(file).pretraining == expected
 
 
 @pytest.mark.parametrize(
@@ -91,21 +84,18 @@ def test_the_model_type_of_transformers_says_it(kind, expected, tmp_path):
 def test_without_a_configuration_the_keys_of_transformers_say_it(options, expected, tmp_path):
     dinov2 = {"norm_epsilon": 1e-6, "mlp_dim": 48} if "layer_scale" in options else {"norm_epsilon": 1e-12}
     model = one_block(**dinov2, **options)
-    save_weights(model, tmp_path / "model", layout="huggingface")
-    (tmp_path / "model" / "config.json").unlink()
-    (tmp_path / "model" / "model.json").unlink(missing_ok=True)
-    found = read_checkpoint(tmp_path / "model" / "model.safetensors", num_heads=3)
+    file = save_weights(model, tmp_path / "model", "huggingface")
+    for name in ("config.json", "model.json"):
+        file.with_name(name).unlink()
+    found = read_checkpoint(file, num_heads=3)
     assert found.arguments["pretraining"] == expected
 
 
 def with_keys(path, model, **arrays):
     """The file of a model in timm's layout without metadata, and further arrays."""
     save_weights(model, path, layout="timm")
-    stored = {**load_arrays(path), **arrays}
     path.with_suffix(".json").unlink()
-    from safetensors.numpy import save_file
-
-    save_file({key: np.ascontiguousarray(array) for key, array in stored.items()}, path)
+    write_arrays({**load_arrays(path), **arrays}, path)
     return path
 
 
