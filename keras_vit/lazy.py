@@ -1,9 +1,10 @@
 """Lazy imports, so that `import keras_vit` is fast, and imports of packages that only some features need."""
 
 import importlib
+import pkgutil
 import sys
 import types
-from collections.abc import Mapping
+from collections import UserDict
 
 from keras_vit.messages import did_you_mean
 from keras_vit.names_elsewhere import FUNCTION, instead
@@ -68,7 +69,7 @@ class LazyModule(types.ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-class LazyTable(Mapping):
+class LazyTable(UserDict):
     """A dict of instances, each of which is imported and made when it is first asked for.
 
     Args:
@@ -80,20 +81,11 @@ class LazyTable(Mapping):
         (0, ['integer', 'other'])
     """
 
-    def __init__(self, classes):
-        self._classes, self._made = classes, {}
-
     def __getitem__(self, key):
-        if key not in self._made:
-            module, _, name = self._classes[key].rpartition(".")
-            self._made[key] = getattr(importlib.import_module(module), name)()
-        return self._made[key]
-
-    def __iter__(self):
-        return iter(self._classes)
-
-    def __len__(self):
-        return len(self._classes)
+        value = self.data[key]
+        if isinstance(value, str):
+            self.data[key] = value = pkgutil.resolve_name(value)()
+        return value
 
 
 def optional_package(name, feature, packages):

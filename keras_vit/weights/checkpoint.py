@@ -341,9 +341,8 @@ def lazy_arrays(path, part=image_model):
         with keras_file.without_values():
             whole = keras_file.model_of(path)
         model = part(whole)
-        if any(layer.lora_enabled or layer.quantization_mode for layer in adaptable_layers(whole)):
-            return None, None
-        arrays = keras_file.stored_arrays(whole, model, store, names)
+        adapted = any(layer.lora_enabled or layer.quantization_mode for layer in adaptable_layers(whole))
+        arrays = None if adapted else keras_file.stored_arrays(whole, model, store, names)
     return (None, None) if arrays is None else (model, arrays)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import struct
 import zipfile
 from collections import UserDict
 
@@ -57,8 +58,7 @@ class _Entry(io.RawIOBase):
     def __init__(self, path, entry):
         self._file, self._size, self._at = open(path, "rb"), entry.file_size, 0  # noqa: SIM115
         self._file.seek(entry.header_offset + 26)  # of the lengths of the entry's own name and extra field
-        lengths = self._file.read(4)
-        name, extra = (int.from_bytes(lengths[i : i + 2], "little") for i in (0, 2))
+        name, extra = struct.unpack("<HH", self._file.read(4))
         self._start = entry.header_offset + 30 + name + extra
 
     def readable(self):

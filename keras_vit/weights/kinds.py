@@ -3,8 +3,7 @@
 from keras_vit import tasks
 from keras_vit.models import ImageGPT, VisionTransformer
 from keras_vit.models.backbones import inner_transformer
-from keras_vit.weights.pixels import PaletteParts
-from keras_vit.weights.stored_parts import StoredParts
+from keras_vit.weights.stored_parts import PaletteParts, StoredParts
 
 
 def stored_classes():

@@ -81,10 +81,8 @@ def save_weights(
         known = ", ".join(layout.write_options) or "none"
         raise ValueError(f"the layout {name!r} has the options {known}; got {', '.join(sorted(unknown))}")
     form, arrays, config = _expressed(model, parts, name)
-    file, *sidecars = files_to_write(path, name, overwrite)
-    further = {file.with_name(of): x for of, x in parts.files().items()} if layout.in_folder else {}
-    if not overwrite and (existing := [path for path in further if path.exists()]):
-        raise ValueError(f"{str(existing[0])!r} exists; give another name or overwrite=True")
+    further = parts.files() if layout.in_folder else {}
+    file, *sidecars = files_to_write(path, name, overwrite, further=further)
 
     prefix_positions = layout.prefix_positions and parts.prefix_positions
     arrays, config = _with_prefix_positions(arrays, config, prefix_positions)
@@ -109,8 +107,8 @@ def save_weights(
             weights, *text_files = [stack.enter_context(atomic_path(path)) for path in (file, *sidecars)]
             for text_file, text in zip(text_files, texts, strict=True):
                 text_file.write_text(text)
-            for path, content in further.items():
-                stack.enter_context(atomic_path(path)).write_bytes(content)
+            for further_name, content in further.items():
+                stack.enter_context(atomic_path(file.with_name(further_name))).write_bytes(content)
             del parts, arrays, text_arrays  # so that an array can be freed when the next one is converted
             write_arrays(((key, written.pop(key)) for key in [*written]), weights, dtype, digest)
     finally:
@@ -147,19 +145,20 @@ def _unsupported_positions(layout, config):
 _SUFFIXES = (".npz", ".safetensors", ".bin", ".pth", ".msgpack")
 
 
-def files_to_write(path, layout, overwrite, option="overwrite=True"):
+def files_to_write(path, layout, overwrite, option="overwrite=True", further=()):
     """The paths of the weights and of the files that are saved next to them.
 
     Args:
         path, layout, overwrite: As for `save_weights`.
         option: How to replace a file, for the message.
+        further: The names of other files that are written next to them.
 
     Raises:
         ValueError: for a path that cannot be written, or an existing file without `overwrite`.
     """
     layout = LAYOUTS[layout]
     files = _files(pathlib.Path(path).expanduser(), layout)
-    existing = [file for file in files if file.exists()]
+    existing = [file for file in (*files, *map(files[0].with_name, further)) if file.exists()]
     if existing and not overwrite:
         raise ValueError(f"{str(existing[0])!r} exists; give another name or {option}")
     preferred = LOCAL_WEIGHTS[: LOCAL_WEIGHTS.index(layout.file)] if layout.in_folder else ()

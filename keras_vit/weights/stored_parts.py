@@ -63,6 +63,17 @@ class StoredParts:
         return "image-feature-extraction", "feature vectors of images", ""
 
 
+class PaletteParts(StoredParts):
+    """The parts of an `ImageGPT`."""
+
+    form = "image_gpt"
+    missing = "a palette"
+
+    def hub_words(self):
+        task = "unconditional-image-generation"
+        return task, "generation of images, pixel by pixel", ', kind="pretrainer"'
+
+
 class HeadedParts(StoredParts):
     """A model with an encoder and one of several heads, of which one has a layout.
 

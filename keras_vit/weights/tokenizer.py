@@ -15,7 +15,6 @@ from keras_vit.preprocessing.text_preprocessing import (
 from keras_vit.types import Path
 from keras_vit.weights.fetch import beside, fetch
 
-_NEXT_TO = {"vocab.json": "merges.txt"}
 _OF_NPZ = {"lit_bert": ".txt", "lit": ".model"}  # LiT-B16B_2.txt is next to LiT-B16B_2.npz
 
 
@@ -57,8 +56,8 @@ def read_text_preprocessing(
     path = next(filter(None, map(find, names)), None)
     if path is None:
         return None
-    if path.name in _NEXT_TO:
-        find(_NEXT_TO[path.name])
+    if path.name == "vocab.json":
+        find("merges.txt")  # which is read with it
     return TextPreprocessing.from_files(path, family, **options)
 
 

@@ -32,8 +32,6 @@ def test_prompts_have_one_place_for_a_name(name, count):
     found = prompt_templates(name)
     assert len({*found}) == count and all(each.count("{}") == 1 for each in found)
     assert {*found} <= {*prompt_templates("clip_80")}
-    with pytest.raises(ValueError, match="prompts must be one of 'clip_80', 'clip_7'; got 'clip'"):
-        prompt_templates("clip")
 
 
 @by_table(
@@ -64,17 +62,9 @@ def test_a_text_file_has_one_name_per_line(tmp_path):
     assert class_names(file) == class_names(str(file)) == ("daisy", "rose")
 
 
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        (b"\n#\n", "holds no class names"),
-        (b"\xff", "not a readable text file"),
-        (None, "expected imagenet_1k, .* or a text file of class names; got '.*names.txt'"),
-    ],
-)
+@by_table("content, message", [(b"\n#\n", "holds no class names"), (b"\xff", "not a readable text file")])
 def test_a_file_without_names_is_refused(content, message, tmp_path):
-    if content is not None:
-        (tmp_path / "names.txt").write_bytes(content)
+    (tmp_path / "names.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         class_names(tmp_path / "names.txt")
 

@@ -344,8 +344,6 @@ def refuses(message, model, path, *arguments, **options):
         ("model.npz", "vit_jax", {"scan": True}, "'vit_jax' has the options none; got scan"),
         ("model.npz", "big_vision", {"stack": True}, "'big_vision' has the options scan; got stack"),
         ("model.NPZ", "vit_jax", {}, "expected a .npz file for the layout 'vit_jax'; got '.*model.NPZ'"),
-        ("model", "big_vision", {}, "expected a .npz file for the layout 'big_vision'"),
-        ("model.pth", "timm", {}, "expected a .safetensors file for the layout 'timm'"),
         ("missing/model.npz", "vit_jax", {}, "there is no folder '.*missing' to write into"),
     ],
 )
