@@ -468,25 +468,22 @@ def test_a_repository_is_its_weights_and_their_sidecars(hub):
     assert refusal("hf://org/vit", size=5) == f"{path} has 7 bytes; expected 5"
 
 
-def test_the_second_name_is_used_where_the_first_is_missing(hub):
-    path = fetch("hf://org/torch/")
-    assert path.read_bytes() == b"pickle"
-    assert [p.name for p in path.parent.iterdir()] == ["pytorch_model.bin"]
-    assert is_cached("HF://org/torch")
+CLIP = ("open_clip_model.safetensors", "open_clip_config.json")
 
 
-@pytest.mark.parametrize("file", ["", "/open_clip_model.safetensors"])
-def test_the_weights_of_open_clip_have_a_sidecar_of_their_own(file, hub):
-    path = fetch(f"hf://org/clip{file}")
-    assert path.read_bytes() == b"two"
-    assert {p.name for p in path.parent.iterdir()} == {"open_clip_model.safetensors", "open_clip_config.json"}
-
-
-@pytest.mark.parametrize("revision", ["v1", OLDER, "a%2Fb"])
-def test_a_named_file_of_a_revision_comes_with_its_sidecar(hub, revision):
-    path = fetch(f"hf://org/vit@{revision}/old/vit.npz")
-    assert path.parts[-4:] == ("snapshots", OLDER, "old", "vit.npz")
-    assert sorted(p.name for p in path.parent.iterdir()) == ["vit.json", "vit.npz"]
+@by_table(
+    "source, names",
+    [
+        ("HF://org/torch/", ("pytorch_model.bin",)),
+        ("hf://org/clip", CLIP),
+        ("hf://org/clip/open_clip_model.safetensors", CLIP),
+        *((f"hf://org/vit@{at}/old/vit.npz", ("vit.npz", "vit.json")) for at in ("v1", OLDER, "a%2Fb")),
+    ],
+)
+def test_the_weights_of_a_repository_come_with_their_sidecars(hub, source, names):
+    path = fetch(source)
+    assert path.name == names[0] and is_cached(source)
+    assert {p.name for p in path.parent.iterdir()} == {*names}
 
 
 @pytest.mark.parametrize("source", ["hf://org/torch", "hf://org/vit@v1/old/vit.npz"])
