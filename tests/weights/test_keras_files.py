@@ -13,7 +13,7 @@ from keras.src.saving import saving_lib, serialization_lib
 from made.archives import rezipped
 from made.tables import by_table
 from reference.comparing import arrays, randomize
-from reference.small import SMALL, images_for, one_block, small
+from reference.small import DECODER, HEAD, SMALL, TEXT, images_for, one_block, small
 
 from keras_vit import (
     DINO,
@@ -120,9 +120,6 @@ def test_a_hostile_configuration_is_refused_in_one_line(kind, file):
 
 ENCODER = {**SMALL, "num_layers": 1, "num_classes": None}
 LARGE = {**ENCODER, "hidden_size": 2**20}
-DECODER = {"decoder_hidden_size": 8, "decoder_num_layers": 1, "decoder_num_heads": 2}
-HEAD = {"out_dim": 4, "hidden_dim": 4, "bottleneck_dim": 4, "num_local": 0}
-TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 12, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
 
 
 @pytest.mark.slow

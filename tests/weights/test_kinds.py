@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 from made.sampling import some
-from reference.small import small
+from reference.small import TEXT, small
 
 from keras_vit import from_pretrained
 from keras_vit.models import ImageSegmenter, ImageTextModel, MaskedPatchPredictor, VisionTransformer
 
-TEXT = {"vocabulary_size": 9, "length": 4, "num_layers": 1, "mlp_dim": 24, "num_heads": 2, "hidden_size": 12}
 # A model, its class, the kinds as which its file becomes this class, and its encoder.
 MODELS = {
     "classifier": (small, VisionTransformer, ("auto", "stored", "classifier"), ()),

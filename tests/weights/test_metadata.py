@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 
+import numpy as np
 import pytest
 from made import refusals
 from made.checkpoints import base
@@ -25,14 +26,15 @@ refused = functools.partial(refusals.refused, read_checkpoint)
 
 
 def test_it_holds_every_option_of_the_model():
-    model = small(class_names=NAMES, name="mine", dtype="mixed_bfloat16")
+    model = small(class_names=NAMES, name="mine", dtype="mixed_bfloat16", dropout_rate=np.float32(0.5))
     model.get_layer("head").trainable = False
     found = json.loads(sidecar_text(model.get_config(), "timm"))
     assert [*found] == ["format", "layout", "arguments"]
     assert (found["format"], found["layout"]) == ("keras_vit checkpoint 1", "timm")
     assert {*found["arguments"]} == {*options_of(ViTConfig)}
     again = VisionTransformer(**found["arguments"])
-    assert again.get_config() == small(class_names=NAMES).get_config() | {"name": again.name}
+    expected = small(class_names=NAMES, dropout_rate=0.5).get_config()
+    assert again.get_config() == expected | {"name": again.name}
 
 
 DISAGREEING = [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from reference.comparing import arrays, assert_same_arrays, randomize
-from reference.small import SMALL, small
+from reference.small import SMALL, TEXT, small
 
 from keras_vit import ImageTextModel, VisionTransformer, from_pretrained, save_weights
 from keras_vit.weights.array_resizing import resized_positions
@@ -11,7 +11,6 @@ from keras_vit.weights.checkpoint import read_checkpoint
 
 IMAGE = {**SMALL, "num_classes": None, "num_layers": 1, "image_size": (None, None), "pooling": "map"}
 IMAGE |= {"position_grid": (2, 2), "max_num_patches": 6}
-TEXT = {"vocabulary_size": 9, "length": 5, "hidden_size": 8, "num_layers": 1, "mlp_dim": 12, "num_heads": 2}
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import numbers
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -325,8 +326,11 @@ class ViTConfig:
             self._set("num_classes", None)
         check_fields(self)
         for name, field in options_of(self).items():
-            if (normalize := field.metadata["normalize"]) and getattr(self, name) is not None:
-                self._set(name, normalize(getattr(self, name)))
+            value, normalize = getattr(self, name), field.metadata["normalize"]
+            if isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+                self._set(name, float(value))  # JSON files hold none of NumPy's numbers.
+            elif normalize and value is not None:
+                self._set(name, normalize(value))
         self._set_without_effect()
         for message in self.contradictions():
             raise ValueError(message)
