@@ -109,13 +109,14 @@ def from_pretrained(
             Face, such as "google/vit-base-patch16-224". Official `.npz` files, big_vision's, timm's,
             Hugging Face's and open_clip's (safetensors, or `.bin` and `.pth` if torch is installed) and
             `.keras` files are supported; "file.npz:img" is the subtree of a file under that name.
-        kind: "auto": a model of images: an `ImageSegmenter` or `ObjectDetector` if the file is of one, and
-            otherwise a `VisionTransformer`, such as the image tower of a SigLIP or the encoder of a masked
-            autoencoder.
+        kind: "auto": a model of images: an `ImageSegmenter`, `ObjectDetector`, `DepthEstimator` or
+            `KeypointEstimator` if the file is of one, and otherwise a `VisionTransformer`, such as the image
+            tower of a SigLIP or the encoder of a masked autoencoder.
             "stored": an `ImageTextModel` if the file has a text tower, and otherwise as "auto".
             "classifier": a `VisionTransformer`, also of a segmenter's file, with or without a head.
-            "segmenter": an `ImageSegmenter`, of a segmenter's file or as `segmenter` says, and "detector" an
-            `ObjectDetector` in the same way. "image_text": an
+            "segmenter": an `ImageSegmenter`, of a segmenter's file or as `segmenter` says; "detector",
+            "depth_estimator" and "keypoint_estimator": an `ObjectDetector`, `DepthEstimator` or
+            `KeypointEstimator` in the same way. "image_text": an
             `ImageTextModel` with its tokenizer, of a SigLIP, SigLIP 2, CLIP or LiT; `dtype` and
             `dropout_rate` apply to both towers. "pretrainer": all of a model that was trained without
             labels: a `MaskedAutoencoder` with its decoder, an `ImageGPT`, or a run's `pretrainer.keras`.

@@ -43,7 +43,8 @@ def push_to_hub(
     huggingface_hub's: from `hf auth login`, or HF_TOKEN.
 
     Args:
-        model: VisionTransformer; or, for transformers only, an `ImageSegmenter` with head "mask", an
+        model: VisionTransformer; or, for transformers only, an `ImageSegmenter` with head "mask", a
+            `DepthEstimator` with head "dpt", a `KeypointEstimator`, an `ObjectDetector` with a text tower, an
             `ImageTextModel`, a `MaskedAutoencoder` or an `ImageGPT`.
         repository: "ORG/NAME" or "USER/NAME".
         layout: "huggingface" (transformers) or "timm"; None: the first of these that can express the model;

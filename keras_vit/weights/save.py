@@ -45,10 +45,10 @@ def save_weights(
     factors are merged into their kernels, and quantized kernels are dequantized.
 
     Args:
-        model: VisionTransformer; for "huggingface" also an `ImageGPT`, or an `ImageSegmenter` with head
-            "mask"; for "huggingface" and "scenic" an `ObjectDetector` with a text tower; an `ImageTextModel`
-            for all layouts but "timm" and "scenic"; a `MaskedAutoencoder` for "huggingface" and "timm", whose
-            names facebookresearch/mae has.
+        model: VisionTransformer; for "huggingface" also an `ImageGPT`, an `ImageSegmenter` with head "mask",
+            a `DepthEstimator` with head "dpt", or a `KeypointEstimator`; for "huggingface" and "scenic" an
+            `ObjectDetector` with a text tower; an `ImageTextModel` for all layouts but "timm" and "scenic"; a
+            `MaskedAutoencoder` for "huggingface" and "timm", whose names facebookresearch/mae has.
         path: File to write: `.npz` for "vit_jax" and "big_vision", `.safetensors` for "timm", `.msgpack` for
             "scenic"; for "huggingface" and "open_clip" a folder, in which `model.safetensors` or
             `open_clip_model.safetensors` is written.
