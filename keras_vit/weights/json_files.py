@@ -12,7 +12,7 @@ def read_json(path, default=None):
     try:
         if path.stat().st_size > LARGEST_SIDECAR:
             raise ValueError(f"it has more than {LARGEST_SIDECAR} bytes")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not readable JSON: {error}") from None
     if not isinstance(value, dict):

@@ -86,8 +86,9 @@ def test_a_file_in_another_encoding_is_refused_and_utf_8_is_read(tmp_path, monke
     path = base("hf_vit").write(tmp_path)
     config = json.loads(base("hf_vit").metadata["config.json"])
     config["id2label"] = dict(zip("0123456", ["кошка", "犬", *"cdefg"]))
-    (tmp_path / "config.json").write_text(json.dumps(config, ensure_ascii=False), encoding="utf-8")
-    assert read_checkpoint(path).arguments["class_names"][:2] == ("кошка", "犬")
+    for encoding in ("utf-8", "utf-8-sig"):
+        (tmp_path / "config.json").write_text(json.dumps(config, ensure_ascii=False), encoding=encoding)
+        assert read_checkpoint(path).arguments["class_names"][:2] == ("кошка", "犬")
     (tmp_path / "config.json").write_bytes(b'{"model_type": "vit", "id2label": {"0": "\xff"}}')
     refused(path, "config.json")
 
