@@ -420,7 +420,8 @@ def cost(
         matmuls in the forward pass of one image, with all tokens in every block.
 
     Raises:
-        ValueError: for an unknown variant or pooling, or an image that is smaller than a patch.
+        ValueError: for an unknown variant or pooling, a negative class count, or an image that is smaller
+            than a patch.
 
     Example:
         >>> cost("B/16")["parameters"], round(cost("B/16")["flops"] / 1e9, 1)
@@ -429,6 +430,8 @@ def cost(
     c = parse_variant(variant)
     if not isinstance(image_size, int) or image_size < 1:
         raise ValueError(f"image_size must be a positive int; got {image_size!r}")
+    if num_classes is not None and num_classes < 0:
+        raise ValueError(f"num_classes must be an int of at least 0 or None; got {num_classes!r}")
     pooling = c.get("pooling", "token") if pooling is None else pooling
     if pooling not in ("token", "gap", "map"):
         raise ValueError(f"expected pooling 'token', 'gap' or 'map'; got {pooling!r}")

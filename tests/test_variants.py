@@ -57,6 +57,7 @@ def test_an_unknown_name_is_refused_in_one_line(name, message):
     "arguments, message",
     [
         (("R+Ti/16", 28), "at least its patch size of 8; got 7×7"),
+        (("B/16", 224, -5), "num_classes must be an int of at least 0 or None; got -5"),
         (("B/16", 224, 10, "mean"), "expected pooling 'token', 'gap' or 'map'; got 'mean'"),
     ],
 )
