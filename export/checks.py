@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from keras_vit.lazy import LazyModule
 from keras_vit.messages import one_line
 from keras_vit.types import Path
 
+keras = LazyModule("keras")
 CALIBRATED = ("int8", "full_int8")  # precisions with ranges of activations, which images are needed for
 
 
@@ -36,6 +38,15 @@ def new_file(path: Path, suffix: str, what: str) -> pathlib.Path:
     if path.suffix != suffix:
         raise ValueError(f"the name of {what} must end in {suffix}; got {os.fspath(path)!r}")
     return path
+
+
+def check_backend(files: str, advice: str) -> None:
+    """Raise ValueError on another backend than TensorFlow, on which these files are written.
+
+    >>> check_backend("LiteRT files", "set KERAS_BACKEND=tensorflow")
+    """
+    if (backend := keras.backend.backend()) != "tensorflow":
+        raise ValueError(f"{files} are written on the TensorFlow backend, not on {backend}: {advice}")
 
 
 def check_calibration(precision: str, calibration: np.ndarray | Sequence[np.ndarray] | None) -> None:

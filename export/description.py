@@ -203,6 +203,7 @@ def describe(model: keras.Model, task: str | None = None, seed: int = 0) -> Desc
     encoder, label_task = backbone(model), task_of_model(model, task)
     encoder.check_one_size("this export, unlike export_image_text,")
     _check_task(model.kind, label_task.label)
+    integer().check("seed", seed)
     broken = [name for name in model.class_names or () if name.splitlines() not in ([], [name])]
     if broken:
         raise ValueError(f"class names must be one line each for {LABELS}; got {broken[0]!r}")

@@ -113,9 +113,10 @@ class ExportedModel:
             raise ValueError(f"expected images of shape {expected}; got {images.shape}")
         size = self.batch_size or max(len(images), 1)
         missing = -len(images) % size if len(images) else size
-        padded = np.concatenate([images, np.zeros((missing, *images.shape[1:]), "float32")])
-        batches = [self.compute(padded[i : i + size]) for i in range(0, len(padded), size)]
-        return {name: np.concatenate([b[name] for b in batches])[: len(images)] for name in batches[0]}
+        count, padding = len(images), np.zeros((missing, *images.shape[1:]), "float32")
+        images = np.concatenate([images, padding]) if missing else images
+        batches = [self.compute(images[i : i + size]) for i in range(0, len(images), size)]
+        return {name: np.concatenate([b[name] for b in batches])[:count] for name in batches[0]}
 
     def main_output(self, images: Images) -> np.ndarray:
         """The output that is compared with the live model's: logits, values or representation.

@@ -28,7 +28,7 @@ from keras_vit.models import ImageTextModel
 from keras_vit.models.backbones import backbone
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.progress import Progress
-from keras_vit.rules import number
+from keras_vit.rules import integer, number
 from keras_vit.tasks import get_task, task_of_model
 from keras_vit.types import Path, Size
 from keras_vit.writing import atomic_path, free_path
@@ -99,8 +99,8 @@ def export_folder(
         images: The maximum number of images to verify on.
         margin: The difference of the two best logits of the live model, or with several labels the distance
             of a logit from 0, above which a prediction of 8 bits has to be the same.
-        image_size: (height, width) to verify a model of any size at, and to fix in its LiteRT files; None
-            for that of its position grid.
+        image_size: (height, width) to verify a model of any size at, and to fix in its LiteRT and OpenVINO
+            files and on its web page; None for that of its position grid, and OpenVINO files for any size.
         batch_size: Images in a batch of the LiteRT files.
         integer_io: Of "full_int8": None (floats in and out), "uint8" or "int8".
         version: Number of the SavedModel's folder; TF Serving serves the largest.
@@ -142,6 +142,8 @@ def export_folder(
     if dataset:
         _check_dataset(dataset, live, description, task)
     number(0).check("margin", margin)
+    integer(at_least=1).check("images", images)
+    integer(at_least=0).check("version", version)
     page_options: dict[str, Any] = {"single_file": single_file, "drawing": drawing, "attention": attention}
     onnx_options: dict[str, Any] = {"fused_attention": fused_attention}
     _check_options(formats, chosen, integer_io, {"web": page_options, "onnx": onnx_options})

@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -246,6 +247,18 @@ def _without_telemetry() -> Iterator[None]:
             sys.modules[TELEMETRY] = before
 
 
+@contextlib.contextmanager
+def _without_comma(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A path of a folder that has no comma, at which OpenVINO would split it."""
+    if "," not in os.fspath(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as parent:
+        link = pathlib.Path(parent) / "saved_model"
+        link.symlink_to(folder.absolute(), target_is_directory=True)
+        yield link
+
+
 def _convert(
     openvino: ModuleType,
     saved_model: pathlib.Path,
@@ -255,7 +268,9 @@ def _convert(
     """The OpenVINO model of a SavedModel's signature, with calibration images in int8."""
     sides = (*description.image_size, description.channels)
     try:
-        model = openvino.convert_model(os.fspath(saved_model))
+        with _without_comma(saved_model) as folder:
+            model = openvino.convert_model(os.fspath(folder))
+        del model.rt_info["conversion_parameters"]  # the path on this machine
         model.reshape({"images": [-1, *(-1 if side is None else side for side in sides)]})
         _fuse_norms(openvino, model)
     except Exception as error:

@@ -14,7 +14,7 @@ from keras import ops
 
 from keras_vit.engine.adapting import plain_arrays
 from keras_vit.export import signatures
-from keras_vit.export.checks import damaged
+from keras_vit.export.checks import check_backend, damaged
 from keras_vit.export.description import LABELS, Description, describe, read_description
 from keras_vit.export.outputs import outputs_of
 from keras_vit.export.warmup import warmup_requests, write_warmup
@@ -208,11 +208,8 @@ def check_exportable(model: keras.Model) -> None:
 
 def check_weights(model: keras.Model) -> None:
     """Raise ValueError on another backend than TensorFlow, or if a weight of the model is not finite."""
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            f"SavedModels are written on the TensorFlow backend, not on {keras.backend.backend()}: save the "
-            "model as .keras, and load it where KERAS_BACKEND=tensorflow"
-        )
+    advice = "save the model as .keras, and load it where KERAS_BACKEND=tensorflow"
+    check_backend("SavedModels", advice)
     bad = [weight.path for weight in model.weights if not ops.all(ops.isfinite(weight))]
     if bad:
         raise ValueError(f"these weights are not finite, so the model is not exported: {', '.join(bad)}")

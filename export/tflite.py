@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from ai_edge_litert.interpreter import Interpreter, SignatureRunner
 
-from keras_vit.export.checks import CALIBRATED, check_calibration, check_finite, damaged, new_file
+from keras_vit.export.checks import (
+    CALIBRATED,
+    check_backend,
+    check_calibration,
+    check_finite,
+    damaged,
+    new_file,
+)
 from keras_vit.export.description import Description, read_description
 from keras_vit.export.litert import ml_drift
 from keras_vit.export.litert.metadata import read_tflite_description, write_tflite
@@ -100,6 +107,7 @@ def export_tflite(
     """
     saved_model, file = pathlib.Path(saved_model).expanduser(), new_file(path, ".tflite", "a LiteRT file")
     check_options(precision, batch_size, calibration, integer_io)
+    check_backend("LiteRT files", "start the program where KERAS_BACKEND=tensorflow")
     description = read_description(saved_model)
     description = description.with_size(image_size)
     check_parameters(description.parameters, precision)

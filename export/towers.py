@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import threading
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -161,6 +162,8 @@ def export_text_tflite(model: ImageTextModel, path: Path, *, precision: str = "d
 def open_text(path: Path, threads: int | None = None) -> Callable[[np.ndarray], np.ndarray]:
     """Open an exported text tower, which needs neither Keras nor the model.
 
+    The returned function may be used from several threads at once.
+
     Args:
         path: The folder of a SavedModel with `encode_text`, or a file of `export_text_tflite`.
         threads: A positive int, or None for all cores.
@@ -181,10 +184,15 @@ def open_text(path: Path, threads: int | None = None) -> Callable[[np.ndarray], 
         runner = tflite.open_runner(path, threads)
         if "ids" not in runner.get_input_details():
             raise damaged(path, "it has no input ids")
+        [size] = runner.get_output_details()["embedding"]["shape"][1:]
+        lock = threading.Lock()  # The interpreter's buffers hold one text.
 
         def encode(ids: np.ndarray) -> np.ndarray:
-            vectors = [runner(ids=row[np.newaxis])["embedding"] for row in np.asarray(ids, "int32")]
-            return np.concatenate(vectors)
+            vectors = np.zeros((len(ids), size), "float32")
+            with lock:
+                for vector, row in zip(vectors, np.asarray(ids, "int32")):
+                    vector[:] = runner(ids=row[np.newaxis])["embedding"][0]
+            return vectors
 
         return encode
     encode_text = open_signature(path, "encode_text", threads)

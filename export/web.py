@@ -153,8 +153,8 @@ def open_web(path: pathlib.Path, threads: int | None = None) -> tuple[Descriptio
     """The arguments of `ExportedModel` for the folder of a page: its model, in Python's LiteRT."""
     if (path / MODEL).is_file():
         return open_tflite(path / MODEL, threads)
-    asset = re.search(r'id="asset-model">([^<]*)<', (path / PAGE).read_text(encoding="utf-8"))
     try:
+        asset = re.search(r'id="asset-model">([^<]*)<', (path / PAGE).read_text(encoding="utf-8"))
         packed = io.BytesIO(base64.b64decode(asset[1], validate=True))  # type: ignore[index]  # TypeError below
         with gzip.open(packed) as unpacked:
             content = unpacked.read(MAX_SINGLE_FILE + 1)
@@ -203,7 +203,7 @@ def _facts(description: Description, model: pathlib.Path, drawing: int | None) -
     return {
         "preprocessing": {name: getattr(prepare, name) for name in names},
         "grid": grid_shape(description.image_size, description.patch_size, description.resnet),
-        "labels": description.labels,
+        "labels": description.class_names or description.labels,  # A regression's values have names, too.
         "colors": outputs.colors,
         **outputs.page_facts,
         "check": outputs.page_check(open_tflite(model)[1](check_input(description))),

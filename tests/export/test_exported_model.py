@@ -90,14 +90,15 @@ def test_what_is_no_classifier_gives_no_classes(options, task, message, tmp_path
 
 @pytest.mark.parametrize("size, count, calls", [(2, 3, [2, 2]), (2, 4, [2, 2]), (2, 0, [2]), (None, 0, [1])])
 def test_batches_are_padded_to_the_size_that_a_file_takes(size, count, calls, onnx):
-    seen = []
+    seen, images = [], pixels(count)
 
-    def compute(images):
-        seen.append(len(images))
-        return {"sum": images.sum((1, 2, 3))}
+    def compute(batch):
+        seen.append(len(batch))
+        assert np.shares_memory(batch, images) is (count == 4)  # Images are copied to be padded only.
+        return {"sum": batch.sum((1, 2, 3))}
 
-    found = ExportedModel(onnx.description, compute, size).outputs(pixels(count))
-    np.testing.assert_allclose(found["sum"], pixels(count).sum((1, 2, 3)), rtol=1e-5)
+    found = ExportedModel(onnx.description, compute, size).outputs(images)
+    np.testing.assert_allclose(found["sum"], images.sum((1, 2, 3)), rtol=1e-5)
     assert seen == calls
 
 

@@ -163,6 +163,9 @@ def test_versions_are_folders_of_tf_serving(model, copied, tmp_path):
         ({"image_size": (8, 8)}, r"image_size must be the model's \(16, 16\); got \(8, 8\)"),
         ({"dataset": digits(2), "task": "regression"}, "expected a data set for the task 'regression'"),
         ({"batch_size": 0}, "batch_size must be a positive int; got 0"),
+        ({"images": 0}, "images must be a positive int; got 0"),
+        ({"version": -1}, "version must be an int of at least 0; got -1"),
+        ({"version": "../1"}, "version must be an int of at least 0; got '../1'"),
         ({"formats": ("web",), "representation": True}, "a web page shows one row of class scores or values"),
         (
             {"formats": ("web",), "precisions": ("int8",)},

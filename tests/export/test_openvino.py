@@ -103,6 +103,16 @@ def test_the_xml_file_contains_the_digest_of_its_weights(openvino_folder, tmp_pa
 
 @pytest.mark.slow
 @needs_openvino
+def test_a_path_may_have_a_comma_and_is_not_in_the_file(saved_model, tmp_path):
+    saved = shutil.copytree(saved_model, tmp_path / "a, b" / "1")
+    path = export_openvino(saved, tmp_path / "a, b" / "m.xml")
+    assert open_exported(path).predict_on_batch(pixels(1)).shape == (1, 10)
+    path = export_openvino(saved_model, tmp_path / "m.xml")
+    assert "input_model" not in path.read_text() and str(saved_model) not in path.read_text()
+
+
+@pytest.mark.slow
+@needs_openvino
 def test_nothing_is_sent_and_nothing_printed(saved_model, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(socket, "socket", None)
     export_openvino(saved_model, tmp_path / "model.xml", precision="int8", calibration=pixels(2))

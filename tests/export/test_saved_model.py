@@ -120,10 +120,9 @@ def test_weights_that_are_not_finite_are_named(tmp_path):
 def test_wrong_arguments_models_and_backends_are_refused(model, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"warmup must be a tuple, each item a positive int; got \(0,\)"):
         export_saved_model(model, tmp_path / "1", warmup=(0,))
-    with pytest.raises(
-        ValueError,
-        match="expected a model of images to export; got Seq",
-    ):
+    with pytest.raises(ValueError, match="seed must be an int; got '1'"):
+        export_saved_model(model, tmp_path / "1", seed="1")
+    with pytest.raises(ValueError, match="expected a model of images to export; got Seq"):
         export_saved_model(keras.Sequential([keras.layers.Dense(2)]), tmp_path / "1")
     monkeypatch.setattr(exporting.keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match="^SavedModels are written on the TensorFlow backend, not on jax"):

@@ -2,6 +2,7 @@ import collections
 import json
 import shutil
 
+import keras
 import pytest
 import tensorflow as tf
 from ai_edge_litert import schema_py_generated as schema
@@ -86,6 +87,13 @@ def test_the_batch_and_the_size_are_fixed(exported, any_size, tmp_path):
 def test_options_that_do_not_fit_are_refused(options, message, saved_model, tmp_path):
     with pytest.raises(ValueError, match=message):
         export_tflite(saved_model, tmp_path / "m.tflite", **options)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_another_backend_is_refused(saved_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="^LiteRT files are written on the TensorFlow backend, not on jax"):
+        export_tflite(saved_model, tmp_path / "m.tflite")
     assert [*tmp_path.iterdir()] == []
 
 

@@ -1,5 +1,6 @@
 """Exports of the text tower of an image-text model, and of both towers."""
 
+import concurrent.futures
 import json
 
 import numpy as np
@@ -75,8 +76,13 @@ def test_towers_of_packed_patches_are_a_saved_model(tmp_path, rng):
 @pytest.mark.parametrize("precision, bound", [("dynamic_int8", 0.1), ("float32", 1e-5)])
 def test_litert_has_the_vectors_of_texts(precision, bound, model, tmp_path):
     ids = sample_ids(40, 8)
-    file = export_text_tflite(model, tmp_path / "text.tflite", precision=precision)
-    assert_close(open_text(file)(ids), np.asarray(model.text_encoder(ids)), bound)
+    encode = open_text(export_text_tflite(model, tmp_path / "text.tflite", precision=precision))
+    alone = encode(ids)
+    assert_close(alone, np.asarray(model.text_encoder(ids)), bound)
+    assert encode(ids[:0]).shape == (0, 12)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for found in pool.map(encode, [ids] * 100):
+            np.testing.assert_array_equal(found, alone)
 
 
 @pytest.mark.slow
