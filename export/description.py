@@ -88,11 +88,6 @@ class Description:
     around: dict[str, Any] | None = None
 
     @property
-    def is_map(self) -> bool:
-        """Whether the output is a map of each image, such as the logits of its pixels."""
-        return label_kind(self.task).is_map
-
-    @property
     def is_classifier(self) -> bool:
         """Whether the output is one row of class scores for each image."""
         has_rows = self.kind not in outputs_around() and self.architecture["pooling"] is not None
@@ -208,7 +203,7 @@ def describe(model: keras.Model, task: str | None = None, seed: int = 0) -> Desc
     if broken:
         raise ValueError(f"class names must be one line each for {LABELS}; got {broken[0]!r}")
     config = json.loads(json.dumps(encoder.get_config()))  # tuples become lists, as when it is read
-    prepare = model.preprocessing.get_config()
+    prepare, options = model.preprocessing.get_config(), schema.options_of(encoder.schema)
     return Description(
         task=label_task.name,
         image_size=tuple(model.image_size),
@@ -216,7 +211,7 @@ def describe(model: keras.Model, task: str | None = None, seed: int = 0) -> Desc
         num_outputs=model.output.shape[-1] if model.num_classes is None else model.num_classes,
         class_names=model.class_names,
         parameters=model.count_params(),
-        architecture={name: config[name] for name in _architecture(encoder)},
+        architecture={name: config[name] for name in options if name not in NOT_ARCHITECTURE},
         version=keras_vit.__version__,
         mean=tuple(prepare["mean"]),
         std=tuple(prepare["std"]),
@@ -289,11 +284,6 @@ def _check(description: Description) -> None:
     _check_task(d.kind, label_kind(d.task))
     # The constructor of Preprocessing checks these fields.
     one_of([channels]).check("channels of mean and std", d.live_preprocessing.channels)
-
-
-def _architecture(encoder: keras.Model | type[keras.Model]) -> list[str]:
-    """The options of a model, or of a class, that are in `Description.architecture`."""
-    return [name for name in schema.options_of(encoder.schema) if name not in NOT_ARCHITECTURE]
 
 
 def read_description(saved_model: Path) -> Description:

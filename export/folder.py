@@ -16,7 +16,15 @@ from keras_vit.data.datasets import title_of
 from keras_vit.evaluation.predicting import check_classes
 from keras_vit.export.description import Description, describe
 from keras_vit.export.exported_model import ExportedModel
-from keras_vit.export.formats import SAVED_MODEL, ExportJob, Format, choose_formats, in_order, tower_formats
+from keras_vit.export.formats import (
+    SAVED_MODEL,
+    TOWER_FORMATS,
+    ExportJob,
+    Format,
+    choose_formats,
+    in_order,
+    rows_of,
+)
 from keras_vit.export.hub import Facts, Measurement
 from keras_vit.export.outputs import outputs_of
 from keras_vit.export.saved_model import check_exportable, float32_copy
@@ -134,7 +142,7 @@ def export_folder(
     chosen, tower_exports = choose_formats(formats, precisions), list[Format]()
     towers: Any = None
     if isinstance(model, ImageTextModel):
-        tower_exports = tower_formats(formats, precisions)
+        tower_exports = rows_of(TOWER_FORMATS, formats, precisions)
         towers, model = model, model.vision_transformer()
     live = _float32_model(model, representation)
     task = task_of_model(live, task, dataset.task if dataset else "single_label").name

@@ -14,6 +14,7 @@ Of several precisions, the first two also take `precision`. A module is imported
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pathlib
 import re
@@ -72,6 +73,10 @@ class ExportJob:
     attention: bool = False
     fused_attention: bool = False
     towers: Any = None
+
+    def calibration_of(self, precision: str) -> np.ndarray | Sequence[np.ndarray] | None:
+        """The calibration images, of a precision that needs some."""
+        return self.calibration if precision in CALIBRATED else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,45 +158,20 @@ _WEB = LazyModule("keras_vit.export.web")
 _TOWERS = LazyModule("keras_vit.export.towers")
 
 
-def _litert(precision: str, tolerance: Tolerance, is_default: bool = True) -> Format:
-    delegates = {"XNNPACK (CPU)": "run", _GPU: "not run; every operation is one that it computes"}
-    return Format(
-        "tflite",
-        "model_{precision}.tflite",
-        tolerance,
-        **_functions(_TFLITE, "open_tflite", precision=precision),
-        suffixes=(".tflite",),
-        precision=precision,
-        is_default=is_default,
-        delegates=delegates,
-    )
+def _file(
+    module: ModuleType, option: str, path: str, precision: str, tolerance: Tolerance, **options: Any
+) -> Format:
+    """One precision of a runtime, by default written in float32 alone."""
+    options = {"is_default": precision == "float32", **options}
+    functions = _functions(module, f"open_{option}", precision=precision)
+    suffixes = (pathlib.PurePath(path).suffix,)
+    return Format(option, path, tolerance, **functions, suffixes=suffixes, precision=precision, **options)
 
 
-def _onnx(precision: str, tolerance: Tolerance) -> Format:
-    return Format(
-        "onnx",
-        "model_{precision}.onnx",
-        tolerance,
-        **_functions(_ONNX, "open_onnx", precision=precision),
-        suffixes=(".onnx",),
-        precision=precision,
-        is_default=precision == "float32",
-    )
-
-
-def _openvino(precision: str, tolerance: Tolerance) -> Format:
-    return Format(
-        "openvino",
-        "openvino/model_{precision}.xml",
-        tolerance,
-        **_functions(_OPENVINO, "open_openvino", precision=precision),
-        suffixes=(".xml",),
-        beside=".bin",
-        precision=precision,
-        is_default=precision == "float32",
-    )
-
-
+_DELEGATES = {"XNNPACK (CPU)": "run", _GPU: "not run; every operation is one that it computes"}
+_litert = functools.partial(_file, _TFLITE, "tflite", "model_{precision}.tflite", delegates=_DELEGATES)
+_onnx = functools.partial(_file, _ONNX, "onnx", "model_{precision}.onnx")
+_openvino = functools.partial(_file, _OPENVINO, "openvino", "openvino/model_{precision}.xml", beside=".bin")
 _EXACT = Tolerance("max_logit_difference", 1e-5, level="exact")
 _HALF = Tolerance("max_logit_difference", 5e-3, level="half")
 _AGREEING = Tolerance("agreement", 0.99)
@@ -205,11 +185,11 @@ SAVED_MODEL = Format(
 FORMATS = (
     SAVED_MODEL,
     _litert("float32", _EXACT),
-    _litert("float16", _HALF),
-    _litert("dynamic_int8", _AGREEING),
-    _litert("int8", _AGREEING, is_default=False),
+    _litert("float16", _HALF, is_default=True),
+    _litert("dynamic_int8", _AGREEING, is_default=True),
+    _litert("int8", _AGREEING),
     # Rounding all activations to 8 bits can cost accuracy that no option restores.
-    _litert("full_int8", dataclasses.replace(_AGREEING, required=False), is_default=False),
+    _litert("full_int8", dataclasses.replace(_AGREEING, required=False)),
     _onnx("float32", _EXACT),
     _onnx("dynamic_int8", _AGREEING),
     _onnx("int8", _AGREEING),
@@ -247,11 +227,10 @@ def _towers(part: str, opener: str) -> Format:
 
 
 def _text_litert(precision: str, tolerance: Tolerance) -> Format:
-    row = _litert(precision, tolerance)
-    gpu = "not run; it has no GATHER, which reads the embeddings of tokens"
+    delegates = {**_DELEGATES, _GPU: "not run; it has no GATHER, which reads the embeddings of tokens"}
+    row = _litert(precision, tolerance, is_default=True, delegates=delegates, part="text")
     functions = _functions(_TOWERS, "open_text", checks=False, write="write_text", precision=precision)
-    about: dict[str, Any] = {"path": f"text/{row.path}", "delegates": {**row.delegates, _GPU: gpu}}
-    return dataclasses.replace(row, **functions, **about, part="text")
+    return dataclasses.replace(row, **functions, path=f"text/{row.path}")
 
 
 TOWER_FORMATS = (  # in addition to the image tower's formats; `export_folder` checks the image tower's
@@ -291,16 +270,6 @@ def suffixes() -> list[str]:
     return [*dict.fromkeys(suffix for format in FORMATS for suffix in format.suffixes)]
 
 
-def tower_formats(formats: Sequence[str], precisions: Sequence[str] | None = None) -> list[Format]:
-    """The `Format`s of the text tower, and of both towers, with one of these options and precisions.
-
-    Example:
-        >>> [format.name for format in tower_formats(("tflite", "onnx"), ("float32", "int8"))]
-        ['text_tflite_float32']
-    """
-    return _chosen(TOWER_FORMATS, formats, precisions)
-
-
 def choose_formats(formats: Sequence[str], precisions: Sequence[str] | None = None) -> list[Format]:
     """The `Format`s with one of the given options, in those of the given precisions that each has.
 
@@ -330,7 +299,7 @@ def choose_formats(formats: Sequence[str], precisions: Sequence[str] | None = No
     for what, names, known in asked:
         for name in names or [names]:
             one_of(known).check(what, name)
-    chosen = _chosen(FORMATS, formats, precisions)
+    chosen = rows_of(FORMATS, formats, precisions)
     for option in dict.fromkeys(formats):
         if option not in {format.option for format in chosen}:
             available = ", ".join(precisions_of(option))
@@ -344,7 +313,13 @@ def choose_formats(formats: Sequence[str], precisions: Sequence[str] | None = No
     return chosen
 
 
-def _chosen(rows: Iterable[Format], formats: Sequence[str], precisions: Sequence[str] | None) -> list[Format]:
+def rows_of(rows: Iterable[Format], formats: Sequence[str], precisions: Sequence[str] | None) -> list[Format]:
+    """The rows with one of these options and, where they have precisions, one of these.
+
+    >>> [format.name for format in rows_of(TOWER_FORMATS, ("tflite", "onnx"), ("float32", "int8"))]
+    ['text_tflite_float32']
+    """
+
     def is_wanted(row: Format) -> bool:
         known = {row.precision, *row.holds} - {None}
         return row.is_default if precisions is None else not known or not known.isdisjoint(precisions)

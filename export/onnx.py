@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import importlib
 import logging
 import math
 import os
 import pathlib
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from keras_vit.export.formats import ExportJob
 
-tf = LazyModule("tensorflow")
+tf, freezing = map(LazyModule, ("tensorflow", "tensorflow.python.framework.convert_to_constants"))
+numbers, quantization = map(LazyModule, ("onnx.numpy_helper", "onnxruntime.quantization"))
 
 PACKAGES = ("onnx", "onnxruntime", "tf2onnx")
 OPSETS = range(13, 19)
@@ -123,18 +124,14 @@ def export_onnx(
 
 def write_job(job: ExportJob, path: pathlib.Path, precision: str) -> None:
     """Write the model of an `ExportJob`."""
-    calibration, fused = _calibration(job, precision), job.fused_attention
+    calibration, fused = job.calibration_of(precision), job.fused_attention
     export_onnx(job.saved_model, path, precision=precision, calibration=calibration, fused_attention=fused)
 
 
 def check_job(job: ExportJob, precision: str) -> None:
     """Raise ValueError without the images for a precision, ImportError if a package is missing."""
-    check_calibration(precision, _calibration(job, precision))
+    check_calibration(precision, job.calibration_of(precision))
     packages()
-
-
-def _calibration(job: ExportJob, precision: str) -> np.ndarray | Sequence[np.ndarray] | None:
-    return job.calibration if precision == "int8" else None
 
 
 def open_onnx(path: Path, threads: int | None = None) -> tuple[Description, tflite.Compute]:
@@ -177,7 +174,6 @@ def _convert(
     # tf2onnx's optimizer is skipped: each of its passes keeps another copy of the weights (18 GB for B/16),
     # and runtimes optimize the files that they open, to the same speed.
     model = converted.make_model("keras_vit")
-    numbers = importlib.import_module("onnx.numpy_helper")
     for value in [value for value in model.graph.input if value.name in kernels]:
         model.graph.input.remove(value)
         model.graph.initializer.append(numbers.from_array(kernels[value.name].numpy(), value.name))
@@ -204,7 +200,6 @@ def _frozen(
         `GraphDef`, and a dict from the names of these inputs to the kernels' variables.
     """
     # `convert_variables_to_constants_v2` offers no choice of variables, as the class that it uses does.
-    freezing = importlib.import_module("tensorflow.python.framework.convert_to_constants")
     variables = {id(variable.handle): variable for variable in signature.graph.variables}
     kernels = {}
     for handle, placeholder in signature.graph.captures:
@@ -254,7 +249,6 @@ def _read_values(graph: GraphDef, kernels: Mapping[str, Variable]) -> set[str]:
 
 def _quantize(path: pathlib.Path, method: str, *arguments: Any, **options: Any) -> None:
     """Round the constant kernels of a file to 8 bits, each channel with its own scale."""
-    quantization = importlib.import_module("onnxruntime.quantization")
     options |= {"weight_type": quantization.QuantType.QInt8, "per_channel": True}
     options["extra_options"] = {"MatMulConstBOnly": True, **options.get("extra_options", {})}
     with contextlib.ExitStack() as afterwards:  # It advises a preprocessing that this graph does not need.
@@ -270,22 +264,16 @@ def _calibrate(
 
     Matmuls get no scale for their outputs, which ONNX Runtime then computes in float32.
     """
-    quantization: Any
-    onnx, quantization = map(importlib.import_module, ("onnx", "onnxruntime.quantization"))
+    onnx = packages()[0]
     shape = (1, *description.image_size, description.channels)
     batches = iter([{"images": images} for (images,) in tflite.calibration_samples(calibration, shape)])
-
-    class Reader(quantization.CalibrationDataReader):
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return next(batches, None)
-
     model = onnx.shape_inference.infer_shapes(onnx.load(path))
     _add_biases(model.graph)
     onnx.save(model, path)
     _quantize(
         path,
         "quantize_static",
-        Reader(),
+        types.SimpleNamespace(get_next=lambda: next(batches, None)),  # a CalibrationDataReader
         op_types_to_quantize=PRODUCTS,
         nodes_to_exclude=_in_float(model.graph, outputs_of(description).in_float),
         extra_options={"OpTypesToExcludeOutputQuantization": ["MatMul", "Gemm"]},
@@ -341,7 +329,6 @@ def _reshape_kernels(graph: GraphProto) -> None:
     Quantizers expect a constant as the direct input of a matmul. With a reshape between them, ONNX Runtime's
     quantizer skips the matmul, and NNCF uses the axes of the constant before the reshape.
     """
-    numbers = importlib.import_module("onnx.numpy_helper")
     constants = {tensor.name: tensor for tensor in graph.initializer}
     _skip_identities(graph, constants)
     casts = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Cast"}

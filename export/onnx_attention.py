@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import collections
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_vit.lazy import LazyModule
 from keras_vit.types import Shape
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
+
+onnx = LazyModule("onnx")
+helper, numbers = map(LazyModule, ("onnx.helper", "onnx.numpy_helper"))
 
 DOMAIN = "com.microsoft"
 TO_HEADS, TO_KEYS = (0, 2, 1, 3), (0, 2, 3, 1)  # the axes of (batch, tokens, heads, channels)
@@ -32,8 +35,6 @@ def fuse_attention(model: ModelProto, shape_of: Callable[[str], Sequence[int]]) 
 
     Source: ONNX Runtime's contrib operators, com.microsoft.MultiHeadAttention.
     """
-    helper, numbers = map(importlib.import_module, ("onnx.helper", "onnx.numpy_helper"))
-    floats = importlib.import_module("onnx").TensorProto.FLOAT
     graph = model.graph
     made_by, uses = {name: node for node in graph.node for name in node.output}, uses_of(graph)
     fused: dict[str, list[NodeProto]] = {}
@@ -54,7 +55,7 @@ def fuse_attention(model: ModelProto, shape_of: Callable[[str], Sequence[int]]) 
         nodes.append(helper.make_node("Reshape", [f"{name}/heads", split], ends[-1].output))
         # Quantizers ask for the types of all tensors, which ONNX infers for its own operations.
         shape: Shape = (None, None, heads * channels)
-        graph.value_info.append(helper.make_tensor_value_info(f"{name}/heads", floats, shape))
+        graph.value_info.append(helper.make_tensor_value_info(f"{name}/heads", onnx.TensorProto.FLOAT, shape))
         fused[ends[-1].name] = nodes
         removed.update(node.name for node in ends)
     nodes = [new for node in graph.node for new in fused.get(node.name, [node]) if new.name not in removed]

@@ -89,7 +89,8 @@ def export_openvino(
     arXiv 2211.10438) and fast bias correction.
     """
     saved_model, xml = pathlib.Path(saved_model).expanduser(), new_file(path, ".xml", "an OpenVINO file")
-    check_options(precision, calibration)
+    one_of(PRECISIONS).check("precision", precision)
+    check_calibration(precision, calibration)
     description = read_description(saved_model)
     if image_size is not None:
         description = description.with_size(image_size)
@@ -112,17 +113,14 @@ def export_openvino(
 
 def write_job(job: ExportJob, path: pathlib.Path, precision: str) -> None:
     """Write the model of an `ExportJob`."""
-    export_openvino(job.saved_model, path, image_size=job.image_size, **_options(job, precision))
+    size, calibration = job.image_size, job.calibration_of(precision)
+    export_openvino(job.saved_model, path, precision=precision, image_size=size, calibration=calibration)
 
 
 def check_job(job: ExportJob, precision: str) -> None:
     """Raise ValueError for options that do not fit together, ImportError if a package is missing."""
-    check_options(**_options(job, precision))
+    check_calibration(precision, job.calibration_of(precision))
     packages(precision)
-
-
-def _options(job: ExportJob, precision: str) -> dict[str, Any]:
-    return {"precision": precision, "calibration": job.calibration if precision == "int8" else None}
 
 
 def open_openvino(
@@ -212,12 +210,6 @@ def _transposes_attention(node: Node) -> bool:
         return False
     _, heads, tokens, _ = node.get_output_partial_shape(0)
     return heads == tokens
-
-
-def check_options(precision: str, calibration: np.ndarray | Sequence[np.ndarray] | None = None) -> None:
-    """Raise ValueError for options of `export_openvino` that do not fit together."""
-    one_of(PRECISIONS).check("precision", precision)
-    check_calibration(precision, calibration)
 
 
 def packages(precision: str | None = None) -> list[ModuleType]:

@@ -282,17 +282,8 @@ def _exported(
     def stages(images: Tensor) -> dict[str, Tensor]:
         return forward(images, False)
 
-    def serving_default(images: Tensor) -> dict[str, Tensor]:
-        return outputs.of_images(images, stages)
-
-    def image_feature_vector(images: Tensor) -> dict[str, Tensor]:
+    def feature_vector(images: Tensor) -> dict[str, Tensor]:
         return {"representation": stages(images)["representation"]}
-
-    def serving_uint8(images: Tensor) -> dict[str, Tensor]:
-        return outputs.of_uint8(images, stages)
-
-    def serving_bytes(image_bytes: Tensor) -> dict[str, Tensor]:
-        return outputs.of_bytes(image_bytes, stages)
 
     exported = tf.train.Checkpoint()
     exported.variables = [v.value for v in model.variables]
@@ -305,13 +296,19 @@ def _exported(
     exported.serve = function(lambda inputs: call(inputs, False), spec("inputs"))
     exported.serve_training = function(lambda inputs: call(inputs, True), spec("inputs"))
     served = {
-        "serving_default": function(serving_default, spec("images")),
-        "serving_uint8": function(serving_uint8, spec("images", tf.uint8, (None, None, None, channels))),
+        "serving_default": function(lambda images: outputs.of_images(images, stages), spec("images")),
+        "serving_uint8": function(
+            lambda images: outputs.of_uint8(images, stages),
+            spec("images", tf.uint8, (None, None, None, channels)),
+        ),
     }
     if "representation" in model.exported_stages:
-        served["image_feature_vector"] = function(image_feature_vector, spec("images"))
+        served["image_feature_vector"] = function(feature_vector, spec("images"))
     if outputs.takes_bytes:
-        served["serving_bytes"] = function(serving_bytes, spec("image_bytes", tf.string, (None,)))
+        served["serving_bytes"] = function(
+            lambda image_bytes: outputs.of_bytes(image_bytes, stages),
+            spec("image_bytes", tf.string, (None,)),
+        )
     for name, signature in served.items():
         setattr(exported, name, signature)
     return exported, served

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 graph_form = LazyModule("keras_vit.export.litert.graph_form")
 float_operations = LazyModule("keras_vit.export.litert.float_operations")
 signatures, tf = LazyModule("keras_vit.export.signatures"), LazyModule("tensorflow")
+conversion = LazyModule("tensorflow.lite.python.convert")
 # Bytes per parameter of the largest intermediate flatbuffer; what is calibrated is converted from float32.
 PRECISIONS = {"float32": 4, "float16": 2, "dynamic_int8": 1, "int8": 4, "full_int8": 4}
 INTEGER_IO = ("uint8", "int8")
@@ -145,7 +146,7 @@ def _options(job: ExportJob, precision: str) -> dict[str, Any]:
     return {
         "precision": precision,
         "batch_size": job.batch_size,
-        "calibration": job.calibration if precision in CALIBRATED else None,
+        "calibration": job.calibration_of(precision),
         "integer_io": job.integer_io if precision == "full_int8" else None,
     }
 
@@ -289,7 +290,8 @@ def convert(
         if precision in CALIBRATED and is_mixed:
             names = float_operations.last_operations(content, in_float) if in_float else []
             names += float_operations.all_but_products(content) if precision == "int8" else []
-            content = float_operations.quantized(content, names)
+            # What `tf.lite.experimental.QuantizationDebugger` does with its option `denylisted_nodes`.
+            content = conversion.mlir_quantize(content, denylisted_nodes=names)
         return content
     except Exception as error:  # The converter's class has no public name.
         raise ValueError(f"LiteRT cannot hold this model: {one_line(error)[:300]}") from error

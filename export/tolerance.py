@@ -39,7 +39,7 @@ class Tolerance:
         self,
         row: Mapping[str, Any],
         images: int,
-        outputs: RowOutputs | None = None,
+        outputs: RowOutputs,
         live: Any = None,
     ) -> str | None:
         """Compare the row of an export with this tolerance.
@@ -47,7 +47,7 @@ class Tolerance:
         Args:
             row: The dict that `Reference.measure` returned.
             images: The number of images that it was measured on.
-            outputs: The export's outputs, as `outputs_of` returns them; None for rows.
+            outputs: The export's outputs, as `outputs_of` returns them.
             live: The live model's outputs for these images.
 
         Returns:
@@ -57,18 +57,17 @@ class Tolerance:
             ValueError: if a required tolerance is exceeded, or the outputs have NaN or infinity.
 
         Example:
+            >>> from keras_vit.export.description import describe
+            >>> from keras_vit.export.outputs import outputs_of
             >>> row = {"max_logit_difference": 1e-3, "mean_logit_difference": 1e-4}
-            >>> Tolerance("max_logit_difference", 5e-3).check(row, 512)
-            >>> Tolerance("max_logit_difference", 1e-5).check(row, 512)
+            >>> Tolerance("max_logit_difference", 5e-3).check(row, 512, outputs_of(describe(model)))
+            >>> Tolerance("max_logit_difference", 1e-5).check(row, 512, outputs_of(describe(model)))
             Traceback (most recent call last):
             ValueError: its outputs differ from the live model by 1.0e-03 of the largest; the bound is 1e-05
         """
         if not math.isfinite(row["max_logit_difference"] or 0):
             raise ValueError("it computes NaN or infinity")
-        if outputs is None:
-            problem, unknown = problem_of_rows(self, row, images)
-        else:
-            problem, unknown = outputs.problem(self, row, images, live)
+        problem, unknown = outputs.problem(self, row, images, live)
         if problem and self.required:
             raise ValueError(problem)
         return problem or unknown

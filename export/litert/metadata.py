@@ -13,6 +13,7 @@ from ai_edge_litert import schema_py_generated as schema
 from flatbuffers import number_types
 
 from keras_vit.export.description import FILE, LABELS, Description, parse_description
+from keras_vit.export.litert.ml_drift import read_graph
 from keras_vit.types import Path
 
 Table: TypeAlias = dict[int, Any]  # from the numbers of fields to strings, numbers, arrays, tables and lists
@@ -87,15 +88,12 @@ def read_tflite_description(path: Path) -> Description:
 
 def _metadata(content: bytes, description: Description) -> bytes:
     """The bytes of the buffer TFLITE_METADATA."""
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    model, graph = read_graph(content)
     names = {output.tensorIndex: output.name.decode() for output in model.signatureDefs[0].outputs}
-    outputs = [_output(names[index], description) for index in model.subgraphs[0].outputs]
-    graph = _table(
-        "SubGraphMetadata", input_tensor_metadata=[_input(description)], output_tensor_metadata=outputs
-    )
-    root = _table(
-        "ModelMetadata", name="Vision Transformer", version=description.version, subgraph_metadata=[graph]
-    )
+    outputs = [_output(names[index], description) for index in graph.outputs]
+    tensors = {"input_tensor_metadata": [_input(description)], "output_tensor_metadata": outputs}
+    about = {"version": description.version, "subgraph_metadata": [_table("SubGraphMetadata", **tensors)]}
+    root = _table("ModelMetadata", name="Vision Transformer", **about)
     builder = flatbuffers.Builder()
     builder.Finish(_packed(builder, root), file_identifier=b"M001")
     return bytes(builder.Output())

@@ -33,16 +33,14 @@ def refusals(content: bytes) -> list[str]:
 
     Source: measured with `@litertjs/core` 2.5.3 in Chromium.
     """
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
-    graph = model.subgraphs[0]
+    model, graph = read_graph(content)
     stored = [model.buffers[tensor.buffer] for tensor in graph.tensors]
     constant = [_has_items(buffer.data) or buffer.size > 1 for buffer in stored]
     shapes = [_shape(tensor) for tensor in graph.tensors]
     batch = shapes[graph.inputs[0]][0]
     reasons: dict[str, None] = {}  # as an ordered set
     for operation in graph.operators:
-        code = model.operatorCodes[operation.opcodeIndex]
-        name = _NAMES[max(code.builtinCode, code.deprecatedBuiltinCode)]
+        name = name_of(model, operation)
         inputs = [index for index in operation.inputs if index >= 0]
         if name == "DEQUANTIZE" and constant[inputs[0]]:  # weights in float16
             constant[operation.outputs[0]] = True
@@ -52,6 +50,19 @@ def refusals(content: bytes) -> list[str]:
         options, first_is_constant = operation.builtinOptions, constant[inputs[0]]
         reasons |= dict.fromkeys(_reasons(name, options, variable, kernel, first_is_constant, batch))
     return [*reasons]
+
+
+def read_graph(content: bytes) -> tuple[schema.ModelT, schema.SubGraphT]:
+    """The model in a flatbuffer, and its only graph."""
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    [graph] = model.subgraphs
+    return model, graph
+
+
+def name_of(model: schema.ModelT, operation: schema.OperatorT) -> str:
+    """The name of what an operation computes, such as "CONV_2D"."""
+    code = model.operatorCodes[operation.opcodeIndex]
+    return _NAMES[max(code.builtinCode, code.deprecatedBuiltinCode)]
 
 
 def _reasons(

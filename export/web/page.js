@@ -89,7 +89,7 @@ async function compile(accelerator) {
   return found;
 }
 
-/** Compiles for the wanted accelerator or, if that fails, for WebAssembly; returns why it failed, or "". */
+/** Compiles for the wanted accelerator or, if that fails, for WebAssembly, and says so with the reason. */
 async function use(accelerator) {
   const previous = compiled;
   let problem = "";
@@ -102,7 +102,7 @@ async function use(accelerator) {
   }
   previous?.model.delete();
   $("accelerator").value = compiled.accelerator;
-  return problem;
+  say(`${problem}Ready, on ${NAMES[compiled.accelerator]}.`);
 }
 
 function say(text, isError = false) {
@@ -351,9 +351,8 @@ async function start() {
   if (await navigator.gpu?.requestAdapter().catch(() => null)) accelerators = ["webgpu", "wasm"];
   $("accelerator").replaceChildren(...accelerators.map(name => new Option(NAMES[name], name)));
   const wanted = location.hash.slice(1);
-  const problem = await use(accelerators.includes(wanted) ? wanted : accelerators[0]);
+  await use(accelerators.includes(wanted) ? wanted : accelerators[0]);
   $("accelerator").disabled = false;
-  say(`${problem}Ready, on ${NAMES[compiled.accelerator]}.`);
 }
 
 $("file").addEventListener("change", event => {
@@ -385,8 +384,7 @@ $("threshold").addEventListener("input", () => {
   if (window.result) window.result.objects = view.show(window.result.outputs, window.result.picture);
 });
 $("accelerator").addEventListener("change", event => queue(async () => {
-  const problem = await use(event.target.value);
-  say(`${problem}Ready, on ${NAMES[compiled.accelerator]}.`);
+  await use(event.target.value);
   if (window.result) await classify(window.result.picture);
 }));
 stopCamera(); // shows the button where there is a camera

@@ -8,31 +8,25 @@ import json
 import keras
 import numpy as np
 import pytest
-from made.exports import EXPORTS, FILES, HEADS, NAMES, SEVERAL, digits, pixels, segmenter
+from made.exports import BOUNDS, EXPORTS, FILES, HEADS, NAMES, SEVERAL, digits, pixels, segmenter
 from made.sampling import some
 from made.tables import by_table
 from reference.comparing import assert_close
 from reference.small import NEWER, one_block, run_live
 
-from keras_vit.data.datasets import load_dataset
-from keras_vit.evaluation import evaluate
-from keras_vit.export import formats
 from keras_vit.export.description import describe
 from keras_vit.export.exported_model import open_exported
-from keras_vit.export.folder import export_folder
 from keras_vit.export.formats import FORMATS, SAVED_MODEL, ExportJob, choose_formats, format_of
+from keras_vit.export.onnx import export_onnx
+from keras_vit.export.openvino import export_openvino
 from keras_vit.export.saved_model import export_saved_model, float32_copy
+from keras_vit.export.tflite import export_tflite
 from keras_vit.export.verify import BATCH
+from keras_vit.labels import label_kind
 from keras_vit.layers import attention
 from keras_vit.tasks import get_task
 
 SLOW = pytest.mark.slow
-# Relative to the largest logit. Rounding to integers costs such small models much; test_quantization.py has
-# trained ones.
-BOUNDS = {
-    **{"float32": 1e-5, "float16": 5e-3, "bfloat16": 0.03},
-    **{"dynamic_int8": 0.1, "int8": 0.2, "full_int8": 0.5},
-}
 AGREEMENTS = {  # of pixels
     **{"float32": 1, "float16": 0.98, "bfloat16": 0.8},
     **{"dynamic_int8": 0.8, "int8": 0.8, "full_int8": 0.7},
@@ -122,7 +116,7 @@ def test_a_file_computes_what_the_model_does(name, row, written, tmp_path, monke
     assert exported.description == described
     for batch in images:
         outputs, expected = exported.outputs(batch), run_live(live, batch)
-        if described.is_map:
+        if label_kind(described.task).is_map:
             classes = outputs["class_map"]
             assert np.mean(classes == expected.argmax(-1)) >= AGREEMENTS[precision_of(row)]
             expected_names = {"class_map"} if row.option in ONE_SIZE else {"class_map", "logits", "scores"}
@@ -181,27 +175,6 @@ def test_a_row_of_the_report_says_what_its_file_computes(row, opened, folder_of,
     assert about["export_seconds"] > 0
 
 
-@pytest.fixture(scope="module")
-def live(model):
-    """What the live model's evaluation and classification give."""
-    samples = load_dataset("digits").split("test").take(range(64))
-    return samples, evaluate(model, samples), model.classify(PICTURES, top=3)
-
-
-EXACT = [row for row in (SAVED_MODEL, *CONVERTED) if precision_of(row) == "float32"]
-
-
-# tests/cli/test_export.py evaluates a SavedModel among the fast tests.
-@pytest.mark.slow
-@pytest.mark.parametrize("row", rows(EXACT, lambda row: row is not SAVED_MODEL))
-def test_an_exported_model_is_evaluated_and_classifies_like_the_live_one(row, live, opened):
-    exported, (samples, scores, classified) = opened(row), live
-    assert evaluate(exported, samples) == pytest.approx(scores, rel=1e-4)
-    for ours, theirs in zip(exported.classify(PICTURES, top=3, batch_size=2), classified, strict=True):
-        assert [best for best, _ in ours] == [best for best, _ in theirs]
-        np.testing.assert_allclose([p for _, p in ours], [p for _, p in theirs], rtol=1e-4)
-
-
 RUNTIMES = rows(first_of_each([SAVED_MODEL, *CONVERTED]))
 
 
@@ -249,6 +222,21 @@ def test_existing_files_and_other_names_are_refused(row, job, tmp_path):
             row.write(job, tmp_path / "model.bin")
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
     assert path.read_text() == "mine"
+
+
+@by_table(
+    "export, suffix",
+    [(export_tflite, ".tflite"), (export_onnx, ".onnx"), (export_openvino, ".xml")],
+)
+def test_other_precisions_and_those_without_their_images_are_refused(export, suffix, saved_model, tmp_path):
+    for options, message in (
+        ({"precision": "half"}, "precision must be one of 'float32', .*; got 'half'"),
+        ({"precision": "int8"}, "int8 is calibrated on images: give some"),
+        ({"calibration": pixels(1)}, "option of int8 and full_int8 only; got precision"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export(saved_model, tmp_path / f"m{suffix}", **options)
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("row", rows([row for row in first_of_each(FORMATS) if row is not SAVED_MODEL]))
@@ -342,20 +330,3 @@ def test_a_file_is_of_the_format_of_its_suffix_and_a_folder_is_a_page_or_a_saved
     assert {name: format_of(name).option for name in names} == names
     with pytest.raises(ValueError, match=r"expected a file that ends in .*; got 'm.zip'"):
         format_of("m.zip")
-
-
-@pytest.mark.slow
-def test_a_new_row_is_written_verified_opened_and_alone_kept(
-    model, saved_model, copied, tmp_path, monkeypatch
-):
-    def write(job, path):
-        path.write_bytes(b"converted from " + bytes(job.saved_model))
-
-    functions = {"write": write, "open": lambda path, threads: SAVED_MODEL.open(saved_model, threads)}
-    row = dataclasses.replace(SAVED_MODEL, option="npz", path="m.npz", suffixes=(".npz",), **functions)
-    monkeypatch.setattr(formats, "FORMATS", (*FORMATS, row))
-    report = export_folder(model, tmp_path / "export", ("npz",))
-    assert [*report["formats"]] == ["npz"]
-    assert report["formats"]["npz"]["path"] == str(tmp_path / "export" / "m.npz")
-    assert {file.name for file in (tmp_path / "export").iterdir()} == {"m.npz", "verification.json"}
-    assert open_exported(tmp_path / "export" / "m.npz").predict_on_batch(pixels(2)).shape == (2, 10)

@@ -122,14 +122,10 @@ def test_nothing_is_sent_and_nothing_printed(saved_model, tmp_path, monkeypatch,
 
 def test_options_are_checked_before_a_package_is_imported(saved_model, tmp_path, monkeypatch):
     path = tmp_path / "model.xml"
-    with pytest.raises(ValueError, match="precision must be one of .*; got 'float16'"):
-        export_openvino(saved_model, path, precision="float16")
-    with pytest.raises(ValueError, match="int8 is calibrated on images: give some"):
-        export_openvino(saved_model, path, precision="int8")
-    with pytest.raises(ValueError, match="option of int8 and full_int8 only; got precision 'float32'"):
-        export_openvino(saved_model, path, calibration=pixels(2))
     for name in ("openvino", "nncf"):
         monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ValueError, match="int8 is calibrated on images: give some"):
+        export_openvino(saved_model, path, precision="int8")
     with pytest.raises(ImportError, match="^OpenVINO requires openvino: pip install openvino nncf$"):
         export_openvino(saved_model, path)
     assert [*tmp_path.iterdir()] == []

@@ -1,13 +1,13 @@
 import concurrent.futures
 import gzip
 import hashlib
-import io
 import tarfile
 import time
 import types
 
 import numpy as np
 import pytest
+from made.archives import entry, tar
 from made.disks import largest_file
 from made.servers import Server, file, serving
 from made.tables import by_table
@@ -42,19 +42,16 @@ def folder(tmp_path):
 
 
 def archive_of(path, *entries):
-    """A .tar.gz of (name, content), of (TarInfo, None), or of what `file` of a TarInfo is."""
-    with tarfile.open(path, "w:gz") as tar:
-        for name, content in entries:
-            entry = name if isinstance(name, tarfile.TarInfo) else tarfile.TarInfo(name)
-            entry.size = len(content or b"")
-            tar.addfile(entry, io.BytesIO(content or b""))
+    """Write a .tar.gz of (name or TarInfo, content)."""
+    infos = [name if isinstance(name, tarfile.TarInfo) else entry(name) for name, _ in entries]
+    path.write_bytes(tar(list(zip(infos, (content for _, content in entries)))))
     return path
 
 
 def special(name, kind, target=""):
-    entry = tarfile.TarInfo(name)
-    entry.type, entry.linkname = kind, target
-    return entry, None
+    info = entry(name, kind)
+    info.linkname = target
+    return info, b""
 
 
 # Writing -----------------------------------------------------------------------------------------
@@ -64,26 +61,21 @@ def test_an_archive_has_no_names_and_times_of_this_machine(folder, tmp_path):
     path = make_archive(folder, tmp_path / "vit.tar.gz")
     head = path.read_bytes()[:10]
     assert head[:2] == b"\x1f\x8b" and head[3] == 0 and head[4:8] == bytes(4)
-    with tarfile.open(path) as tar:
-        entries = tar.getmembers()
-    assert [entry.name for entry in entries] == [
+    with tarfile.open(path) as archive:
+        members = archive.getmembers()
+    assert [member.name for member in members] == [
         *("assets", "assets/labels.txt", "assets.extra", "assets.extra/tf_serving_warmup_requests"),
         *("saved_model.pb", "variables", "variables/variables.data-00000-of-00001"),
         "variables/variables.index",
     ]
-    for entry in entries:
-        assert (entry.uid, entry.gid, entry.uname, entry.gname, entry.mtime) == (0, 0, "", "", 0)
-        assert entry.mode == (0o755 if entry.isdir() else 0o644)
+    for member in members:
+        assert (member.uid, member.gid, member.uname, member.gname, member.mtime) == (0, 0, "", "", 0)
+        assert member.mode == (0o755 if member.isdir() else 0o644)
     with pytest.raises(ValueError, match="vit.tar.gz' exists"):
         make_archive(folder, path)
 
 
 # Reading -----------------------------------------------------------------------------------------
-
-
-def test_what_was_packed_is_unpacked(folder, tmp_path):
-    path = make_archive(folder, tmp_path / "vit.tar.gz")
-    assert read(extract_archive(path, tmp_path / "new")) == CONTENTS
 
 
 @pytest.mark.parametrize("folders", [False, True])
@@ -113,9 +105,7 @@ HOSTILE = {
 
 def header(name, size, kind=tarfile.REGTYPE):
     """One block of a tar file, which may declare anything."""
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.type = size, kind
-    return entry.tobuf(tarfile.GNU_FORMAT)
+    return entry(name, kind, size).tobuf(tarfile.GNU_FORMAT)
 
 
 def sparse(size):
@@ -151,8 +141,8 @@ def test_nothing_but_plain_files_below_the_folder_is_written_and_as_much_as_decl
         path.write_bytes(gzip.compress(content + bytes(10_240), 1))
     else:
         (name, content), message = HOSTILE[kind]
-        entry = (name.format(here=tmp_path) if isinstance(name, str) else name, content)
-        archive_of(path, *CONTENTS.items(), entry)
+        name = name.format(here=tmp_path) if isinstance(name, str) else name
+        archive_of(path, *CONTENTS.items(), (name, content))
     with pytest.raises(ValueError, match=f"^.*({message}).*$"):  # in one line
         extract_archive(path, tmp_path / "deep" / "new")
     assert [*tmp_path.rglob("*")] == [path, tmp_path / "deep"]

@@ -13,6 +13,7 @@ from reference.small import run_live
 
 from keras_vit.export import tflite
 from keras_vit.export.litert.metadata import read_tflite_description
+from keras_vit.export.litert.ml_drift import name_of, read_graph
 from keras_vit.export.outputs.rows import RowOutputs
 from keras_vit.export.tflite import export_tflite, open_runner
 
@@ -23,11 +24,8 @@ def input_shape(path):
 
 def operations(path):
     """The graph of a file, and the names of its operations."""
-    file = schema.ModelT.InitFromObj(schema.Model.GetRootAs(path.read_bytes(), 0))
-    known = {code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)}
-    names = [known[max(code.builtinCode, code.deprecatedBuiltinCode)] for code in file.operatorCodes]
-    [graph] = file.subgraphs
-    return graph, [names[operation.opcodeIndex] for operation in graph.operators]
+    file, graph = read_graph(path.read_bytes())
+    return graph, [name_of(file, operation) for operation in graph.operators]
 
 
 def test_files_of_every_precision_have_built_in_operations_and_constant_weights(exported):
@@ -70,9 +68,7 @@ def test_the_batch_and_the_size_are_fixed(exported, any_size, tmp_path):
 @by_table(
     "options, message",
     [
-        ({"precision": "int8"}, "int8 is calibrated on images"),
         ({"precision": "full_int8"}, "full_int8 is calibrated on images"),
-        ({"calibration": pixels(1)}, "option of int8 and full_int8 only; got precision 'dynamic_int8'"),
         ({"integer_io": "uint8"}, "option of full_int8 only; got precision 'dynamic_int8'"),
         (
             {"precision": "int8", "calibration": pixels(1), "integer_io": "int8"},

@@ -8,12 +8,16 @@ from reference.small import small
 
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.description import describe
+from keras_vit.export.outputs.rows import RowOutputs
 from keras_vit.export.tolerance import Tolerance
 from keras_vit.export.verify import Reference, full_precision_matmul, live_reference, size_of
 from keras_vit.tasks import get_task
 
 LIVE = np.array([[1.0, -2.0, 0.5], [4.0, 1.0, -1.0]], "float32")
 LARGEST, AGREEMENT = Tolerance("max_logit_difference", 1e-5), Tolerance("agreement", 0.99)
+
+
+ROWS = RowOutputs(describe(small(num_layers=1)))
 
 
 def reference(task="single_label", labels=(0, 1), num_classes=3):
@@ -74,23 +78,23 @@ def row(**changes):
 )
 def test_an_export_beyond_its_tolerance_is_refused_or_warned_about(required, tolerance, within, beyond, said):
     tolerance = dataclasses.replace(tolerance, required=required)
-    assert tolerance.check(row(**within), 256) is None
+    assert tolerance.check(row(**within), 256, ROWS) is None
     if required:
         with pytest.raises(ValueError, match=said):
-            tolerance.check(row(**beyond), 256)
+            tolerance.check(row(**beyond), 256, ROWS)
     else:
-        assert tolerance.check(row(**beyond), 256)
+        assert tolerance.check(row(**beyond), 256, ROWS)
     for nothing in (np.nan, np.inf):
         with pytest.raises(ValueError, match="NaN"):
-            tolerance.check(row(max_logit_difference=nothing), 256)
+            tolerance.check(row(max_logit_difference=nothing), 256, ROWS)
 
 
 @by_table("agreement, decided", [(None, None), (None, 0), (0.5, 255), (1.0, 16)])
 def test_an_agreement_on_few_images_or_on_noise_is_not_compared(agreement, decided):
     few = {"decided": decided, "decided_agreement": agreement}
-    assert "256 or more decided predictions" in AGREEMENT.check(row(**few), 512)
+    assert "256 or more decided predictions" in AGREEMENT.check(row(**few), 512, ROWS)
     with pytest.raises(ValueError, match="1.1e-01 of the largest on average"):
-        AGREEMENT.check(row(**few, mean_logit_difference=0.11), 512)
+        AGREEMENT.check(row(**few, mean_logit_difference=0.11), 512, ROWS)
 
 
 @by_table(

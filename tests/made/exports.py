@@ -87,6 +87,12 @@ SEVERAL = {  # at once
     "several": ("EVA-02-B", "tanh", "map", "gray", "dropout", "chunked attention"),
     "others": ("DINOv3-S", "grouped queries", "post-norm", "distillation", "any size", "chunked attention"),
 }
+# How far the outputs of files may be from the live model's, relative to the largest. Rounding to integers
+# costs such small models much; export/test_quantization.py has trained ones.
+BOUNDS = {
+    **{"float32": 1e-5, "float16": 5e-3, "bfloat16": 0.03},
+    **{"dynamic_int8": 0.1, "int8": 0.2, "full_int8": 0.5},
+}
 EXPORTS = {  # the model's options, and those of its export
     **{name: (options, {}) for name, options in MODELS.items()},
     **{

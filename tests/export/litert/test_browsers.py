@@ -5,22 +5,15 @@ import gzip
 import numpy as np
 import pytest
 from made.browser import WEBGPU, chromium, served
-from made.exports import MODELS, pixels
+from made.exports import BOUNDS, MODELS, pixels
 from reference.comparing import assert_close
 from reference.small import one_block, run_live
 
 from keras_vit.export.checks import CALIBRATED
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.tflite import export_tflite
+from keras_vit.export.tflite import PRECISIONS, export_tflite
 from keras_vit.export.web import PARTS
 
-BOUNDS = {
-    "float32": 1e-5,
-    "float16": 5e-3,
-    "dynamic_int8": 0.1,
-    "int8": 0.2,
-    "full_int8": 0.5,
-}  # as in export/test_formats.py
 RUN = """
 async ([file, accelerator, values, shape]) => {
   window.loaded ??= LiteRT.loadLiteRt("/litert_wasm_compat_internal.js");
@@ -59,7 +52,7 @@ def test_browsers_compute_what_the_model_does(name, browsers, tmp_path):
     saved = export_saved_model(model, tmp_path / "1", warmup=())
     size = (32, 32) if model.image_size[0] is None else model.image_size
     images = pixels(1, size, model.in_channels)
-    for precision, bound in BOUNDS.items():
+    for precision in PRECISIONS:
         options = {"calibration": pixels(5, size, model.in_channels)} if precision in CALIBRATED else {}
         path = export_tflite(saved, folder / f"{precision}.tflite", precision=precision, **options)
         for accelerator, page in pages.items():
@@ -67,6 +60,6 @@ def test_browsers_compute_what_the_model_does(name, browsers, tmp_path):
             found = dict(page.evaluate(RUN, given))
             expected = run_live(model, images)
             # WebGPU's own bound: its sums are in another order.
-            allowed = max(bound, 1e-4) if accelerator == "webgpu" else bound
-            assert_close(np.reshape(found[min(found)], expected.shape), expected, allowed)
+            bound = max(BOUNDS[precision], 1e-4 if accelerator == "webgpu" else 0)
+            assert_close(np.reshape(found[min(found)], expected.shape), expected, bound)
         path.unlink()
