@@ -173,8 +173,10 @@ def open_runner(path: Path, threads: int | None = None) -> SignatureRunner:
     """The function of a `.tflite` file in LiteRT's interpreter; ValueError for a damaged file."""
     try:
         with quiet_startup_logs(drop_on_error=True):
-            # LiteRT's default is one thread, whereas TensorFlow and onnxruntime use all cores.
-            interpreter = Interpreter(model_path=os.fspath(path), num_threads=threads or os.cpu_count())
+            # LiteRT's default is one thread, whereas TensorFlow and onnxruntime use all cores. A process may
+            # use fewer cores than the machine has; more threads than these take several times longer.
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            interpreter = Interpreter(model_path=os.fspath(path), num_threads=threads or cores)
             interpreter.allocate_tensors()  # This creates its delegate, which writes to the log.
             return interpreter.get_signature_runner("serving_default")
     except (ValueError, RuntimeError) as error:
@@ -310,7 +312,7 @@ def calibration_samples(
     count, *sides = shape
     seen = 0
     for batch in [calibration] if isinstance(calibration, np.ndarray) else calibration:
-        batch = np.array(batch)
+        batch = np.asarray(batch)
         known = [size if side is None else side for side, size in zip(sides, batch.shape[1:])]
         fits = batch.ndim == 4 and [*batch.shape[1:]] == known
         if not (fits and batch.dtype == np.float32 and np.all((batch >= 0) & (batch <= 1))):
@@ -318,12 +320,13 @@ def calibration_samples(
                 f"calibration images must be float32 in [0, 1], of shape {(None, *sides)}; got {batch.dtype} "
                 f"of shape {batch.shape}"
             )
-        if not seen and len(batch):
-            batch[0, 0, 0, 0], batch[0, -1, -1, -1] = 0, 1
-        seen += len(batch)
         for start in range(0, len(batch), count):
-            images = batch[start : start + count]
-            yield [np.resize(images, (count, *images.shape[1:]))]  # A last batch repeats its images.
+            # A copy; a last batch repeats its images.
+            images = np.resize(batch[start : start + count], (count, *batch.shape[1:]))
+            if not seen:
+                images[0, 0, 0, 0], images[0, -1, -1, -1] = 0, 1
+            seen += count
+            yield [images]
     if not seen:
         raise ValueError("expected 100 to 500 calibration images; got none")
 

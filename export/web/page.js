@@ -210,7 +210,9 @@ async function classifyFile(file) {
   }
   const shrink = Math.min(1, Math.sqrt(MAX_PIXELS / (bitmap.width * bitmap.height)));
   const [width, height] = [bitmap.width, bitmap.height].map(side => Math.max(Math.floor(side * shrink), 1));
-  await classify(shown(width, height, context => context.drawImage(bitmap, 0, 0, width, height)));
+  const picture = shown(width, height, context => context.drawImage(bitmap, 0, 0, width, height));
+  bitmap.close(); // It would keep its memory until it is collected.
+  await classify(picture);
 }
 
 function firstImage(transfer) {

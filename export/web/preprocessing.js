@@ -63,20 +63,18 @@ function resizedWindow(picture, options) {
   return {size, top: Math.floor((size[0] - height) / 2), left: Math.floor((size[1] - width) / 2)};
 }
 
-/** Pixels (height, width, channels) of an `ImageData`, in 0…255 and without alpha; gray by ITU-R BT.601. */
-function colors({data, width, height}, channels) {
-  const pixels = new Float32Array(width * height * channels);
-  for (let from = 0, to = 0; from < data.length; from += 4) {
+/** Adds a row of an `ImageData` times a weight to `sum`: pixels in 0…255 without alpha; gray by ITU-R BT.601. */
+function addRow(sum, {data, width}, y, channels, weight) {
+  for (let from = 4 * width * y, to = 0; to < sum.length; from += 4) {
     const [red, green, blue] = [data[from], data[from + 1], data[from + 2]];
     if (channels === 1) {
-      pixels[to++] = 0.299 * red + 0.587 * green + 0.114 * blue;
+      sum[to++] += weight * float32(0.299 * red + 0.587 * green + 0.114 * blue);
     } else {
-      pixels[to++] = red;
-      pixels[to++] = green;
-      pixels[to++] = blue;
+      sum[to++] += weight * red;
+      sum[to++] += weight * green;
+      sum[to++] += weight * blue;
     }
   }
-  return pixels;
 }
 
 /**
@@ -97,16 +95,13 @@ function preprocess(picture, options) {
 
 /** The same by the weights of the input's rows and columns: for each [first, weights] of pixels, black outside. */
 function resampled(picture, rows, columns, channels) {
-  const pixels = colors(picture, channels), width = columns.length;
-  const stride = picture.width * channels;
+  const width = columns.length;
   const input = new Float32Array(rows.length * width * channels);
-  const row = new Float64Array(stride);
+  const row = new Float64Array(picture.width * channels);
   rows.forEach(([first, weights], y) => {
     row.fill(0);
     weights.forEach((weight, i) => {
-      if (first + i >= picture.height) return; // padding
-      const start = (first + i) * stride;
-      for (let x = 0; x < stride; x++) row[x] += weight * pixels[start + x];
+      if (first + i < picture.height) addRow(row, picture, first + i, channels, weight); // else padding
     });
     columns.forEach(([first, weights], x) => {
       for (let channel = 0; channel < channels; channel++) {

@@ -1,6 +1,7 @@
 import collections
 import json
 import shutil
+from unittest import mock
 
 import keras
 import pytest
@@ -84,6 +85,14 @@ def test_options_that_do_not_fit_are_refused(options, message, saved_model, tmp_
     with pytest.raises(ValueError, match=message):
         export_tflite(saved_model, tmp_path / "m.tflite", **options)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_file_is_computed_on_the_cores_that_the_process_may_use(exported, monkeypatch):
+    interpreter = mock.Mock(side_effect=tflite.Interpreter)
+    monkeypatch.setattr(tflite, "Interpreter", interpreter)
+    monkeypatch.setattr(tflite.os, "sched_getaffinity", lambda process: {1, 4, 6}, raising=False)
+    open_runner(exported / "model_float32.tflite")
+    assert interpreter.call_args.kwargs["num_threads"] == 3
 
 
 def test_another_backend_is_refused(saved_model, tmp_path, monkeypatch):
