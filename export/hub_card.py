@@ -119,7 +119,9 @@ def plain(text: str) -> str:
     >>> print(plain("<b>5 * 3</b> | `x`"))
     &lt;b&gt;5 \\* 3&lt;/b&gt; \\| \\`x\\`
     """
-    return re.sub(r"([\\`*\[\]|])", r"\\\1", html.escape(printable(text), quote=False))
+    # An underscore between letters or digits, as in "vit_s16", is displayed without a backslash, too.
+    special = r"([\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_]))"
+    return re.sub(special, r"\\\1", html.escape(printable(text), quote=False))
 
 
 def _pixels(size: tuple[int | None, int | None]) -> str:

@@ -43,11 +43,11 @@ def test_unknown_facts_are_not_on_the_card():
 
 
 def test_names_given_by_users_are_neither_html_nor_markdown():
-    bad = "<script>alert(1)</script> `*a*` [b](c) | \x1b[31m"
+    bad = "<script>alert(1)</script> `*a*` [b](c) | __d_e__ ~f~ \x1b[31m"
     model = small(num_classes=2, class_names=[bad, "```"])
     measured = (Measurement(0.5, f"folder:{bad}", bad, 10, metric=bad),)
     text = card_of(model, Facts(license=bad, trained_on=bad, source=bad, accuracy=measured))
-    shown = r"&lt;script&gt;alert(1)&lt;/script&gt; \`\*a\*\` \[b\](c) \| \\x1b\[31m"
+    shown = r"&lt;script&gt;alert(1)&lt;/script&gt; \`\*a\*\` \[b\](c) \| \_\_d_e\_\_ \~f\~ \\x1b\[31m"
     for line in (
         *(f"| {row} | {shown} |" for row in ("Trained on", "Source", "License")),
         f"{shown} on folder:{shown}, {shown}, 10 images | 0.5 |",
