@@ -56,7 +56,7 @@ assert not heavy, heavy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [(40, 70, 3), pytest.param((9, 12, 3), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", [(40, 70, 3), (9, 12, 3)])
 def test_files_with_a_runtime_predict_without_keras_and_tensorflow(shape, exported, rng, tmp_path):
     photo = tmp_path / "photo.png"
     keras.utils.save_img(photo, rng.integers(0, 256, shape), scale=False)

@@ -167,10 +167,6 @@ def test_versions_are_folders_of_tf_serving(model, copied, tmp_path):
         ({"version": -1}, "version must be an int of at least 0; got -1"),
         ({"version": "../1"}, "version must be an int of at least 0; got '../1'"),
         ({"formats": ("web",), "representation": True}, "a web page shows one row of class scores or values"),
-        (
-            {"formats": ("web",), "precisions": ("int8",)},
-            "precisions of web are dynamic_int8, float16, float32; got int8",
-        ),
         ({"formats": ("web",), "drawing": 0}, "drawing must be a positive int or None; got 0"),
     ],
 )

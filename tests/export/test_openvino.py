@@ -53,10 +53,8 @@ def test_the_size_of_a_model_of_any_size_can_be_fixed(any_size, tmp_path):
     [
         ("bfloat16", {"num_heads": 4, "hidden_size": 32}),  # as many heads as tokens
         ("int8", {"num_heads": 4, "hidden_size": 32}),
-        (
-            "int8",
-            {"num_heads": 2, "hidden_size": 32, "representation_size": 6},
-        ),  # a product of the tokens' mean
+        # A product of the tokens' mean.
+        ("int8", {"num_heads": 2, "hidden_size": 32, "representation_size": 6}),
     ],
     ids=str,
 )

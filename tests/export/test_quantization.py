@@ -58,9 +58,7 @@ def trained(shared_folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, integer_io", [*((name, None) for name in TRAINED), ("gap", "uint8")], ids=lambda value: str(value)
-)
+@pytest.mark.parametrize("name, integer_io", [*((name, None) for name in TRAINED), ("gap", "uint8")], ids=str)
 def test_each_precision_keeps_the_accuracy_of_a_trained_model(name, integer_io, trained, tmp_path):
     model, dataset = open_model(trained(name)), load_dataset("digits", RECIPES["digits"].seed)
     formats, precisions = ["tflite", "onnx"], [*WIDTHS_AND_BOUNDS]
@@ -117,13 +115,8 @@ def test_int8_keeps_what_an_outlier_of_the_residual_sums_hides_in_full_int8(with
 def test_integer_inputs_are_pixels_and_hidden_by_open_exported(
     integer_io, zero, model, saved_model, tmp_path
 ):
-    calibration = 0.25 + 0.5 * pixels(8)  # neither black nor white anywhere
-    options = {
-        "precision": "full_int8",
-        "batch_size": 2,
-        "calibration": calibration,
-        "integer_io": integer_io,
-    }
+    options = {"precision": "full_int8", "batch_size": 2, "integer_io": integer_io}
+    options["calibration"] = 0.25 + 0.5 * pixels(8)  # neither black nor white anywhere
     path = export_tflite(saved_model, tmp_path / "model.tflite", **options)
     given = tflite.open_runner(path).get_input_details()["images"]
     assert (given["dtype"], given["quantization"]) == (np.dtype(integer_io), (pytest.approx(1 / 255), zero))

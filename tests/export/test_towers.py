@@ -37,7 +37,7 @@ def model():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, pytest.param(CLIP, marks=pytest.mark.slow)], ids=["siglip", "clip"])
+@pytest.mark.parametrize("options", [{}, CLIP], ids=["siglip", "clip"])
 def test_a_saved_model_has_the_vectors_and_logits_of_the_live_towers(options, model, tmp_path, rng):
     model = two_towers(**options) if options else model
     signatures = tf.saved_model.load(export_image_text(model, tmp_path / "1")).signatures
