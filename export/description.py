@@ -88,6 +88,11 @@ class Description:
     around: dict[str, Any] | None = None
 
     @property
+    def is_map(self) -> bool:
+        """Whether the output is a map of each image, such as the logits of its pixels."""
+        return label_kind(self.task).is_map
+
+    @property
     def is_classifier(self) -> bool:
         """Whether the output is one row of class scores for each image."""
         has_rows = self.kind not in outputs_around() and self.architecture["pooling"] is not None
