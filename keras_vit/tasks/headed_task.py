@@ -7,6 +7,8 @@ import numpy as np
 from keras_vit.models.backbones import backbone
 from keras_vit.tasks.task import LabelTask, check_arguments
 
+VALIDATION_BATCH = 64  # of objects or of images with objects, at most
+
 
 class HeadedTask(LabelTask):
     """A task with labels that move with the image, and a `HeadedModel` around the encoder.
@@ -46,6 +48,26 @@ class HeadedTask(LabelTask):
             raise ValueError(
                 f"expected a model whose outputs are {self.outputs_in_words}, for task {self.name!r}"
             )
+
+
+class ObjectTask(HeadedTask):
+    """A `HeadedTask` whose labels and predictions are objects in images, scored by COCO's average precision.
+
+    Attributes:
+        validation_scores: The names of the scores of the validation split.
+    """
+
+    validation_metric = primary_metric = "ap"
+    primary_metric_title = "AP"
+    reads_images = True
+    top = 100
+    validation_scores = ()
+
+    def validate(self, model, dataset, recipe):
+        """The scores of the validation split."""
+        size = min(recipe.batch_size, VALIDATION_BATCH)
+        scores = self.scores(self.predict(model, dataset.split("validation"), size))
+        return {name: scores[name] or 0.0 for name in self.validation_scores}
 
 
 class MapTask(HeadedTask):

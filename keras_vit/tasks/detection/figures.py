@@ -43,37 +43,57 @@ def detection_figure(
         >>> figure = detection_figure(shown, found, None, ["photo"] * len(images), ["cat"], "Cats")
         >>> figure.savefig("found.png")
     """
-    for values in (captions, found, *([] if truth is None else [truth])):
-        check_shapes(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
-    figure, grid = image_grid(title, images[0], len(images), rows=1 if truth is None else 2, words=2)
-    for number, (panels, image, caption) in enumerate(zip(grid, images, captions)):
-        height, width = np.shape(image)[:2]
-        detections = found[number]
-        names = [f"{class_names[c]} {score:.0%}" for c, score in zip(detections.classes, detections.scores)]
-        show(panels[0], image)
-        _draw(panels[0], detections.boxes, names, FOUND)
+    labeled = [
+        (one.boxes, [f"{class_names[c]} {score:.0%}" for c, score in zip(one.classes, one.scores)])
+        for one in found
+    ]
+    if truth is not None:
+        truth = [_true(image, rows, class_names) for image, rows in zip(images, truth, strict=True)]
+    return compared_figure(images, labeled, truth, captions, title, _draw)
+
+
+def compared_figure(images, found, truth, captions, title, draw):
+    """Draw images with what is found in them, and below each with what is true.
+
+    Args:
+        images, captions, title: As for `detection_figure`.
+        found, truth: A value for each image; or None for `truth`.
+        draw: A function of axes with an image, the image, its value and a color.
+    """
+    values = [found] if truth is None else [found, truth]
+    for each in (captions, *values):
+        check_shapes(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(each)), "n"))
+    figure, grid = image_grid(title, images[0], len(images), rows=len(values), words=2)
+    for panels, image, caption, *of_image in zip(grid, images, captions, *values):
+        for axes, value, color in zip(panels, of_image, (FOUND, TRUE)):
+            show(axes, image)
+            draw(axes, image, value, color)
+            axes.set_title("true", fontsize=8)
         panels[0].set_title(wrapped(caption, 20, lines=2), fontsize=9)
-        if truth is not None:
-            rows = np.asarray(truth[number])
-            rows = rows[rows[:, 4] >= 0]
-            names = [str(class_names[int(row[4])]) + " (crowd)" * bool(row[5]) for row in rows]
-            show(panels[1], image)
-            _draw(panels[1], rows[:, :4] * ([width, height] * 2), names, TRUE)
-            panels[1].set_title("true", fontsize=8)
     return set_fonts(figure)
 
 
-def _draw(axes, boxes, names, color):
+def _true(image, rows, class_names):
+    """The boxes in pixels of an image, and their names."""
+    height, width = np.shape(image)[:2]
+    rows = np.asarray(rows)
+    rows = rows[rows[:, 4] >= 0]
+    names = [str(class_names[int(row[4])]) + " (crowd)" * bool(row[5]) for row in rows]
+    return rows[:, :4] * ([width, height] * 2), names
+
+
+def _draw(axes, image, labeled, color):
     """Draw boxes with their names above them, or below their upper edge where the image ends there."""
-    middle = np.mean(axes.get_xlim())
-    for (left, top, right, bottom), name in [*zip(boxes, names)][:MAX_DRAWN]:
+    boxes, names = labeled
+    middle, style = np.mean(axes.get_xlim()), {"fontsize": 6, "color": "white"}
+    # Matplotlib has the center of the first pixel at 0.
+    for (left, top, right, bottom), name in [*zip(boxes - 0.5, names)][:MAX_DRAWN]:
         axes.add_patch(
             Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=color, lw=1.2)
         )
-        at = (left, "left") if left < middle else (right, "right")
-        room = top > LABEL * axes.get_ylim()[0]
-        style = {"fontsize": 6, "color": "white", "bbox": {"color": color, "pad": 0.5}}
-        axes.text(at[0], top, wrapped(name, 18), ha=at[1], va="bottom" if room else "top", **style)
+        at = {"x": left, "ha": "left"} if left < middle else {"x": right, "ha": "right"}
+        at |= {"y": top, "va": "bottom" if top > LABEL * axes.get_ylim()[0] else "top"}
+        axes.text(s=wrapped(name, 18), bbox={"color": color, "pad": 0.5}, **at, **style)
 
 
 def precision_recall_figure(curves: Mapping[str, np.ndarray], title: str) -> Figure:

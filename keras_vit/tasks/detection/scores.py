@@ -132,12 +132,13 @@ def box_iou(boxes: np.ndarray, others: np.ndarray, is_crowd: np.ndarray | None =
     return np.divide(common, union, out=np.zeros_like(common), where=common > 0)
 
 
-def distinct(detections, iou):
+def distinct(detections, iou, top=None):
     """The `Detections`, or `Instances`, without those whose box overlaps that of a better one.
 
     Args:
         detections: Of an image, by decreasing score, of any classes.
         iou: The largest IoU of two boxes that are kept.
+        top: The maximum number of those; None for all.
 
     Example:
         >>> from keras_vit.tasks.detection.detecting import Detections
@@ -149,7 +150,7 @@ def distinct(detections, iou):
     for number, row in enumerate(overlaps):
         if not row[kept].any():
             kept.append(number)
-    return type(detections)(*(values[kept] for values in detections))
+    return type(detections)(*(values[kept[:top]] for values in detections))
 
 
 def predictions_of(detections, boxes, sizes, num_classes):

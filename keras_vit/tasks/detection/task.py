@@ -10,39 +10,29 @@ from keras_vit.labels.box_rows import COLUMNS, MAX_BOXES
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks.detection import scores as scoring
 from keras_vit.tasks.detection.detecting import above, best_detections
-from keras_vit.tasks.headed_task import HeadedTask
+from keras_vit.tasks.headed_task import ObjectTask
 from keras_vit.tasks.task import concatenate, names_or_indices
 
 SHOWN = 0.3  # the least score of an object in a row of `predict`
 DRAWN = 0.7  # the largest IoU of two boxes in a picture
-VALIDATION_BATCH = 64
 SIDES = COLUMNS[:4]
 loss_module = LazyModule("keras_vit.tasks.detection.loss")
 detectors = LazyModule("keras_vit.tasks.detection.model")
 
 
-class Detection(HeadedTask):
+class Detection(ObjectTask):
     """Object detection: a class and a box for each object."""
 
     label = label_kind("detection")
-    validation_metric = "ap"
-    primary_metric = "ap"
-    primary_metric_title = "AP"
     title = "object detection"
     slug = "object-detection"
     outputs_in_words = "boxes and classes"
     recipe_fields = ("head_options", "mosaic")
     head_class = property(lambda self: detectors.ObjectDetector)
-    reads_images = True
-    top = 100
+    validation_scores = ("ap", "ap50", "f1")
 
     def loss(self, recipe, model):
         return loss_module.DetectionLoss()
-
-    def validate(self, model, dataset, recipe):
-        """The scores of the validation split."""
-        scores = self.scores(self.predict(model, dataset.split("validation"), VALIDATION_BATCH))
-        return {name: scores[name] or 0.0 for name in ("ap", "ap50", "f1")}
 
     def label_shape(self, model, recipe):
         return (MAX_BOXES, 7), "float32"
@@ -71,8 +61,8 @@ class Detection(HeadedTask):
             iou: The largest IoU of two objects; None for any, but 0.7 for those that `write` gets.
             write: A function of a path, the image and its `Detections`, or None.
         """
-        objects = model.detect(inputs, threshold, top)
-        return object_rows(model, paths, inputs, objects, iou, DRAWN if iou is None else iou, write)
+        objects = model.detect(inputs, threshold, top if iou is None else max(top, self.top))
+        return object_rows(model, paths, inputs, objects, top, iou, DRAWN if iou is None else iou, write)
 
     def draw_predictions(self, report, model, inputs, names):
         from keras_vit.tasks.detection.figures import detection_figure  # needs matplotlib
@@ -131,18 +121,18 @@ class Detection(HeadedTask):
         return max(2**26 // math.prod(description.image_size), 1)
 
 
-def object_rows(model, paths, inputs, found, iou, drawn, write):
+def object_rows(model, paths, inputs, found, top, iou, drawn, write):
     """Yield the rows of `Detection.rows`.
 
     Args:
-        model, paths, inputs, write: As for `Detection.rows`.
+        model, paths, inputs, top, write: As for `Detection.rows`.
         found: The `Detections`, or `Instances`, in each image.
         iou, drawn: The largest IoU of two boxes in a row, and in what `write` gets; None for any.
     """
     names = names_or_indices(model.class_names, model.num_classes)
     for path, image, scored in zip(paths, inputs, found):
         if iou is not None:
-            scored = scoring.distinct(scored, iou)
+            scored = scoring.distinct(scored, iou, top)
         if write:
             write(path, image, scored if drawn is None else scoring.distinct(scored, drawn))
         objects = zip(scored.classes.tolist(), scored.scores.tolist(), scored.boxes.tolist())

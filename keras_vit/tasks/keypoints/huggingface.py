@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shutil
 
 import numpy as np
 
@@ -269,18 +270,15 @@ def one_expert(folder: Path, path: Path, dataset_index: int = 0) -> pathlib.Path
     if experts < 2:
         raise ValueError(f"{folder / CONFIG}: expected a ViTPose+ with several experts; got {experts}")
     one_of(range(experts)).check("dataset_index", dataset_index)
-    if path.exists():
-        raise ValueError(f"{str(path)!r} exists; give another name")
-    arrays = with_expert(read_arrays(folder / "model.safetensors"), dataset_index)
-    arrays = {key: array for key, array in arrays.items() if ".mlp.experts." not in key}
-    path.mkdir()
-    texts = {CONFIG: {**config, "backbone_config": {**backbone, "num_experts": 1}}}
-    if (folder / PREPROCESSOR).is_file():
-        texts[PREPROCESSOR] = read_json(folder / PREPROCESSOR)
-    for name, values in texts.items():
-        with atomic_path(path / name) as file:
-            file.write_text(as_text(values))
-    write_arrays(arrays, path / "model.safetensors")
+    with atomic_path(path, overwrite=False) as written:
+        arrays = with_expert(read_arrays(folder / "model.safetensors"), dataset_index)
+        arrays = {key: array for key, array in arrays.items() if ".mlp.experts." not in key}
+        written.mkdir()
+        config = {**config, "backbone_config": {**backbone, "num_experts": 1}}
+        (written / CONFIG).write_text(as_text(config))
+        if (folder / PREPROCESSOR).is_file():
+            shutil.copyfile(folder / PREPROCESSOR, written / PREPROCESSOR)
+        write_arrays(arrays, written / "model.safetensors")
     return path
 
 

@@ -4,31 +4,18 @@ import csv
 import io
 import os
 import pathlib
-from typing import NamedTuple
 
 import numpy as np
 
 from keras_vit.cli.images import shown_names
 from keras_vit.messages import listed
 from keras_vit.tasks.detection.box_files import READERS, read_box_file
+from keras_vit.tasks.detection.detecting import Detections
+from keras_vit.tasks.detection.scores import MAX_DETECTIONS, distinct
 from keras_vit.tasks.task import names_or_indices
 
 LEAST = 0.3  # the least score of an object of a detector
 OVERLAP = 0.7  # the largest IoU of two objects of a detector
-
-
-class ObjectBoxes(NamedTuple):
-    """The boxes of the objects in an image, by decreasing score.
-
-    Attributes:
-        boxes: float64 (objects, 4): left, top, right and bottom, in pixels of the image.
-        scores: float64 (objects,); 1 where a file has none.
-        classes: int64 (objects,), numbers of names.
-    """
-
-    boxes: np.ndarray
-    scores: np.ndarray
-    classes: np.ndarray
 
 
 def is_box_file(source):
@@ -41,7 +28,9 @@ def is_box_file(source):
 
 
 def boxes_of_file(path, paths, names=None, least=None, iou=None):
-    """A function from paths, their images and a largest number to the `ObjectBoxes` in each image.
+    """A function from paths, their images and a largest number to the `Detections` in each image.
+
+    The score of an object is 1 where the file has none.
 
     Args:
         path: Of a file that `box_files.read_box_file` reads.
@@ -61,13 +50,13 @@ def boxes_of_file(path, paths, names=None, least=None, iou=None):
 
     def find(batch, images, top):
         boxes = (file.of(shown[image_path], image.shape[:2]) for image_path, image in zip(batch, images))
-        return [_chosen(ObjectBoxes(*objects), used, least or 0, iou, top) for objects in boxes]
+        return [_chosen(Detections(*objects), used, least or 0, iou, top) for objects in boxes]
 
     return find
 
 
 def boxes_of_detector(detector, source, names=None, least=None, iou=None):
-    """A function from paths, their images and a largest number to the `ObjectBoxes` in each image.
+    """A function from paths, their images and a largest number to the `Detections` in each image.
 
     Args:
         detector: A live or an exported `ObjectDetector`.
@@ -92,8 +81,8 @@ def boxes_of_detector(detector, source, names=None, least=None, iou=None):
     least, iou = LEAST if least is None else least, OVERLAP if iou is None else iou
 
     def find(batch, images, top):
-        detections = detector.detect(images, least)
-        return [_chosen(ObjectBoxes(*objects), used, least, iou, top) for objects in detections]
+        detections = detector.detect(images, least, max(top, MAX_DETECTIONS))
+        return [_chosen(objects, used, least, iou, top) for objects in detections]
 
     return find
 
@@ -117,18 +106,14 @@ def _numbers(names, known, source):
 
 
 def _chosen(objects, classes, least, iou, top):
-    """The `ObjectBoxes` of some classes with a score and few overlaps, at most `top`."""
-    from keras_vit.tasks.detection.scores import distinct
-
+    """The `Detections` of some classes with a score and few overlaps, at most `top`."""
     is_chosen = objects.scores >= least
     if classes is not None:
         is_chosen &= np.isin(objects.classes, classes)
     order = np.flatnonzero(is_chosen)
-    order = order[np.argsort(-objects.scores[order], kind="stable")]
-    objects = ObjectBoxes(*(values[order] for values in objects))
-    if iou is not None:
-        objects = distinct(objects, iou)
-    return ObjectBoxes(*(values[:top] for values in objects))
+    order = order[np.argsort(-objects.scores[order], kind="stable")][: top if iou is None else None]
+    objects = Detections(*(values[order] for values in objects))
+    return objects if iou is None else distinct(objects, iou, top)
 
 
 def open_boxes(args, paths):

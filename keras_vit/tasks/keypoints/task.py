@@ -8,14 +8,13 @@ from keras_vit.labels.box_rows import COLUMNS, DECIMALS
 from keras_vit.lazy import LazyModule
 from keras_vit.models.classifying import check_finite
 from keras_vit.progress import Progress
-from keras_vit.tasks.headed_task import HeadedTask
+from keras_vit.tasks.headed_task import VALIDATION_BATCH, ObjectTask
 from keras_vit.tasks.keypoints import scores as scoring
 from keras_vit.tasks.keypoints.crops import to_image
 from keras_vit.tasks.keypoints.labels import AREA, BOX_ROWS, CORNER, MIRRORED, UNLABELED
 from keras_vit.tasks.keypoints.names import default_sigmas, is_same_point
 from keras_vit.tasks.task import concatenate, names_or_indices
 
-VALIDATION_BATCH = 64
 SIDES = COLUMNS[:4]
 NO_PAIRS = (
     "flip=True mirrors images, and no keypoint takes the place of another one then: if some are left and "
@@ -30,20 +29,17 @@ estimating = LazyModule("keras_vit.tasks.keypoints.estimating")
 damage, samples_module = LazyModule("keras_vit.data.damage"), LazyModule("keras_vit.tasks.keypoints.samples")
 
 
-class KeypointEstimation(HeadedTask):
+class KeypointEstimation(ObjectTask):
     """Keypoint estimation: the named points of the object in a box, or in the whole image."""
 
     label = label_kind("keypoints")
     is_same_class = staticmethod(is_same_point)
-    validation_metric = "ap"
-    primary_metric = "ap"
-    primary_metric_title = "AP"
     title = "keypoint estimation"
     slug = "keypoint-estimation"
     outputs_in_words = "heat maps of keypoints"
     head_class = property(lambda self: estimators.KeypointEstimator)
-    reads_images = bounds_exports = True
-    top = 100
+    bounds_exports = True
+    validation_scores = ("ap", "ap50", "pck10")
 
     def check_recipe(self, recipe):
         super().check_recipe(recipe)
@@ -72,11 +68,6 @@ class KeypointEstimation(HeadedTask):
     def augment(self, recipe, model, preprocessing, exif):
         """As in `Task`: a function that also takes the label, around whose object it crops the image."""
         return samples_module.crop_augmentation(recipe, preprocessing, exif)
-
-    def validate(self, model, dataset, recipe):
-        """The scores of the validation split."""
-        scores = self.scores(self.predict(model, dataset.split("validation"), VALIDATION_BATCH))
-        return {name: scores[name] or 0.0 for name in ("ap", "ap50", "pck10")}
 
     def predict(self, model, samples, batch_size):
         batches = samples_module.crop_batches(samples, estimating.of_a_size(model.preprocessing), batch_size)

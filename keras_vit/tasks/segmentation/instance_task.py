@@ -21,8 +21,9 @@ class InstanceSegmentation(Segmentation):
 
     def rows(self, model, paths, inputs, top, threshold=SHOWN, iou=None, things=None, write=None):
         """As in `Detection`, with `Instances` for `write`; `things` are the classes that have objects."""
-        objects = (model.instances([image], threshold, top, things)[0] for image in inputs)
-        return object_rows(model, paths, inputs, objects, iou, iou, write)
+        most = top if iou is None else max(top, self.top)
+        objects = (model.instances([image], threshold, most, things)[0] for image in inputs)
+        return object_rows(model, paths, inputs, objects, top, iou, iou, write)
 
     def things(self, model, names):
         """The numbers of classes by their names; ValueError for one that the model does not have."""

@@ -1,6 +1,6 @@
 import numpy as np
 
-from keras_vit.inspection import box_overlay, class_colors
+from keras_vit.inspection import box_overlay, class_colors, detection_figure
 from keras_vit.models import Detections, Instances
 
 NAMES = ["cat", "dog"]
@@ -54,3 +54,13 @@ def test_labels_are_larger_in_larger_images():
         drawn = box_overlay(image, Detections(box, np.array([0.9]), np.zeros(1, int)), NAMES)
         rows.append(int((drawn[: size // 2] != 0).any((1, 2)).sum()))
     assert rows[1] > 1.8 * rows[0] > 18
+
+
+def test_boxes_of_a_figure_are_around_their_pixels():
+    """Matplotlib has the center of the first pixel at 0."""
+    found = Detections(np.float32([[2, 1, 6, 4]]), np.array([0.9]), np.array([0]))
+    truth = np.array([[0.25, 0.25, 0.75, 1, 1, 1, 0], [0, 0, 0, 0, -1, 0, 0]])
+    figure = detection_figure([np.zeros((4, 8, 3))], [found], [truth], ["photo"], NAMES, "Cats")
+    boxes = [axes.patches[0].get_bbox().extents.tolist() for axes in figure.axes]
+    assert boxes == [[1.5, 0.5, 5.5, 3.5]] * 2
+    assert [axes.texts[0].get_text() for axes in figure.axes] == ["cat 90%", "dog (crowd)"]

@@ -85,7 +85,8 @@ class Finder:
 
     def detect(self, images, threshold, top):
         boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [5, 0, 15, 10]], "float32")
-        return [Detections(boxes, np.array([0.9, 0.8, 0.7]), np.array([0, 1, 0])) for _ in images]
+        found = Detections(boxes, np.array([0.9, 0.8, 0.7]), np.array([0, 1, 0]))
+        return [Detections(*(values[:top] for values in found)) for _ in images]
 
 
 def test_a_picture_has_one_box_of_an_object_and_a_row_has_all_unless_asked():
@@ -97,6 +98,12 @@ def test_a_picture_has_one_box_of_an_object_and_a_row_has_all_unless_asked():
         )
         counts[iou] = len(row["objects"]), len(drawn[0][2].boxes)
     assert counts == {None: (3, 2), 0.3: (1, 1), 0.7: (2, 2), 1: (3, 3)}
+
+
+def test_of_objects_that_overlap_others_rows_are_left_out_before_the_best_are_counted():
+    for top, scores in ((1, [0.9]), (2, [0.9, 0.7])):
+        [row] = TASK.rows(Finder(), ["a"], [np.zeros((20, 20, 3), "uint8")], top, iou=0.7)
+        assert [found["score"] for found in row["objects"]] == scores
 
 
 def test_an_export_is_compared_by_its_objects_and_its_precision(detector, scenes, rng):

@@ -1,6 +1,8 @@
 """ViTPose in transformers' files: what is written, read, kept and refused."""
 
+import errno
 import json
+import os
 
 import numpy as np
 import pytest
@@ -105,9 +107,21 @@ def test_an_expert_that_does_not_exist_is_refused(tmp_path):
     with_experts(tmp_path / "model")
     with pytest.raises(ValueError, match="dataset_index must be one of 0, 1, 2; got 3"):
         one_expert(tmp_path / "model", tmp_path / "other", dataset_index=3)
-    with pytest.raises(ValueError, match="model' exists; give another name"):
+    with pytest.raises(ValueError, match="model' exists; '.*' is free"):
         one_expert(tmp_path / "model", tmp_path / "model")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_write_that_fails_leaves_no_folder(tmp_path, monkeypatch):
+    def fill_the_disk(arrays, path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    save_weights(made(), tmp_path / "model", "huggingface")
+    with_experts(tmp_path / "model")
+    monkeypatch.setattr("keras_vit.tasks.keypoints.huggingface.write_arrays", fill_the_disk)
+    with pytest.raises(OSError, match="other' cannot be written: No space left on device"):
+        one_expert(tmp_path / "model", tmp_path / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_the_encoder_of_a_file_is_read_alone(tmp_path):

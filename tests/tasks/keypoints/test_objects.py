@@ -186,17 +186,19 @@ def test_a_detectors_objects_overlap_little():
     one = Detections(boxes, np.array([0.9, 0.8, 0.7], "float32"), np.array([0, 1, 0]))
     asked = []
 
-    def detect(images, threshold):
-        asked.append(threshold)
+    def detect(images, threshold, top):
+        asked.append((threshold, top))
         return [one] * len(images)
 
     detector = types.SimpleNamespace(detect=detect, class_names=None, num_classes=2)
     [found] = boxes_of_detector(detector, "m")(["a"], IMAGES[:1], 100)
-    assert asked == [0.3] and found.boxes.tolist() == boxes[[0, 2]].tolist()
+    assert asked == [(0.3, 100)] and found.boxes.tolist() == boxes[[0, 2]].tolist()
     [found] = boxes_of_detector(detector, "m", names=["1"])(["a"], IMAGES[:1], 100)
     assert found.boxes.tolist() == boxes[1:2].tolist()
     [found] = boxes_of_detector(detector, "m", iou=0.95)(["a"], IMAGES[:1], 2)
     assert len(found.boxes) == 2
+    boxes_of_detector(detector, "m")(["a"], IMAGES[:1], 150)
+    assert asked[-1] == (0.3, 150)
 
 
 def test_a_detector_of_any_words_gets_names_with_commas_whole():

@@ -21,6 +21,7 @@ from keras_vit.training.named_recipes import RECIPES
 pytestmark = pytest.mark.usefixtures("eager")
 TASK = get_task("keypoints")
 NAMES = ("left_top", "right_top", "foot")
+RECIPE = Recipe("adamw", 1e-3, 4, warmup_steps=1, batch_size=2, task="keypoints", crop_area=None)
 MODEL = {name: value for name, value in (SMALL | {"num_layers": 1}).items() if name != "num_classes"}
 
 
@@ -77,13 +78,21 @@ def test_points_that_are_found_elsewhere_are_wrong(corners):
 
 
 def test_the_model_of_a_run_has_what_the_data_say_of_the_points(corners):
-    recipe = Recipe("adamw", 1e-3, 4, warmup_steps=1, batch_size=2, task="keypoints", crop_area=None)
-    recipe = recipe.with_changes(head_options={"decoder_width": 4, "sigmas": [0.1, 0.1, 0.2]})
+    recipe = RECIPE.with_changes(head_options={"decoder_width": 4, "sigmas": [0.1, 0.1, 0.2]})
     encoder = keras_vit.VisionTransformer(**MODEL, num_classes=None)
     model = TASK.around(encoder, RunConfig(corners.name, recipe, model=MODEL), corners)
     assert (model.flip_index, model.skeleton) == ((1, 0, 2), ((0, 1),))
     assert model.sigmas == (0.1, 0.1, 0.2) and model.class_names == corners.class_names
     assert TASK.label_shape(model, recipe) == ((3, 3), "float32")
+
+
+def test_the_batches_of_a_validation_are_no_larger_than_those_of_training(corners):
+    oracle, sizes = Oracle(corners.split("train"), estimator()), []
+    compute = oracle.predict_on_batch
+    oracle.predict_on_batch = lambda images: sizes.append(len(images)) or compute(images)
+    splits = {"validation": corners.split("train")}
+    scores = TASK.validate(oracle, dataclasses.replace(corners, splits=splits), RECIPE)
+    assert max(sizes) == RECIPE.batch_size and scores == pytest.approx({"ap": 1, "ap50": 1, "pck10": 1})
 
 
 def test_sigmas_of_the_data_judge_a_model_without_them(corners):
@@ -95,8 +104,7 @@ def test_sigmas_of_the_data_judge_a_model_without_them(corners):
 
 
 def test_mirrored_images_of_points_without_pairs_are_warned_of(corners, caplog):
-    recipe = Recipe("adamw", 1e-3, 4, warmup_steps=1, batch_size=2, task="keypoints", crop_area=None)
-    recipe = recipe.with_changes(head_options={"decoder_width": 4, "flip_index": [0, 1, 2]})
+    recipe = RECIPE.with_changes(head_options={"decoder_width": 4, "flip_index": [0, 1, 2]})
     for flip in (False, True):
         assert not caplog.messages
         TASK.loading({}, recipe.with_changes(flip=flip), corners)
@@ -118,10 +126,8 @@ def test_patches_that_are_no_squares_are_refused():
 @pytest.mark.slow
 def test_a_run_is_resumed_and_keeps_its_scores(corners, tmp_path):
     options = {"rotate": 30.0, "scale_jitter": (0.8, 1.2), "shift": 0.1, "photometric": 0.5}
-    recipe = Recipe(
-        "adamw", 1e-3, 4, warmup_steps=1, batch_size=2, task="keypoints", crop_area=None, **options
-    )
-    recipe = recipe.with_changes(checkpoint_every=2, eval_every=2, head_options={"decoder_width": 4})
+    options |= {"checkpoint_every": 2, "eval_every": 2, "head_options": {"decoder_width": 4}}
+    recipe = RECIPE.with_changes(**options)
     config = RunConfig(corners.name, recipe, model=MODEL)
     run, record = train(config, tmp_path / "run", verbose=0)
     assert train(config, tmp_path / "run", verbose=0)[1] == record
