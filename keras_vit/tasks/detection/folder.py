@@ -80,45 +80,56 @@ def load_box_folder(root, files, *, on_bad_image="fail", seed=0):
     used, labeled, names = _read(root, files)
     if not any(image.objects for image in labeled):
         raise ValueError(f"no boxes in {os.fspath(root)!r}; expected {LAYOUT}")
-    sizes, bad, is_turned = read_sizes(labeled, on_bad_image)
     names = names or _names_of(root, labeled)
     numbers = {name: number for number, name in enumerate(names)}
-    splits, stated_by, wrong = collections.defaultdict(lambda: ([], [])), collections.defaultdict(list), {}
-    for image in joined(root, labeled):
-        stated_by[image.split] += image.stated_by
-        if image.path not in sizes:
-            continue
-        rows, reasons = checked_rows(image.objects, sizes[image.path], numbers, image.are_fractions)
-        if reasons:
-            wrong[image.path] = reasons
-            continue
-        lists = splits[image.split]
-        lists[0].append(image.path)
-        lists[1].append(encode_boxes(rows))
-    bad |= refuse_wrong(wrong, on_bad_image)
-    if "train" not in splits:
-        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {listed(sorted(splits))}")
-    samples = {split: Samples(*map(tuple, columns), exif=is_turned) for split, columns in splits.items()}
+
+    def label_of(image, size):
+        rows, reasons = checked_rows(image.objects, size, numbers, image.are_fractions)
+        return encode_boxes(rows), reasons
+
+    splits, stated_by, bad, is_turned = labels_of_splits(root, labeled, on_bad_image, label_of)
+    samples = {split: Samples((*labels,), (*labels.values(),), is_turned) for split, labels in splits.items()}
     fields = {"class_names": names, **split_fields(samples, stated_by, seed), "bad_images": bad}
     return used | {image.path for image in labeled}, fields
 
 
-def read_sizes(labeled, on_bad_image):
-    """Read the sizes of images, and refuse those that do not fit their labels.
+def labels_of_splits(root, labeled, on_bad_image, label_of, noun="box(es)"):
+    """The labels of images with objects, by split.
 
     Args:
+        root: The folder, a pathlib.Path.
         labeled: `LabeledImage`s, perhaps several of an image.
         on_bad_image: As for `load_box_folder`.
+        label_of: A function from the `LabeledImage` of all objects of an image, and its (width, height), as
+            its orientation shows it, to its label, None of one that is left out, and a list of what is wrong.
+        noun: Of what is wrong, for messages.
 
     Returns:
-        (dict from the path of each image that can be read to its (width, height), as its orientation shows
-        it; dict from the paths of the others to the reason; whether an image has another orientation than
-        it is stored in).
+        (by split a dict from the paths of images to their labels; by split the files that state it; dict from
+        the paths of bad images to the reason; whether an image has another orientation than it is stored in).
 
     Raises:
-        ValueError: for an image that cannot be read, unless `on_bad_image` says otherwise, or has another
-            size than its file of labels says.
+        ValueError: as `load_box_folder`.
     """
+    sizes, bad, is_turned = _read_sizes(labeled, on_bad_image)
+    splits, stated_by, wrong = collections.defaultdict(dict), collections.defaultdict(list), {}
+    for image in _joined(root, labeled):
+        stated_by[image.split] += image.stated_by
+        if image.path in sizes:
+            label, reasons = label_of(image, sizes[image.path])
+            if reasons:
+                wrong[image.path] = reasons
+            elif label is not None:
+                splits[image.split][image.path] = label
+    bad |= refuse_wrong(wrong, on_bad_image, noun)
+    if "train" not in splits:
+        has = listed(sorted(splits)) or "none"
+        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {has}")
+    return splits, stated_by, bad, is_turned
+
+
+def _read_sizes(labeled, on_bad_image):
+    """The sizes of images by path, the reasons by path of others, and whether one is turned."""
     paths = [*dict.fromkeys(image.path for image in labeled)]
     headers = file_headers(paths, decode=on_bad_image == "skip")
     headers = {path: header for path, header in zip(paths, headers) if header}
@@ -126,22 +137,6 @@ def read_sizes(labeled, on_bad_image):
     bad = refuse_unreadable([path for path in paths if path not in sizes], on_bad_image)
     _refuse_other_sizes([image for image in labeled if image.path in sizes], sizes)
     return sizes, bad, any(header.orientation > 1 for header in headers.values())
-
-
-def is_box_folder(root, files):
-    """Whether a folder has files of labels with boxes.
-
-    Args:
-        root, files: See `load_box_folder`.
-
-    Example:
-        >>> is_box_folder(tmp, keras_vit.data.files.visible_files(tmp))
-        False
-    """
-    try:
-        return any(image.objects for image in _read(root, files)[1])
-    except ValueError:
-        return False
 
 
 def _read(root, files):
@@ -162,7 +157,7 @@ def box_files(root, files):
     return BoxFiles(root, by_suffix, [*paths_of(root, images_among(files))])
 
 
-def joined(root, labeled):
+def _joined(root, labeled):
     """One `LabeledImage` for each image, with its split and with the objects of all its entries.
 
     Args:
@@ -241,6 +236,11 @@ def hint(root, files):
     """Advice for a folder that has boxes; None for another one.
 
     Args:
-        root, files: As for `is_box_folder`.
+        root, files: As for `load_box_folder`.
     """
-    return "boxes found: --recipe detect, or task='detection'" if is_box_folder(root, files) else None
+    try:
+        labeled = _read(root, files)[1]
+    except ValueError:
+        return None
+    has_boxes = any(image.objects for image in labeled)
+    return "boxes found: --recipe detect, or task='detection'" if has_boxes else None

@@ -1,13 +1,10 @@
 """Folders of images and keypoints: COCO, YOLO and `metadata.jsonl`."""
 
-import collections
 import os
 
-from keras_vit.data.files import refuse_wrong
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.samples import Samples
-from keras_vit.messages import listed
-from keras_vit.tasks.detection.folder import box_files, joined, read_sizes
+from keras_vit.tasks.detection.folder import box_files, labels_of_splits
 from keras_vit.tasks.keypoints.coco import read_coco
 from keras_vit.tasks.keypoints.labels import encode
 from keras_vit.tasks.keypoints.metadata import METADATA, read_metadata
@@ -74,14 +71,18 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
     if not any(item.is_labeled for image in labeled for item in image.objects):
         raise ValueError(f"no keypoints in {os.fspath(root)!r}; expected {LAYOUT}")
     reader = read_settings(root, **known)
-    sizes, bad, is_turned = read_sizes(labeled, on_bad_image)
-    splits, stated_by, wrong = _labels_of_splits(joined(root, labeled), sizes, reader)
-    bad |= refuse_wrong(wrong, on_bad_image, "object(s)")
-    if "train" not in splits:
-        has = listed(sorted(splits)) if splits else "none"
-        raise ValueError(f"{os.fspath(root)!r} has no objects to train on; it has {has}")
+
+    def labels_of(image, size):
+        objects = [item for item in image.objects if item.is_labeled]
+        if len(objects) > 1 and (unboxed := [item.where for item in objects if item.box.sides is None]):
+            return None, [f"{where} (without a box, beside others in its image)" for where in unboxed]
+        checked = [checked_label(item, size, reader.flip_index, image.are_fractions) for item in objects]
+        reasons = [reason for _, reason in checked if reason]
+        return None if reasons else [encode(label) for label, _ in checked] or None, reasons
+
+    splits, stated_by, bad, is_turned = labels_of_splits(root, labeled, on_bad_image, labels_of, "object(s)")
     # Images are held out, not objects, so that those of an image are in one split.
-    images = {split: Samples(tuple(paths), (0,) * len(paths)) for split, paths in splits.items()}
+    images = {split: Samples((*paths,), (0,) * len(paths)) for split, paths in splits.items()}
     fields = split_fields(images, stated_by, seed)
     labels = {path: objects for images in splits.values() for path, objects in images.items()}
     fields["splits"] = {
@@ -90,33 +91,6 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
     }
     fields |= {"class_names": reader.names, "bad_images": bad}
     return used | {*(image.path for image in labeled), os.fspath(root / SETTINGS)}, fields
-
-
-def _labels_of_splits(labeled, sizes, reader):
-    """The labels of each split by image, what states the splits, and the reasons by image with wrong objects.
-
-    Args:
-        labeled: `LabeledImage`s, each of another image.
-        sizes: (height, width) by path, of the images that can be read.
-        reader: The `KeypointReader`.
-    """
-    splits, stated_by, wrong = collections.defaultdict(dict), collections.defaultdict(list), {}
-    for image in labeled:
-        stated_by[image.split] += image.stated_by
-        if image.path not in sizes:
-            continue
-        objects = [item for item in image.objects if item.is_labeled]
-        if len(objects) > 1 and (unboxed := [item.where for item in objects if item.box.sides is None]):
-            wrong[image.path] = [f"{where} (without a box, beside others in its image)" for where in unboxed]
-            continue
-        checked = [
-            checked_label(item, sizes[image.path], reader.flip_index, image.are_fractions) for item in objects
-        ]
-        if reasons := [reason for _, reason in checked if reason]:
-            wrong[image.path] = reasons
-        elif checked:
-            splits[image.split][image.path] = [encode(label) for label, _ in checked]
-    return splits, stated_by, wrong
 
 
 def _samples(labels, reader, exif):

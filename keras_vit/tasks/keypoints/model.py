@@ -18,7 +18,7 @@ from keras_vit.models.vit.geometry import patch_pixels
 from keras_vit.rules import integer, items, number, one_of, optional
 from keras_vit.tasks.keypoints.estimating import estimate_keypoints
 from keras_vit.tasks.keypoints.names import are_same_points, mirrored_by_name
-from keras_vit.tasks.keypoints.reader import checked_partners
+from keras_vit.tasks.keypoints.reader import checked_points
 
 if TYPE_CHECKING:
     from keras_vit.models.vit.vision_transformer import VisionTransformer
@@ -113,9 +113,8 @@ class KeypointEstimator(HeadedModel):
         self.store_arguments(locals())
         if flip_index is None and class_names:
             flip_index = mirrored_by_name(class_names)
-        self.flip_index, self.sigmas = flip_index and tuple(flip_index), sigmas and tuple(sigmas)
-        self.skeleton = skeleton and tuple(map(tuple, skeleton))
-        self._check_points()
+        checked = checked_points(num_classes, flip_index, skeleton, sigmas)
+        self.flip_index, self.skeleton, self.sigmas = checked
         encoder.check_one_size("a grid of patches")
         if len({*encoder.patch_size}) > 1:
             raise ValueError(f"expected patches that are squares; got a patch_size of {encoder.patch_size}")
@@ -141,16 +140,6 @@ class KeypointEstimator(HeadedModel):
         maps = keras.layers.Identity(dtype=policy.variable_dtype, name="logits")(maps)
         # Features of whole images would not be those of the parts around objects.
         super().__init__(encoder, maps, {"logits": maps}, None, name, trainable)
-
-    def _check_points(self):
-        """Raise ValueError unless the arguments about points fit their number."""
-        count, lines = self.num_classes, self.skeleton or ()
-        if self.flip_index is not None:
-            checked_partners(self.flip_index, count)
-        if any(end >= count for line in lines for end in line):
-            raise ValueError(f"expected a skeleton of numbers below {count}; got {lines}")
-        if self.sigmas is not None and len(self.sigmas) != count:
-            raise ValueError(f"expected {count} sigmas; got {len(self.sigmas)}")
 
     @classmethod
     def with_stored(cls, stored: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit.data.files import parse_json, read_text
 from keras_vit.lazy import LazyModule
 from keras_vit.messages import did_you_mean
+from keras_vit.rules import integer, items, number
 from keras_vit.tasks.keypoints.labels import BOX_ROWS, COLUMNS
 from keras_vit.tasks.keypoints.names import mirrored_by_name
 from keras_vit.tasks.keypoints.stored_objects import label_of_json
@@ -17,6 +18,8 @@ from keras_vit.tasks.keypoints.stored_objects import label_of_json
 tf = LazyModule("tensorflow")
 SETTINGS = "keypoints.json"
 MAX_KEYPOINTS = 1000
+_INDICES, _LINES = items(integer(at_least=0)), items(items(integer(at_least=0), 2))
+_SIGMAS = items(number(above=0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +42,7 @@ class KeypointReader:
         (0, 2, 1)
         >>> KeypointReader(("a", "b"), flip_index=(1, 1))
         Traceback (most recent call last):
-        ValueError: expected a flip_index of 2 numbers, each point the mirror image of its own; got [1, 1]
+        ValueError: expected a flip_index of 2 numbers, each point the mirror image of its own; got (1, 1)
     """
 
     task = "keypoints"
@@ -52,11 +55,10 @@ class KeypointReader:
 
     def __post_init__(self):
         names = _checked_names(self.names)
-        flip = mirrored_by_name(names) if self.flip_index is None else self.flip_index
-        object.__setattr__(self, "names", names)
-        object.__setattr__(self, "flip_index", checked_partners(flip, len(names)))
-        object.__setattr__(self, "skeleton", _checked_lines(self.skeleton, len(names)))
-        object.__setattr__(self, "sigmas", _checked_sigmas(self.sigmas, len(names)))
+        flip_index = mirrored_by_name(names) if self.flip_index is None else self.flip_index
+        checked = checked_points(len(names), flip_index, self.skeleton, self.sigmas)
+        for field, value in zip(dataclasses.fields(self), (names, *checked), strict=True):
+            object.__setattr__(self, field.name, value)
 
     @property
     def label_values(self):
@@ -152,45 +154,26 @@ def _checked_names(names):
     return tuple(names)
 
 
-def checked_partners(flip, count):
-    """A `flip_index` as a tuple; ValueError unless its numbers fit a number of points.
+def checked_points(count, flip_index, skeleton, sigmas):
+    """What is known of so many points as tuples, of which each may be None; ValueError unless it fits them.
 
-    >>> checked_partners([1, 0, 2], 3)
-    (1, 0, 2)
+    >>> checked_points(3, [1, 0, 2], [[0, 1]], None)
+    ((1, 0, 2), ((0, 1),), None)
     """
-    if (
-        not isinstance(flip, list | tuple)
-        or len(flip) != count
-        or not all(_is_index(partner, count) and flip[partner] == k for k, partner in enumerate(flip))
-    ):
-        got = [*flip] if isinstance(flip, list | tuple) else flip
+    pairs = flip_index if _INDICES.accepts(flip_index) else ()
+    are_partners = all(pair < count and pairs[pair] == number for number, pair in enumerate(pairs))
+    if flip_index is not None and (len(pairs) != count or not are_partners):
         raise ValueError(
             f"expected a flip_index of {count} numbers, each point the mirror image of its own; "
-            f"got {got!r:.80}"
+            f"got {flip_index!r:.80}"
         )
-    return tuple(flip)
-
-
-def _checked_lines(lines, count):
-    if not isinstance(lines, list | tuple) or not all(
-        isinstance(line, list | tuple) and len(line) == 2 and all(_is_index(end, count) for end in line)
-        for line in lines
-    ):
-        raise ValueError(f"expected a skeleton of pairs of numbers below {count}; got {lines!r:.80}")
-    return tuple(map(tuple, lines))
-
-
-def _checked_sigmas(sigmas, count):
-    if sigmas is None:
-        return None
-    if not isinstance(sigmas, list | tuple) or len(sigmas) != count or not all(map(_is_positive, sigmas)):
+    lines = () if skeleton is None else skeleton
+    if not _LINES.accepts(lines) or any(end >= count for line in lines for end in line):
+        raise ValueError(f"expected a skeleton of pairs of numbers below {count}; got {skeleton!r:.80}")
+    if sigmas is not None and not (_SIGMAS.accepts(sigmas) and len(sigmas) == count):
         raise ValueError(f"expected {count} positive sigmas; got {sigmas!r:.80}")
-    return tuple(map(float, sigmas))
-
-
-def _is_index(value, count):
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < count
-
-
-def _is_positive(value):
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return (
+        flip_index and tuple(flip_index),
+        skeleton and tuple(map(tuple, skeleton)),
+        sigmas and tuple(map(float, sigmas)),
+    )

@@ -39,7 +39,7 @@ class PosedObject:
     points: list
     box: StoredObject
 
-    name = "object"  # which `detection.folder.joined` compares
+    name = "object"  # which `detection.folder` compares
 
     @property
     def sides(self):

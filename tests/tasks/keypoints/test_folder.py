@@ -289,7 +289,7 @@ WRONG = {
     ),
     "no pairs": (
         with_file("data.yaml", "names: [a]\nkpt_shape: [3, 3]\nflip_idx: [1, 2, 0]"),
-        "expected a flip_index of 3 numbers, each point the mirror image of its own; got [1, 2, 0]",
+        "expected a flip_index of 3 numbers, each point the mirror image of its own; got (1, 2, 0)",
     ),
     "kpt_names": (
         with_file("data.yaml", "names: [a]\nkpt_shape: [3, 3]\nkpt_names: {0: [a, b]}"),

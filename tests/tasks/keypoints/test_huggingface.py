@@ -135,7 +135,7 @@ REFUSED = {
     "block": ({"backbone": {"out_indices": [0]}}, "out_indices must end with the last block, 1; got \\[0\\]"),
     "scale": ({"scale_factor": 2}, "scale_factor must be 4; got 2"),
     "names": ({"id2label": {"0": "nose"}}, "id2label must name the 3 points of the head; got 1"),
-    "lines": ({"edges": [[0, 3]]}, "expected a skeleton of numbers below 3"),
+    "lines": ({"edges": [[0, 3]]}, "expected a skeleton of pairs of numbers below 3"),
 }
 
 
