@@ -91,9 +91,8 @@ class RowOutputs:
     def takes_bytes(self) -> bool:
         """Whether there is a signature for encoded images."""
         d = self.description
-        return d.channels in (1, 3) and (
-            d.architecture["pooling"] is not None or d.image_size != DYNAMIC_SIZE
-        )
+        has_rows = self.kind is None and d.architecture["pooling"] is not None
+        return d.channels in (1, 3) and (has_rows or d.image_size != DYNAMIC_SIZE)
 
     @property
     def on_pages(self) -> bool:

@@ -27,14 +27,8 @@ class Numbers(LabelStorage):
 
     def column_values(self, read, count, columns, place):
         [values] = read(columns.label)
-        cell = self._name if columns.has_texts else self._numbers
-        return [cell(value, f"{place} {row}") for row, value in enumerate(values)]
-
-    def _name(self, value, place):
-        return parse_text(value, place, "a class name")
-
-    def _numbers(self, value, place):
-        return parse_numbers(value, place, self.kind)
+        parse, expected = (parse_text, "a class name") if columns.has_texts else (parse_numbers, self.kind)
+        return [parse(value, f"{place} {row}", expected) for row, value in enumerate(values)]
 
     def sample_value(self, sample, key):
         return parse_numbers(sample.value(SUFFIX, key), sample, self.kind)

@@ -81,24 +81,17 @@ def detect(
     ]:
         x = np.stack([preprocessing.normalize(preprocessing.resized(pixels)) for pixels in batch])
         outputs = check_finite(np.asarray(model.predict_on_batch(x)))
-        detections = best_detections(outputs, [pixels.shape[:2] for pixels in batch], preprocessing, top)
-        results += [above(one, threshold) for one in detections]
+        sizes = [pixels.shape[:2] for pixels in batch]
+        results += best_detections(outputs, sizes, preprocessing, top, threshold)
     return results
 
 
-def above(detections, threshold):
-    """The `Detections` of an image with at least this score.
-
-    >>> found = Detections(np.zeros((2, 4)), np.array([0.9, 0.2]), np.array([3, 1]))
-    >>> above(found, 0.5).classes.tolist()
-    [3]
-    """
-    count = int((detections.scores >= threshold).sum())
-    return Detections(*(values[:count] for values in detections))
-
-
 def best_detections(
-    outputs: np.ndarray, sizes: np.ndarray, preprocessing: Preprocessing, top: int = 100
+    outputs: np.ndarray,
+    sizes: np.ndarray,
+    preprocessing: Preprocessing,
+    top: int = 100,
+    threshold: float = 0.0,
 ) -> list[Detections]:
     """The pairs of a patch and a class of the highest scores, in each image.
 
@@ -107,6 +100,7 @@ def best_detections(
         sizes: The (height, width) of each image itself.
         preprocessing: The model's `Preprocessing`, which made its input of the images.
         top: The maximum number of pairs.
+        threshold: The least score of a pair, in [0, 1].
 
     Returns:
         A list of `Detections`, with boxes cut at the edges of the image; those outside of it are left out.
@@ -128,6 +122,7 @@ def best_detections(
         logits = rows[patches, 4:].ravel()
         best = largest(logits, top)
         scores = 0.5 * (1 + np.tanh(0.5 * logits[best]))
+        best, scores = best[scores >= threshold], scores[scores >= threshold]
         results.append(Detections(boxes[patches[best // classes]], scores, best % classes))
     return results
 

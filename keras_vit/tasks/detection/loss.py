@@ -56,9 +56,11 @@ class DetectionLoss(keras.losses.Loss):
         is_class = ops.one_hot(number, classes, dtype="float32")  # (b, m, k)
 
         corners, true = corners_of(predicted), rows[..., :4]
-        costs = _class_costs(ops.stop_gradient(logits), is_class)  # (b, m, n)
-        costs += _distances(_centers(true), ops.stop_gradient(predicted))
-        costs -= _pairwise_giou(true, ops.stop_gradient(corners))
+        right, wrong = _focal_terms(ops.stop_gradient(logits))
+        costs = ops.einsum("bnk,bmk->bmn", right - wrong, is_class)
+        boxes = ops.expand_dims(ops.stop_gradient(predicted), 1)
+        costs += ops.sum(ops.abs(ops.expand_dims(_centers(true), 2) - boxes), axis=3)
+        costs -= giou(ops.expand_dims(true, 2), corners_of(boxes))
         # Rows that count are assigned one after the other: those that do not come last.
         order = ops.argsort(ops.where(counts, 0, 1), axis=1)
         total = ops.sum(ops.cast(counts, "int32"), axis=1)
@@ -127,20 +129,6 @@ def _focal_terms(logits):
     right = -ALPHA * ops.power(ops.sigmoid(-logits), GAMMA) * ops.log_sigmoid(logits)
     wrong = -(1 - ALPHA) * ops.power(ops.sigmoid(logits), GAMMA) * ops.log_sigmoid(-logits)
     return right, wrong
-
-
-def _class_costs(logits, is_class):
-    right, wrong = _focal_terms(logits)
-    return ops.einsum("bnk,bmk->bmn", right - wrong, is_class)
-
-
-def _distances(boxes, others):
-    """The L1 distance of all pairs, (batch, boxes, others)."""
-    return ops.sum(ops.abs(ops.expand_dims(boxes, 2) - ops.expand_dims(others, 1)), axis=3)
-
-
-def _pairwise_giou(boxes, others):
-    return giou(ops.expand_dims(boxes, 2), ops.expand_dims(others, 1))
 
 
 def corners_of(boxes):

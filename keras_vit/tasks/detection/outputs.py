@@ -8,7 +8,6 @@ from keras_vit.export.exported_model import ExportedModel, on_model_input
 from keras_vit.export.outputs.rows import RowOutputs, checked_values
 from keras_vit.export.tolerance import MAX_MEAN_DIFFERENCE, differ, too_few
 from keras_vit.lazy import LazyModule
-from keras_vit.models.vit.geometry import DYNAMIC_SIZE
 from keras_vit.tasks.detection.detecting import detect
 from keras_vit.tasks.detection.pictures import box_colors
 
@@ -41,10 +40,6 @@ class DetectionOutputs(RowOutputs):
     page_words = "analyzed", "Show the boxes"
     # The logit of a box next to an edge is 9, and 1/256 of such a range is a hundredth of the image's side.
     in_float = ("boxes",)
-
-    @property
-    def takes_bytes(self):
-        return self.description.channels in (1, 3) and self.description.image_size != DYNAMIC_SIZE
 
     def of_images(self, images, stages):
         outputs = stages(images)

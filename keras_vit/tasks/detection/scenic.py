@@ -101,12 +101,6 @@ class Scenic(Layout):
         return {f"params/{key}": array for key, array in super().write(arrays, config).items()}
 
     def implied(self, keys, metadata):
-        return {
-            **{
-                "activation": "quick_gelu",
-                "norm_epsilon": 1e-5,
-                "prefix_positions": True,
-                "pooling": "token",
-            },
-            "preprocessing": {"mean": _MEAN, "std": _STD, "resize": "pad", "antialias": True},
-        }
+        options = {"activation": "quick_gelu", "norm_epsilon": 1e-5, "prefix_positions": True}
+        images = {"mean": _MEAN, "std": _STD, "resize": "pad", "antialias": True}
+        return {**options, "pooling": "token", "preprocessing": images}

@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_vit.data.files import CLASSES, numbered_names, read_names
 from keras_vit.messages import article
+from keras_vit.rules import number
 
 OUTSIDE = 1.5  # pixels by which a box may end outside its image, as rounded ones do
 CROWDS = dict.fromkeys(("0", "0.0", "false", ""), False) | dict.fromkeys(("1", "1.0", "true"), True)
@@ -221,7 +222,7 @@ def numbered_rows(value, size, where):
     objects = objects_of(value, where)
     if size is None:
         return {"wrong": [f"{where} (its image cannot be read)"]}
-    if not all(_is_positive(side) and side == int(side) for side in size):
+    if not all(number(above=0).accepts(side) and side == int(side) for side in size):
         raise ValueError(f"{where}: expected the width and height of the image in pixels; got {size!r:.80}")
     for one in objects:
         if not isinstance(one.name, int) or one.name < 0:
@@ -230,10 +231,6 @@ def numbered_rows(value, size, where):
     if reasons:
         return {"wrong": reasons}
     return [[*row[:5], int(row[5]), row[6]] for row in rows]
-
-
-def _is_positive(value):
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def box_class_names(root, count, names=None):

@@ -9,7 +9,7 @@ from keras_vit.labels import label_kind
 from keras_vit.labels.box_rows import COLUMNS, MAX_BOXES
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks.detection import scores as scoring
-from keras_vit.tasks.detection.detecting import above, best_detections
+from keras_vit.tasks.detection.detecting import best_detections
 from keras_vit.tasks.headed_task import ObjectTask
 from keras_vit.tasks.task import concatenate, names_or_indices
 
@@ -79,8 +79,7 @@ class Detection(ObjectTask):
         detections = []
         for image in inputs:
             outputs = model.predict_on_batch(image[np.newaxis])
-            [one] = best_detections(outputs, [image.shape[:2]], prepare)
-            detections.append(above(one, threshold))
+            detections += best_detections(outputs, [image.shape[:2]], prepare, threshold=threshold)
         return detections
 
     scores = staticmethod(scoring.detection_scores)

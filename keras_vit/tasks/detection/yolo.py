@@ -27,12 +27,12 @@ def read_yolo(folder, parse=None):
 
     Returns, Raises: See `coco.read_coco`.
     """
-    configs, parse = configs_of(folder), parse or _object
-    if configs is None:
+    contents, parse = contents_of(folder), parse or _object
+    if not contents:
         return None
+    configs = {path: content for path, content in contents.items() if "names" in content}
     if not configs:
-        files = [path for suffix in YAML for path in folder.paths[suffix]]
-        raise ValueError(f"{listed(files)}: expected names, a list of the classes or one by number")
+        raise ValueError(f"{listed(contents)}: expected names, a list of the classes or one by number")
     read = [_config(folder, path, content) for path, content in configs.items()]
     if any(values != read[0] for values in read):
         raise ValueError(f"expected one file with names of classes and splits; got {listed(configs)}")
@@ -57,16 +57,13 @@ def read_yolo(folder, parse=None):
     return used, labeled, names
 
 
-def configs_of(folder):
-    """The contents of the YAML files with names, by their paths; None without a YAML file.
+def contents_of(folder):
+    """The mappings in the YAML files, by their paths.
 
     Args:
         folder: The `BoxFiles`.
     """
-    files = [path for suffix in YAML for path in folder.paths[suffix]]
-    if not files:
-        return None
-    return {path: content for path in files if "names" in (content := _yaml(path))}
+    return {path: _yaml(path) for suffix in YAML for path in folder.paths[suffix]}
 
 
 def _config(folder, path, content):

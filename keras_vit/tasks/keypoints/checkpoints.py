@@ -6,13 +6,11 @@ from keras_vit.weights.stored_parts import HeadedParts
 class KeypointEstimatorParts(HeadedParts):
     """The parts of a `KeypointEstimator`."""
 
-    plural = "keypoint estimators"
-
     def __init__(self, model):
         super().__init__(model)
         self.missing = (
-            f"{self.plural} are written in one layout, 'huggingface'; save the `encoder` (num_classes=0 of "
-            "a file), or all of it as .keras"
+            "keypoint estimators are written in one layout, 'huggingface'; save the `encoder` "
+            "(num_classes=0 of a file), or all of it as .keras"
         )
 
     def hub_words(self):

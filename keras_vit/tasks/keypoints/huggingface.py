@@ -26,11 +26,26 @@ from keras_vit.writing import atomic_path
 
 DECODER_WIDTH, PADDING, SIZE = 256, 2, (256, 192)  # constants of theirs, and the default size of its images
 HEAD = "keypoint_head"  # until it is known that it is no head of a classifier
-NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+_NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
 _TABLE = "position_embedding/table"
 _LAST = re.compile(r"(backbone\.(?:encoder\.layer|blocks)\.\d+\.mlp\.)fc2\.(weight|bias)")
 _NAMES, _OURS = re.compile(r"LABEL_\d+"), "keras_vit"
 _MODEL = "VitPoseForPoseEstimation"
+
+
+def head_rows(last, layers):
+    """The rows of the heads.
+
+    Args:
+        last: The name of the last convolution.
+        layers: The names of each transposed convolution and its norm.
+    """
+    rows = [Row(f"{HEAD}/kernel", f"{last}.weight", CONV), Row(f"{HEAD}/bias", f"{last}.bias")]
+    for i, (deconvolution, norm) in enumerate(layers):
+        # Their transposed convolutions have the axes of a convolution in the other direction, like ours.
+        rows.append(Row(f"deconvolution_{i}/kernel", f"{deconvolution}.weight", CONV))
+        rows += [Row(f"norm_{i}/{our}", f"{norm}.{their}") for our, their in _NORM.items()]
+    return rows
 
 
 def _rows():
@@ -40,17 +55,11 @@ def _rows():
         "patch_embedding": "embeddings.patch_embeddings.projection",
         "encoder_norm": "layernorm",
     }
-    rows = [
+    return (
         *torch_rows(names, theirs="backbone."),
         *torch_rows(block, "encoder_block_{i}/", "backbone.encoder.layer.{i}."),
-        Row(f"{HEAD}/kernel", "head.conv.weight", CONV),
-        Row(f"{HEAD}/bias", "head.conv.bias"),
-    ]
-    for i in range(2):
-        # Their transposed convolutions have the axes of a convolution in the other direction, like ours.
-        rows.append(Row(f"deconvolution_{i}/kernel", f"head.deconv{i + 1}.weight", CONV))
-        rows += [Row(f"norm_{i}/{our}", f"head.batchnorm{i + 1}.{their}") for our, their in NORM.items()]
-    return tuple(rows)
+        *head_rows("head.conv", [(f"head.deconv{i}", f"head.batchnorm{i}") for i in (1, 2)]),
+    )
 
 
 def with_expert(arrays, index):

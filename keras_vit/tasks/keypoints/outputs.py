@@ -49,10 +49,6 @@ class KeypointOutputs(RowOutputs):
     # The place between pixels follows from small differences of the largest values.
     in_float = (MAPS,)
 
-    @property
-    def takes_bytes(self):
-        return self.description.channels in (1, 3) and self.description.image_size != DYNAMIC_SIZE
-
     def of_images(self, images, stages):
         if self.description.image_size == DYNAMIC_SIZE:
             return self.of_litert(images, stages)

@@ -73,9 +73,8 @@ def points_of(values, count, where, shift=0.0):
     try:
         numbers = numbers_of(values, 3 * count, where)
     except ValueError:
-        got = f"{len(values)} values" if isinstance(values, list | tuple) else f"{values!r:.40}"
-        if isinstance(values, list | tuple) and len(values) == 3 * count:
-            got = f"{values!r:.80}"
+        is_other_count = isinstance(values, list | tuple) and len(values) != 3 * count
+        got = f"{len(values)} values" if is_other_count else f"{values!r:.80}"
         raise ValueError(
             f"{where}: expected x, y and visibility of {count} keypoints, {3 * count} numbers; got {got}"
         ) from None

@@ -4,28 +4,16 @@ Sources: `mmpose/models/backbones/vit.py` and `vit_moe.py`, `heads/topdown_heatm
 configurations of ViTAE-Transformer/ViTPose.
 """
 
-from keras_vit.tasks.keypoints.huggingface import HEAD, NORM, PADDING, SIZE, VitPoseForm, with_expert
+from keras_vit.tasks.keypoints.huggingface import PADDING, SIZE, VitPoseForm, head_rows, with_expert
 from keras_vit.tasks.keypoints.model import HEADS
 from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.layouts.additions import TimmAdditions
-from keras_vit.weights.layouts.table import CONV, Row, torch_rows
+from keras_vit.weights.layouts.table import torch_rows
 
 _THEIRS, _PREFIX = "keypoint_head.", "backbone."
+_LAYERS = f"{_THEIRS}deconv_layers."
 _TABLE, _KERNEL = f"{_PREFIX}pos_embed", f"{_PREFIX}patch_embed.proj.weight"
 _SMALL, _HEADS_OF_SMALL = 384, 12  # hidden size of ViTPose-S, of which others have six heads
-
-
-def _rows():
-    rows = [
-        *torch_rows({"encoder_norm": "last_norm"}),
-        Row(f"{HEAD}/kernel", f"{_THEIRS}final_layer.weight", CONV),
-        Row(f"{HEAD}/bias", f"{_THEIRS}final_layer.bias"),
-    ]
-    for i in range(2):
-        layers = f"{_THEIRS}deconv_layers."
-        rows.append(Row(f"deconvolution_{i}/kernel", f"{layers}{3 * i}.weight", CONV))
-        rows += [Row(f"norm_{i}/{our}", f"{layers}{3 * i + 1}.{their}") for our, their in NORM.items()]
-    return rows
 
 
 def _renamed(arrays):
@@ -59,7 +47,10 @@ class _AuthorsForm(VitPoseForm):
 
 ADDITIONS = TimmAdditions(
     {f"{head}_vitpose": _AuthorsForm(head) for head in HEADS},
-    rows=tuple(_rows()),
+    rows=(
+        *torch_rows({"encoder_norm": "last_norm"}),
+        *head_rows(f"{_THEIRS}final_layer", [(f"{_LAYERS}{i}", f"{_LAYERS}{i + 1}") for i in (0, 3)]),
+    ),
     prefixes=(_PREFIX,),
     without_prefix=r"keypoint_head\..*",
     others=r"associate_keypoint_heads\..*|keypoint_head\.deconv_layers\.\d+\.num_batches_tracked"

@@ -1,7 +1,7 @@
 """YOLO's `data.yaml` with `kpt_shape`, and a text file of boxes with keypoints for each image."""
 
 from keras_vit.tasks.detection.stored_boxes import StoredObject, numbers_of
-from keras_vit.tasks.detection.yolo import configs_of, read_yolo, shape_of_points
+from keras_vit.tasks.detection.yolo import contents_of, read_yolo, shape_of_points
 from keras_vit.tasks.keypoints.labels import UNLABELED, VISIBLE
 from keras_vit.tasks.keypoints.stored_objects import PosedObject, points_of
 
@@ -14,10 +14,10 @@ def read_yolo_pose(folder, settings):
     Args, Returns, Raises: See `coco.read_coco`; None without a `kpt_shape`. Of points with two numbers those
     at 0, 0 or below 0 have no label, and the others are visible, as are those with a score.
     """
-    configs = {path: content for path, content in (configs_of(folder) or {}).items() if SHAPE in content}
-    if not configs:
+    configs = (item for item in contents_of(folder).items() if {"names", SHAPE} <= item[1].keys())
+    path, content = next(configs, (None, None))
+    if content is None:
         return None
-    path, content = next(iter(configs.items()))
     count, numbers = shape_of_points(content, path) or (0, 0)
     if count < 1 or numbers not in (2, 3):
         raise ValueError(f"{path}: expected {SHAPE} of a number of points, and 2 or 3; got {content[SHAPE]}")
