@@ -36,6 +36,14 @@ def coco(names=NAMES, objects=OBJECTS, path="{}", **changes):
     return {"images": images, "annotations": annotations, "categories": categories, **changes}
 
 
+def changed(**values):
+    """The content of a COCO file in which the first row of some lists has other values."""
+    content = coco()
+    for key, row in values.items():
+        content[key][0].update(row)
+    return content
+
+
 def write_coco(root, folder="images", file="annotations/instances_train2017.json", **changes):
     write_images(root / folder)
     (root / file).parent.mkdir(parents=True, exist_ok=True)

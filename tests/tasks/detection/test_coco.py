@@ -2,7 +2,7 @@ import json
 import re
 
 import pytest
-from made.box_folders import NAMES, OBJECTS, coco, load, objects_of, write_coco, write_images
+from made.box_folders import NAMES, OBJECTS, changed, coco, load, objects_of, write_coco, write_images
 from made.tables import by_table
 
 
@@ -11,14 +11,6 @@ def write(root, **files):
     write_images(root / "images")
     for name, content in files.items():
         (root / f"{name}.json").write_text(json.dumps(content))
-
-
-def changed(**values):
-    """The content of a file in which the first row of some lists has other values."""
-    content = coco()
-    for key, row in values.items():
-        content[key][0].update(row)
-    return content
 
 
 def test_an_image_in_several_files_is_one_sample_with_the_objects_of_all(tmp_path):
@@ -120,56 +112,67 @@ def test_sizes_may_be_unknown_or_text(size, tmp_path):
     assert objects_of(load(tmp_path, seed=None).split("train")) == dict(enumerate(OBJECTS))
 
 
-def twice(key):
+def more(key, **values):
+    """The content of a file in which a list has its first row once more, with other values."""
     content = coco()
-    content[key][1]["id"] = content[key][0]["id"]
+    content[key].insert(1, content[key][0] | values)
     return content
 
 
-# A file of labels → the message.
-WRONG = {
-    "an id that is a list": (changed(images={"id": [1]}), "image 0: expected an id; got a list"),
-    "a category that is an object": (
-        changed(annotations={"category_id": {}}),
-        "annotation 0: expected the number or name of a class; got a dict",
-    ),
-    "an image that is an object": (
-        changed(annotations={"image_id": {}}),
-        "annotation 0: expected the id of an image; got a dict",
-    ),
-    "a name that is a list": (changed(categories={"name": [1]}), "category 0: expected a name; got a list"),
-    "an image id twice": (twice("images"), "image 1: expected an id of its own; got 100 twice"),
-    "a category id twice": (twice("categories"), "category 1: expected an id of its own; got 90 twice"),
-    "an area that is a list": (changed(annotations={"area": [1]}), "annotation 0: expected an area; got [1]"),
-    "an infinite area": (
-        changed(annotations={"area": float("inf")}),
-        "annotation 0: expected an area from 0 on; got inf",
-    ),
-    "a box that is text": (
-        changed(annotations={"bbox": "1234"}),
-        "annotation 0: expected 4 numbers of a box; got '1234'",
-    ),
-    "a huge number": (
-        changed(annotations={"bbox": [1, 2, 3, 10**400]}),
-        "annotation 0: expected 4 numbers of a box; got [1, 2, 3, 1000",
-    ),
-    "a crowd in words": (
-        changed(annotations={"iscrowd": "no"}),
-        "annotation 0: expected 0 or 1 for whether an object is a crowd; got 'no'",
-    ),
-    "a size in words": (
-        changed(images={"width": "wide"}),
-        "image 0: expected a width and a height in pixels; got wide, 20",
-    ),
-}
+def without(key, name):
+    """The content of a file in which the first row of a list lacks a value."""
+    content = coco()
+    del content[key][0][name]
+    return content
 
 
-@by_table("case", WRONG)
-def test_wrong_values_are_refused_with_their_place(case, tmp_path):
-    content, message = WRONG[case]
+NO_BOX = "LABELS, annotation 0: expected 4 numbers of a box; got "
+SIZES = "1 image(s) have another size than their labels say: ROOT/images/00.png (40×20 pixels, but 41×20"
+
+
+@by_table(
+    "content, message",
+    [
+        (changed(images={"id": [1]}), "LABELS, image 0: expected an id; got a list"),
+        (changed(images={"width": "wide"}), "image 0: expected a width and a height in pixels; got wide, 20"),
+        (changed(images={"width": 41}), SIZES),
+        (changed(images={"file_name": "99.png"}), "image 0: expected one image '99.png'; got none"),
+        (without("images", "file_name"), "LABELS, image 0: expected the key 'file_name'; got "),
+        (more("images"), "LABELS, image 1: expected an id of its own; got 100 twice"),
+        (coco() | {"images": [1, 2]}, "LABELS, images: expected a list of objects; got [1, 2]"),
+        (changed(categories={"name": [1]}), "LABELS, category 0: expected a name; got a list"),
+        (without("categories", "name"), "LABELS, category 0: expected the key 'name'; got id"),
+        (more("categories"), "LABELS, category 1: expected an id of its own; got 90 twice"),
+        (changed(annotations={"category_id": {}}), "0: expected the number or name of a class; got a dict"),
+        (changed(annotations={"category_id": 7}), "LABELS, annotation 0 (unknown class 7)"),
+        (changed(annotations={"image_id": {}}), "annotation 0: expected the id of an image; got a dict"),
+        (changed(annotations={"image_id": 7}), "LABELS, annotation 0: expected the id of an image; got 7"),
+        (changed(annotations={"area": [1]}), "LABELS, annotation 0: expected an area; got [1]"),
+        (changed(annotations={"area": float("inf")}), "annotation 0: expected an area from 0 on; got inf"),
+        (
+            changed(annotations={"iscrowd": "no"}),
+            "expected 0 or 1 for whether an object is a crowd; got 'no'",
+        ),
+        (without("annotations", "bbox"), "LABELS, annotation 0: expected the key 'bbox'; got "),
+        (changed(annotations={"bbox": "1234"}), f"{NO_BOX}'1234'"),
+        (changed(annotations={"bbox": [4, 2, "x", 1]}), f"{NO_BOX}[4, 2, 'x'"),
+        (changed(annotations={"bbox": [4, 2, float("inf"), 1]}), f"{NO_BOX}[4, 2, inf"),
+        (changed(annotations={"bbox": [4, 2, 1, 1, 1]}), f"{NO_BOX}[4, 2, 1, 1, 1]"),
+        (changed(annotations={"bbox": [1, 2, 3, 10**400]}), f"{NO_BOX}[1, 2, 3, 1000"),
+        (
+            changed(annotations={"bbox": [20, 12, -16, -10]}),
+            "(sides in the wrong order: left, top, right, bot",
+        ),
+        (changed(annotations={"bbox": [4, 2, 38, 10]}), "(outside of its image of 40×20 pixels: left,"),
+        (more("annotations"), "(the same box and class twice: left, top, right, bottom 4, 2, 20, 12)"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_place(content, message, tmp_path):
     write(tmp_path, labels=content)
-    with pytest.raises(ValueError, match=re.escape(f"{tmp_path}/labels.json, {message}")):
+    message = message.replace("LABELS", f"{tmp_path}/labels.json").replace("ROOT", str(tmp_path))
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
         load(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_nested_deeply_is_refused_if_it_has_images(tmp_path):

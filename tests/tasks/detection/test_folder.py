@@ -9,6 +9,7 @@ from made.box_folders import (
     OBJECTS,
     WIDTH,
     WRITERS,
+    changed,
     coco,
     load,
     objects_of,
@@ -75,24 +76,6 @@ def test_roboflow_has_a_file_for_each_split_and_a_category_above_all(tmp_path):
     )
 
 
-def test_the_splits_of_coco_are_in_the_names_of_files(tmp_path):
-    for split in ("train2017", "val2017"):
-        write_coco(tmp_path, f"images/{split}", f"annotations/instances_{split}.json")
-    data = load(tmp_path, seed=None)
-    assert [*data.splits] == ["train", "validation"]
-    assert all(split in data.split("validation").images[0] for split in ("val2017",))
-
-
-def test_the_splits_of_voc_are_in_its_lists(tmp_path):
-    write_voc(tmp_path)
-    (tmp_path / "ImageSets/Main").mkdir(parents=True)
-    for split, numbers in {"train": range(8), "val": range(8, 11), "test": range(11, 12)}.items():
-        text = "".join(f"{number:02}\n" for number in numbers)
-        (tmp_path / f"ImageSets/Main/{split}.txt").write_text(text)
-    sizes = {split: len(of) for split, of in load(tmp_path).splits.items()}
-    assert sizes == {"train": 8, "validation": 3, "test": 1}
-
-
 def test_the_splits_of_yolo_are_folders(tmp_path):
     write_yolo(tmp_path / "train")
     write_yolo(tmp_path / "valid")
@@ -108,14 +91,9 @@ def test_polygons_of_yolo_are_in_boxes(tmp_path):
     assert objects_of(load(tmp_path, seed=None).split("train"))[0] == [("dog", 4, 2, 20, 12)]
 
 
-def test_crowds_and_difficult_objects_do_not_count(tmp_path):
-    content = coco()
-    content["annotations"][0]["iscrowd"] = 1
-    write_coco(tmp_path / "coco", **content)
-    [(_, rows)] = [sample for sample in load(tmp_path / "coco", seed=None).split("train").take([0])]
-    assert rows[:, 5].tolist() == [1]
-    write_voc(tmp_path / "voc", difficult=1)
-    assert all(rows[:, 5].all() for _, rows in load(tmp_path / "voc", seed=None).split("train"))
+def test_difficult_objects_do_not_count(tmp_path):
+    write_voc(tmp_path, difficult=1)
+    assert all(rows[:, 5].all() for _, rows in load(tmp_path, seed=None).split("train"))
 
 
 def test_numbers_of_categories_are_named_by_classes_txt(tmp_path):
@@ -125,89 +103,6 @@ def test_numbers_of_categories_are_named_by_classes_txt(tmp_path):
     assert load(tmp_path).class_names == ("0", "1")
     (tmp_path / "classes.txt").write_text("cat\ndog\n")
     assert load(tmp_path).class_names == NAMES
-
-
-def changed(key, index, **values):
-    def change(content):
-        content[key][index].update(values)
-        return content
-
-    return change
-
-
-def without(key, index, name):
-    def change(content):
-        del content[key][index][name]
-        return content
-
-    return change
-
-
-# What is wrong with a COCO file → the message.
-WRONG = {
-    "wrong order": (
-        changed("annotations", 0, bbox=[20, 12, -16, -10]),
-        "annotation 0 (sides in the wrong order: left, top, right, bottom 20, 12, 4, 2)",
-    ),
-    "outside": (
-        changed("annotations", 0, bbox=[4, 2, 38, 10]),
-        "(outside of its image of 40×20 pixels: left,",
-    ),
-    "not a number": (
-        changed("annotations", 0, bbox=[4, 2, "x", 1]),
-        "expected 4 numbers of a box; got [4, 2,",
-    ),
-    "infinite": (changed("annotations", 0, bbox=[4, 2, float("inf"), 1]), "expected 4 numbers of a box; got"),
-    "five numbers": (changed("annotations", 0, bbox=[4, 2, 1, 1, 1]), "expected 4 numbers of a box; got"),
-    "unknown class": (changed("annotations", 0, category_id=7), "(unknown class 7)"),
-    "unknown image": (changed("annotations", 0, image_id=7), "expected the id of an image; got 7"),
-    "double": (
-        lambda content: {**content, "annotations": [*content["annotations"], content["annotations"][0]]},
-        "(the same box and class twice: left, top",
-    ),
-    "other size": (
-        changed("images", 0, width=41),
-        "1 image(s) have another size than their labels say: ROOT/images/00.png (40×20 pixels, but 41×20",
-    ),
-    "missing image": (changed("images", 0, file_name="99.png"), "expected one image '99.png'; got none"),
-    "no box": (without("annotations", 0, "bbox"), "annotation 0: expected the key 'bbox'; got "),
-    "no file name": (without("images", 0, "file_name"), "image 0: expected the key 'file_name'; got "),
-    "no category name": (without("categories", 0, "name"), "category 0: expected the key 'name'; got id"),
-    "a list of numbers": (
-        lambda content: {**content, "images": [1, 2]},
-        "expected a list of objects; got [1, 2]",
-    ),
-}
-
-
-@by_table("case", WRONG)
-def test_wrong_coco_files_are_refused(case, tmp_path):
-    change, message = WRONG[case]
-    write_coco(tmp_path, **change(coco()))
-    with pytest.raises(ValueError, match=re.escape(message.replace("ROOT", str(tmp_path)))) as caught:
-        load(tmp_path)
-    assert "\n" not in str(caught.value)
-
-
-WRONG_YOLO = {
-    "unknown class": ("7 0.5 0.5 0.1 0.1", "00.txt, line 1 (unknown class '7')"),
-    "pixels": ("1 20 10 4 4", "(outside of its image of 40×20 pixels: left, top"),
-    "three numbers": (
-        "1 0.5 0.5 0.1",
-        "00.txt, line 1: expected 4 numbers of a box; got ['0.5', '0.5', '0.1']",
-    ),
-    "five numbers": ("1 0.5 0.5 0.1 0.1 0.1", "expected a box of 4 numbers, or the corners of a polygon"),
-    "a word": ("1 0.5 0.5 0.1 big", "expected 4 numbers of a box; got"),
-}
-
-
-@by_table("case", WRONG_YOLO)
-def test_wrong_yolo_files_are_refused(case, tmp_path):
-    line, message = WRONG_YOLO[case]
-    write_yolo(tmp_path)
-    (tmp_path / "labels/00.txt").write_text(line)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        load(tmp_path)
 
 
 @by_table(
@@ -220,13 +115,13 @@ def test_wrong_yolo_files_are_refused(case, tmp_path):
             "COCO",
             "annotations/instances_train2017.json",
             '{"images": [',
-            "train2017.json': expected JSON; got Exp",
+            "train2017.json': expected JSON; got",
         ),
         (
             "metadata.jsonl",
             "train/metadata.jsonl",
-            '{"file_name": "00.png"}',
-            "line 1: expected file_name and o",
+            '{"file_name": "a"}',
+            "line 1: expected file_name and obj",
         ),
         ("metadata.jsonl", "train/metadata.jsonl", "{", "line 1: expected JSON; got Expecting property name"),
     ],
@@ -239,7 +134,7 @@ def test_files_that_cannot_be_read_are_refused(layout, file, text, message, tmp_
 
 
 def test_images_with_wrong_boxes_can_be_left_out(tmp_path):
-    write_coco(tmp_path, **WRONG["outside"][0](coco()))
+    write_coco(tmp_path, **changed(annotations={"bbox": [4, 2, 38, 10]}))
     with pytest.raises(ValueError, match="1 box.*; mend them or give --on_bad_image skip, which leaves out"):
         load(tmp_path)
     data = load(tmp_path, on_bad_image="skip", seed=None)
@@ -269,7 +164,7 @@ def test_a_folder_without_boxes_is_refused(tmp_path):
 
 
 def test_boxes_that_are_rounded_over_the_edge_are_cut_where_they_are_trained_on(tmp_path):
-    write_coco(tmp_path, **changed("annotations", 0, bbox=[-0.4, 2, 40.9, 10])(coco()))
+    write_coco(tmp_path, **changed(annotations={"bbox": [-0.4, 2, 40.9, 10]}))
     samples = load(tmp_path, seed=None).split("train").take([0])
     assert objects_of(samples)[0] == [("dog", -0.4, 2, 40.5, 12)]
     [(_, [trained])] = training_batches(samples, Preprocessing(8), 1, seed=0, steps=1).as_numpy_iterator()
@@ -281,7 +176,8 @@ def test_a_box_without_extent_counts_but_is_not_trained_on(side, tmp_path):
     """As some in COCO's own files, which its evaluation counts as objects that nothing finds."""
     box = [4, 2, 16, 10]
     box[side] = 0
-    content = changed("annotations", 1, bbox=box, image_id=100)(coco())
+    content = coco()
+    content["annotations"][1] |= {"bbox": box, "image_id": 100}
     write_coco(tmp_path, **content)
     samples = load(tmp_path, seed=None).split("train").take([0])
     assert len(samples[0][1]) == 2

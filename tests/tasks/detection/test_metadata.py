@@ -21,39 +21,26 @@ def test_a_name_of_json_has_any_separators_of_lines(tmp_path):
     assert load(tmp_path).class_names == ("a\u2028b", "cat")
 
 
-# A line → the message.
-WRONG = {
-    "outside": ({"file_name": "../a.png", "objects": OBJECTS}, "expected a file in 'ROOT'; got '../a.png'"),
-    "absolute": (
-        {"file_name": "/etc/a.png", "objects": OBJECTS},
-        "expected a file in 'ROOT'; got '/etc",
-    ),
-    "missing": ({"file_name": "99.png", "objects": OBJECTS}, "no such file: '99.png'"),
-    "no object": ("[1]", "expected file_name and objects with bbox and category; got [1]"),
-    "a number": ({"file_name": 5, "objects": OBJECTS}, "expected file_name and objects with bbox and cat"),
-    "deep": ("[" * 100_000, "expected JSON; got values nested too deeply"),
-    "boxes": (
-        {"file_name": "00.png", "objects": {**OBJECTS, "bbox": 5}},
-        "expected bbox and category, a value of each object; got 5",
-    ),
-    "areas": (
-        {"file_name": "00.png", "objects": {**OBJECTS, "area": [1, 2]}},
-        "expected area and category, a value of each object; got [1, 2]",
-    ),
-    "a category": (
-        {"file_name": "00.png", "objects": {**OBJECTS, "category": [[1]]}},
-        "expected the number or name of a class; got a list",
-    ),
-    "a crowd": (
-        {"file_name": "00.png", "objects": {**OBJECTS, "iscrowd": ["no"]}},
-        "expected 0 or 1 for whether an object is a crowd; got 'no'",
-    ),
-}
+def row(file="00.png", **objects):
+    return {"file_name": file, "objects": {**OBJECTS, **objects}}
 
 
-@by_table("case", WRONG)
-def test_wrong_lines_are_refused_with_their_place(case, tmp_path):
-    line, message = WRONG[case]
+@by_table(
+    "line, message",
+    [
+        (row("../a.png"), "expected a file in 'ROOT'; got '../a.png'"),
+        (row("/etc/a.png"), "expected a file in 'ROOT'; got '/etc"),
+        (row("99.png"), "no such file: '99.png'"),
+        ("[1]", "expected file_name and objects with bbox and category; got [1]"),
+        (row(5), "expected file_name and objects with bbox and cat"),
+        ("[" * 100_000, "expected JSON; got values nested too deeply"),
+        (row(bbox=5), "expected bbox and category, a value of each object; got 5"),
+        (row(area=[1, 2]), "expected area and category, a value of each object; got [1, 2]"),
+        (row(category=[[1]]), "expected the number or name of a class; got a list"),
+        (row(iscrowd=["no"]), "expected 0 or 1 for whether an object is a crowd; got 'no'"),
+    ],
+)
+def test_wrong_lines_are_refused_with_their_place(line, message, tmp_path):
     write(tmp_path, line)
     message = f"{tmp_path}/metadata.jsonl, line 1: {message.replace('ROOT', str(tmp_path))}"
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -44,26 +44,18 @@ def test_lists_state_the_splits(lists, folder, tmp_path):
     assert all(f"from {folder}/" in data.split_sources[split] for split in splits)
 
 
-# The lists → the message.
-WRONG = {
-    "train and val": ({"train": ALL[:4], "val": ALL[3:]}, r"val.txt: '03' is in .*/train.txt, too$"),
-    "trainval and test": (
-        {"trainval": ALL[:9], "test": ALL[8:]},
-        r"trainval.txt: '08' is in .*/test.txt",
-    ),
-    "more in trainval": (
-        {"train": ALL[:4], "val": ALL[4:8], "trainval": ALL},
-        "trainval.txt: '08' is neither in train nor in val$",
-    ),
-    "an image without a file": ({"train": range(14)}, r"train.txt: 2 image\(s\) have no XML file: 12, 13$"),
-    "no training images": ({"test": ALL[:4]}, "has no images to train on; it has test$"),
-}
-
-
-@by_table("lists", WRONG)
-def test_lists_that_contradict_each_other_are_refused(lists, tmp_path):
-    named, message = WRONG[lists]
-    write(tmp_path, **named)
+@by_table(
+    "lists, message",
+    [
+        ({"train": ALL[:4], "val": ALL[3:]}, r"val.txt: '03' is in .*/train.txt, too$"),
+        ({"trainval": ALL[:9], "test": ALL[8:]}, r"trainval.txt: '08' is in .*/test.txt"),
+        ({"train": ALL[:4], "val": ALL[4:8], "trainval": ALL}, "'08' is neither in train nor in val$"),
+        ({"train": range(14)}, r"train.txt: 2 image\(s\) have no XML file: 12, 13$"),
+        ({"test": ALL[:4]}, "has no images to train on; it has test$"),
+    ],
+)
+def test_lists_that_contradict_each_other_are_refused(lists, message, tmp_path):
+    write(tmp_path, **lists)
     with pytest.raises(ValueError, match=message):
         load(tmp_path)
 
@@ -119,11 +111,7 @@ def test_an_unknown_size_is_not_compared(size, tmp_path):
 @by_table(
     "old, new, message",
     [
-        (
-            "<difficult>0<",
-            "<difficult>no<",
-            "object 0: expected 0 or 1 for whether an object is a crowd; got 'no'",
-        ),
+        ("<difficult>0<", "<difficult>no<", "object 0: expected 0 or 1 for whether .* is a crowd; got 'no'"),
         ("<width>40<", "<width>²<", "size: expected a width and a height in pixels; got ²,"),
         ("<name>dog</name>", "", "object 0: expected the name of a class; got ''"),
         ("<xmin>5</xmin>", "", "object 0: expected 4 numbers of a box; got"),

@@ -77,49 +77,34 @@ def test_labels_may_be_beside_their_images(tmp_path):
 # Each of 30 lists holds the one before nine times.
 NESTED = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30))
 BOMB = f"a0: &a0 [x]\n{NESTED}names: [*a29, dog]"
-# What data.yaml has, or a list of images → the message.
-WRONG = {
-    "an image in two splits": (
-        f"train: {NORTH}\nval: {NORTH}\nnames: [cat]",
-        "data.yaml, val: 'ROOT/images/north/00.png' is in train, too; an image is in one split",
-    ),
-    "a missing folder": (
-        f"train: {NORTH}\nval: images/west\nnames: [cat]",
-        "data.yaml, val: expected a folder or a list of images in 'ROOT'; got 'images/west'",
-    ),
-    "an empty folder": (
-        f"train: {NORTH}\nval: labels\nnames: [cat]",
-        "data.yaml, val: no images in 'ROOT/lab",
-    ),
-    "a folder elsewhere": (
-        "train: /etc\nnames: [cat]",
-        "data.yaml, train: expected a folder or a list of images in 'ROOT'; got '/etc'",
-    ),
-    "an object": ("train: {a: b}\nnames: [cat]", "list of images in 'ROOT'; got another value"),
-    "a missing image": (
-        "train: list.txt\nnames: [cat]",
-        "list.txt, line 1: expected an image in 'ROOT'; got 'images/99.png'",
-    ),
-    "no training images": (f"val: {SOUTH}\nnames: [cat]", "has no images to train on; it has validation"),
-    "a name twice": ("names: [cat, dog, cat]", "expected another name for each class; got twice cat"),
-    "a number twice": ("names:\n  0: cat\n  0: dog\n", "not a readable YAML file: a key is there twice"),
-    "names twice": ("names: [cat]\nnames: [dog]\n", "not a readable YAML file: a key is there twice"),
-    "names that are text": ("names: cat", "expected names, a list of the classes or one by number"),
-    "a name that is a list": ("names: [[cat]]", "expected names, a list of the classes or one by number"),
-    "an exponential list": (BOMB, "expected names, a list of the classes or one by number"),
-    "a list in itself": (
-        "a: &a [*a]\nnames: [cat]",
-        "' is not a readable YAML file: found unconstr",
-    ),
-    "deep": ("names: " + "[" * 20_000, "data.yaml' is not a readable YAML file: values nested too deeply"),
-    "key points": ("names: [cat]\nkpt_shape: 5", "expected kpt_shape of two numbers; got another value"),
-}
+NAMES = "expected names, a list of the classes or one by number"
+SOURCE = "expected a folder or a list of images in 'ROOT'; got"
 
 
 @pytest.mark.slow
-@by_table("case", WRONG)
-def test_wrong_configs_are_refused(case, tmp_path):
-    config, message = WRONG[case]
+@by_table(
+    "config, message",  # what data.yaml has
+    [
+        (f"train: {NORTH}\nval: {NORTH}\nnames: [cat]", "val: 'ROOT/images/north/00.png' is in train, too"),
+        (f"train: {NORTH}\nval: images/west\nnames: [cat]", f"data.yaml, val: {SOURCE} 'images/west'"),
+        (f"train: {NORTH}\nval: labels\nnames: [cat]", "data.yaml, val: no images in 'ROOT/lab"),
+        ("train: /etc\nnames: [cat]", f"data.yaml, train: {SOURCE} '/etc'"),
+        ("train: {a: b}\nnames: [cat]", f"{SOURCE} another value"),
+        (
+            "train: list.txt\nnames: [cat]",
+            "list.txt, line 1: expected an image in 'ROOT'; got 'images/99.png'",
+        ),
+        (f"val: {SOUTH}\nnames: [cat]", "has no images to train on; it has validation"),
+        ("names: [cat, dog, cat]", "expected another name for each class; got twice cat"),
+        ("names:\n  0: cat\n  0: dog\n", "not a readable YAML file: a key is there twice"),
+        ("names: [cat]\nnames: [dog]\n", "not a readable YAML file: a key is there twice"),
+        *((names, NAMES) for names in ("names: cat", "names: [[cat]]", BOMB)),
+        ("a: &a [*a]\nnames: [cat]", "' is not a readable YAML file: found unconstr"),
+        ("names: " + "[" * 20_000, "data.yaml' is not a readable YAML file: values nested too deeply"),
+        ("names: [cat]\nkpt_shape: 5", "expected kpt_shape of two numbers; got another value"),
+    ],
+)
+def test_wrong_configs_are_refused(config, message, tmp_path):
     write(tmp_path, config, (NORTH, SOUTH))
     (tmp_path / "list.txt").write_text("images/99.png")
     with pytest.raises(ValueError, match=re.escape(message.replace("ROOT", str(tmp_path)))) as caught:
@@ -152,11 +137,23 @@ def test_a_class_may_be_written_as_a_float(number, tmp_path):
     assert objects_of(load(tmp_path, seed=None).split("train"))[0] == [("cat", 15, 5, 25, 15)]
 
 
-@by_table("word", ["1.5", "-1", "nan", "inf", "²", "2"])
-def test_other_classes_are_unknown(word, tmp_path):
+WORDS = ["1.5", "-1", "nan", "inf", "²", "2"]  # which are no classes
+
+
+@by_table(
+    "line, message",
+    [
+        *((LINE.replace("0", word, 1), f"00.txt, line 1 (unknown class '{word}')") for word in WORDS),
+        ("1 20 10 4 4", "(outside of its image of 40×20 pixels: left, top"),
+        ("1 0.5 0.5 0.1", "00.txt, line 1: expected 4 numbers of a box; got ['0.5', '0.5', '0.1']"),
+        ("1 0.5 0.5 0.1 big", "00.txt, line 1: expected 4 numbers of a box; got"),
+        ("1 0.5 0.5 0.1 0.1 0.1", "00.txt, line 1: expected a box of 4 numbers, or the corners of a polygon"),
+    ],
+)
+def test_wrong_lines_are_refused(line, message, tmp_path):
     write_yolo(tmp_path)
-    (tmp_path / "labels/00.txt").write_text(LINE.replace("0", word, 1))
-    with pytest.raises(ValueError, match=rf"00.txt, line 1 \(unknown class '{re.escape(word)}'\)"):
+    (tmp_path / "labels/00.txt").write_text(line)
+    with pytest.raises(ValueError, match=re.escape(message)):
         load(tmp_path)
 
 
