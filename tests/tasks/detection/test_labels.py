@@ -19,10 +19,7 @@ def test_rows_of_known_classes_and_padding_are_accepted():
 @by_table(
     "labels, message",
     [
-        (
-            ROWS[..., :5],
-            r"expected boxes \(boxes, 7\) per sample, with the columns left, .*; got .* \(3, 5\)",
-        ),
+        (ROWS[..., :5], r"expected boxes \(boxes, 7\) per sample, with the columns left, .* \(3, 5\)"),
         (ROWS[0], "got labels of shape"),
         (ROWS + np.eye(7)[4], "expected boxes of classes below 3; got class 3"),
         (ROWS - np.eye(7)[4], "expected boxes of classes below 3; got class -2"),

@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pytest
 from made.devices import devices
@@ -60,28 +59,6 @@ def test_images_of_any_size(rng):
         fixed.set_weights(open_size.get_weights())
         images = rng.standard_normal((2, *size, 3)).astype("float32")
         np.testing.assert_allclose(numpy(fixed(images)), numpy(open_size(images)), rtol=1e-4, atol=1e-5)
-
-
-def test_a_saved_model_computes_the_same(rng, tmp_path):
-    model = detector(options={"class_names": ("cat", "dog", "bird"), "merge_class_token": True})
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    images = rng.standard_normal((2, *model.image_size, 3)).astype("float32")
-    np.testing.assert_array_equal(numpy(again(images)), numpy(model(images)))
-    assert again.class_names == ("cat", "dog", "bird")
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"num_classes": 0}, "num_classes must be a positive int; got 0"),
-        ({"class_names": ("cat",)}, "class_names must hold num_classes=3 names; got 1"),
-        ({"merge_class_token": 1}, "merge_class_token must be True or False; got 1"),
-    ],
-)
-def test_wrong_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        keras_vit.ObjectDetector(small(num_classes=None), **{"num_classes": 3, **options})
 
 
 def test_detections_are_in_pixels_of_the_images(rng):

@@ -3,6 +3,7 @@
 import re
 
 import ml_dtypes
+import msgpack
 import numpy as np
 import pytest
 from made.sampling import some
@@ -21,9 +22,8 @@ TOWER = {"causal": True, "pooling": "argmax", "activation": "quick_gelu", "norm_
 
 def words(objectness=True, **options):
     options = {"query_size": 6, **HEAD, "objectness": objectness, **options}
-    return randomize(
-        ObjectDetector(VisionTransformer(**{**SMALL, **CLIP}), text={**TEXT, **TOWER}, **options)
-    )
+    encoder = VisionTransformer(**{**SMALL, **CLIP})
+    return randomize(ObjectDetector(encoder, text={**TEXT, **TOWER}, **options))
 
 
 def like_owl_vit(key):
@@ -92,8 +92,6 @@ def test_what_scenic_computes_otherwise_is_refused(options, message, tmp_path):
 
 
 def test_arrays_of_flax(tmp_path):
-    import msgpack
-
     path = tmp_path / "arrays.msgpack"
     arrays = {"a/b": np.arange(6, dtype="float32").reshape(2, 3), "c": np.ones(2, ml_dtypes.bfloat16)}
     write_arrays(arrays, path, dtype="bfloat16")
@@ -104,28 +102,25 @@ def test_arrays_of_flax(tmp_path):
     np.testing.assert_array_equal(read_msgpack(path)["x"], [1, 2, 3, 4])
 
 
+def packed(*array):
+    return msgpack.packb({"x": msgpack.ExtType(1, msgpack.packb(array))})
+
+
 @by_table(
     "content, message",
     [
-        (("array", (3,), "float32", bytes(8)), r"it has 8 bytes for an array \(3,\) of float32"),
-        (("array", (1,), "object", bytes(8)), "bytes for an array"),
-        (("other",), "it has a msgpack extension of type 7; expected arrays of Flax"),
-        (("key",), "its keys must be strings; got 5"),
-        (("cut",), "is no checkpoint that can be read"),
+        (packed((3,), "float32", bytes(8)), r"it has 8 bytes for an array \(3,\) of float32"),
+        (packed((1,), "object", bytes(8)), "bytes for an array"),
+        (
+            msgpack.packb({"x": msgpack.ExtType(7, b"")}),
+            "a msgpack extension of type 7; expected arrays of Flax",
+        ),
+        (msgpack.packb({5: 1.0}), "its keys must be strings; got 5"),
+        (packed((1,), "float32", bytes(4))[:-2], "is no checkpoint that can be read"),
     ],
 )
 def test_damaged_files_are_refused_in_one_line(content, message, tmp_path):
-    import msgpack
-
-    kind, *array = content
-    value = {
-        "array": lambda: {"x": msgpack.ExtType(1, msgpack.packb(array))},
-        "other": lambda: {"x": msgpack.ExtType(7, b"")},
-        "key": lambda: {5: 1.0},
-        "cut": lambda: {"x": msgpack.ExtType(1, msgpack.packb(((1,), "float32", bytes(4))))},
-    }[kind]()
-    packed = msgpack.packb(value)
-    (tmp_path / "x.msgpack").write_bytes(packed[:-2] if kind == "cut" else packed)
+    (tmp_path / "x.msgpack").write_bytes(content)
     with pytest.raises(ValueError, match=message) as error:
         read_arrays(tmp_path / "x.msgpack")
     assert len(str(error.value).splitlines()) == 1

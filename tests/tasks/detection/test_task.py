@@ -58,13 +58,6 @@ def test_a_detector_that_finds_all_has_the_highest_scores(scenes):
     )
 
 
-@pytest.mark.slow
-def test_scores_do_not_depend_on_the_batch_size(detector, scenes):
-    one, all_at_once = (TASK.scores(TASK.predict(detector, scenes, size)) for size in (1, 12))
-    for name, score in one.items():
-        assert score == pytest.approx(all_at_once[name], abs=1e-3)
-
-
 def test_rows_have_names_scores_and_boxes_in_pixels(detector, rng):
     named = keras_vit.ObjectDetector(detector.encoder, 10, class_names=[f"digit {i}" for i in range(10)])
     named.set_weights(detector.get_weights())
@@ -136,28 +129,6 @@ def test_other_models_and_labels_are_refused(detector, scenes):
         ValueError, match="^expected the task 'detection' for an ObjectDetector; got 'regression'"
     ):
         task_of_model(detector, "regression")
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"mixup": 0.2}, "with which they move; got mixup$"),
-        ({"label_smoothing": 0.1}, "need single labels; got task 'detection'$"),
-    ],
-)
-def test_recipes_that_do_not_fit_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        keras_vit.training.find_recipe("digits_detect").with_changes(**change)
-
-
-def test_unknown_arguments_of_the_detector_are_refused():
-    data = few_scenes()
-    recipe = keras_vit.training.find_recipe("digits_detect").with_changes(head_options={"heads": 3})
-    with pytest.raises(
-        ValueError,
-        match="^expected merge_class_token, .* in the recipe's head_options; got heads",
-    ):
-        TASK.loading({}, recipe, data)
 
 
 def test_detections_of_model_inputs_are_in_their_pixels(detector, rng):

@@ -31,9 +31,8 @@ def images(rng):
 
 def test_logits_are_cosines_that_each_patch_shifts_and_scales(images):
     model = words()
-    stages = {
-        n: numpy(x) for n, x in compute(model, images, ["class_vectors", "merge_norm", "logits"]).items()
-    }
+    stages = compute(model, images, ["class_vectors", "merge_norm", "logits"])
+    stages = {name: numpy(x) for name, x in stages.items()}
     patches = stages["merge_norm"]
     shift, scale = (
         patches @ numpy(layer.kernel) + numpy(layer.bias)
@@ -74,11 +73,8 @@ def test_the_text_tower_may_be_built_before():
 
 def test_class_names_become_texts():
     prepare = lambda texts: np.array([[len(text)] * 5 for text in texts])  # noqa: E731
-    assert words(None, class_names=("a_cat", "dog"), text_preprocessing=prepare).class_ids == (
-        (5,) * 5,
-        (3,) * 5,
-    )
-    assert not words(None, class_names=("a_cat", "dog"), text_preprocessing=prepare).needs_texts
+    named = words(None, class_names=("a_cat", "dog"), text_preprocessing=prepare)
+    assert named.class_ids == ((5,) * 5, (3,) * 5) and not named.needs_texts
     assert words(None).class_ids == ((0,) * 5,)
 
 
@@ -143,14 +139,11 @@ def test_the_most_distinct_patch_fills_the_image():
 @by_table(
     "options, message",
     [
-        (
-            {"query_size": None},
-            "a text tower needs query_size, and class_ids of all classes; got query_size=None",
-        ),
+        ({"query_size": None}, "needs query_size, and class_ids of all classes; got query_size=None"),
         ({"num_classes": 2}, "query_size=6, num_classes=2 and ids of 3$"),
         (
             {"ids": [[1, 2]]},
-            r"expected class_ids of the shape \(classes, 5\) as ints; got int64 of the shape \(1, 2\)",
+            r"class_ids of the shape \(classes, 5\) as ints; got int64 of the shape \(1, 2\)",
         ),
         ({"ids": [[1.0] * 5]}, "as ints; got float64"),
         ({"head_activation": "tanh"}, "head_activation must be"),
@@ -165,9 +158,8 @@ def test_labels_need_a_text_tower_and_queries_their_size():
     fixed = words().with_queries(["a"], np.ones((1, 6)))
     with pytest.raises(ValueError, match="^with_labels needs a detector with a text tower, such as OWL-ViT$"):
         fixed.with_labels(["cat"])
-    with pytest.raises(
-        ValueError, match=r"and 2 vectors of this size; got query_size=6 and vectors of the shape \(2, 5\)"
-    ):
+    message = r"and 2 vectors of this size; got query_size=6 and vectors of the shape \(2, 5\)"
+    with pytest.raises(ValueError, match=message):
         fixed.with_queries(["a", "b"], np.ones((2, 5)))
     linear = randomize(keras_vit.ObjectDetector(small(num_classes=None), 3))
     with pytest.raises(ValueError, match="^image queries need a detector whose classes have vectors"):
