@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pyarrow.parquet
 import pytest
-from made.scenes import few_scenes
+from made.folders import write_boxes
 from made.undrawn import undrawn_figures
 from PIL import Image
 from reference.small import one_block
@@ -16,37 +16,19 @@ from keras_vit.data import load_dataset
 from keras_vit.tasks.detection.coco_output import coco_parts
 
 SMALL = {"image_size": 32, "patch_size": 8, "hidden_size": 24, "num_layers": 1, "mlp_dim": 48, "num_heads": 3}
-LITTLE = (
-    "--set",
-    f"model={SMALL}",
-    "--total_steps",
-    4,
-    "--batch_size",
-    4,
-    "--set",
-    "eval_every=2",
-    "--set",
-    "warmup_steps=1",
-)
+LITTLE = ["--total_steps", 4, "--batch_size", 4, "--set", "eval_every=2", "--set", "warmup_steps=1"]
 OBJECT = ["name", "score", "left", "top", "right", "bottom"]
 
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
-    """A folder of scenes with COCO's labels."""
-    root = tmp_path_factory.mktemp("scenes")
-    images, annotations = [], []
-    for number, (content, rows) in enumerate(few_scenes().split("train")):
-        (root / f"{number:02}.png").write_bytes(content)
-        images.append({"id": number, "file_name": f"{number:02}.png", "width": 32, "height": 32})
-        for left, top, right, bottom, digit, _, area in (rows * [32, 32, 32, 32, 1, 1, 32**2]).tolist():
-            box = {"bbox": [left, top, right - left, bottom - top], "area": area, "iscrowd": 0}
-            own = {"id": len(annotations), "image_id": number, "category_id": int(digit)}
-            annotations.append({**own, **box})
-    categories = [{"id": digit, "name": f"digit {digit}"} for digit in range(10)]
-    content = {"images": images, "annotations": annotations, "categories": categories}
-    (root / "labels.json").write_text(json.dumps(content))
-    return root
+    """A folder of rectangles with YOLO's labels."""
+    return write_boxes(tmp_path_factory.mktemp("scenes"), count=12, size=(32, 32))
+
+
+@pytest.fixture(scope="module")
+def images(scenes):
+    return [scenes / "images" / f"{number:02}.png" for number in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +39,10 @@ def run(keras_vit, scenes, tmp_path_factory, eager):
     workdir = tmp_path_factory.mktemp("runs") / "run"
     data = "--dataset", f"folder:{scenes}"
     with undrawn_figures():
-        keras_vit("finetune", "--recipe", "digits_detect", *data, "--workdir", workdir, *LITTLE)
+        options = "--recipe", "digits_detect", "--set", f"model={SMALL}", *LITTLE
+        keras_vit("finetune", *options, *data, "--workdir", workdir)
     model = keras.models.load_model(workdir / "model.keras")
-    model.get_layer("head").bias.assign(np.linspace(0, 1, 10))
+    model.get_layer("head").bias.assign(np.linspace(0, 1, 2))
     model.save(workdir / "model.keras")
     return workdir
 
@@ -68,7 +51,7 @@ def run(keras_vit, scenes, tmp_path_factory, eager):
 def test_a_run_has_the_scores_of_the_test_split(run):
     result = json.loads((run / "result.json").read_text())
     assert {"test_ap", "test_ap50", "test_ar_100", "test_f1"} <= result.keys()
-    assert result["test_samples"] == 2 and result["data"].startswith("10 classes (digit 0, digit 1,")
+    assert result["test_samples"] == 2 and result["data"].startswith("2 classes (red, green)")
     with open(run / "metrics.csv") as file:
         rows = [*csv.DictReader(file)]
     assert [row["step"] for row in rows] == ["2", "4"]
@@ -80,14 +63,13 @@ def test_evaluate(keras_vit, run, scenes, tmp_path):
     options = "--per_class", "--confusion", tmp_path / "m.png", "--json", "-"
     found = keras_vit("evaluate", "--model", run, "--dataset", f"folder:{scenes}", *options)
     value = json.loads(found.stdout)
-    assert value["samples"] == 2 and len(value["classes"]) == 10 and "ap50" in value["classes"][0]
+    assert value["samples"] == 2 and len(value["classes"]) == 2 and "ap50" in value["classes"][0]
     with Image.open(tmp_path / "m.png") as image:
         assert image.width > 100
 
 
 @pytest.mark.slow
-def test_predict_writes_objects_in_every_format(keras_vit, run, scenes, tmp_path):
-    images = [scenes / "00.png", scenes / "01.png"]
+def test_predict_writes_objects_in_every_format(keras_vit, run, images, tmp_path):
     table = keras_vit("predict", "--model", run, *images, "--top", 3).stdout.splitlines()
     assert table[0].split() == ["image", "class", *OBJECT[1:]] and len(table) == 7
     [first, _] = json.loads(keras_vit("predict", "--model", run, *images, "--format", "json").stdout)
@@ -101,16 +83,15 @@ def test_predict_writes_objects_in_every_format(keras_vit, run, scenes, tmp_path
 
 @pytest.mark.slow
 def test_predict_writes_a_file_of_coco_that_can_be_read_as_labels(keras_vit, run, scenes, tmp_path):
-    for path in scenes.glob("*.png"):
-        shutil.copy(path, tmp_path)
+    shutil.copytree(scenes / "images", tmp_path, dirs_exist_ok=True)
     options = "--top", 5, "--format", "json", "--output", tmp_path / "found.coco.json"
     rows = json.loads(keras_vit("predict", "--model", run, tmp_path, *options).stdout)
     content = json.loads((tmp_path / "found.coco.json").read_text())
     assert [image["id"] for image in content["images"]] == [*range(1, 13)]
-    assert [category["name"] for category in content["categories"]] == [f"digit {i}" for i in range(10)]
+    assert [category["name"] for category in content["categories"]] == ["red", "green"]
     assert content["annotations"][0]["score"] == rows[0]["objects"][0]["score"]
     data = load_dataset(f"folder:{tmp_path}", task="detection", seed=None)
-    assert data.class_names == tuple(f"digit {i}" for i in range(10))
+    assert data.class_names == ("red", "green")
     for row, (_, boxes) in zip(rows, data.split("train"), strict=True):
         expected = {(f["name"], *(f[side] / 32 for side in OBJECT[2:])) for f in row["objects"]}
         found = {(data.class_names[int(box[4])], *box[:4].tolist()) for box in boxes}
@@ -143,8 +124,7 @@ def test_of_classes_of_one_name_objects_are_of_the_first():
 
 
 @pytest.mark.slow
-def test_predict_draws_boxes(keras_vit, run, scenes, tmp_path):
-    images = [scenes / "00.png", scenes / "01.png"]
+def test_predict_draws_boxes(keras_vit, run, images, tmp_path):
     options = "--boxes", tmp_path / "drawn", "--threshold", 0.6, "--format", "json"
     rows = json.loads(keras_vit("predict", "--model", run, *images, *options).stdout)
     assert all(found["score"] >= 0.6 for row in rows for found in row["objects"])
@@ -167,13 +147,13 @@ def test_predict_draws_boxes(keras_vit, run, scenes, tmp_path):
 
 
 @pytest.mark.slow
-def test_an_image_without_objects_is_listed_as_such(keras_vit, run, scenes, tmp_path):
+def test_an_image_without_objects_is_listed_as_such(keras_vit, run, images, tmp_path):
     import keras
 
     model = keras.models.load_model(run / "model.keras")
-    model.get_layer("head").bias.assign(np.full(10, -30))
+    model.get_layer("head").bias.assign(np.full(2, -30))
     model.save(tmp_path / "none.keras")
-    of_none = "predict", "--model", tmp_path / "none.keras", scenes / "00.png"
+    of_none = "predict", "--model", tmp_path / "none.keras", images[0]
     assert keras_vit(*of_none).stdout.splitlines()[1].split()[1:] == ["none"]
     assert json.loads(keras_vit(*of_none, "--format", "json").stdout)[0]["objects"] == []
     keras_vit(*of_none, "--output", tmp_path / "found.parquet")
@@ -183,7 +163,7 @@ def test_an_image_without_objects_is_listed_as_such(keras_vit, run, scenes, tmp_
 
 
 @pytest.mark.slow
-def test_a_run_begins_with_the_words_of_a_clip(keras_vit, scenes, tmp_path):
+def test_a_run_begins_with_the_words_of_a_clip(keras_vit, scenes, images, tmp_path):
     import keras
     from made import tokenizers
 
@@ -199,24 +179,22 @@ def test_a_run_begins_with_the_words_of_a_clip(keras_vit, scenes, tmp_path):
     clip = ImageTextModel(image, {**text, "pooling": "argmax"}, **options, text_preprocessing=prepare)
     save_weights(clip, tmp_path / "clip", "huggingface")
     words = "--recipe", "detect_words", "--weights", tmp_path / "clip", "--dataset", f"folder:{scenes}"
-    few = "--total_steps", 4, "--batch_size", 4, "--set", "eval_every=2", "--set", "warmup_steps=1"
-    keras_vit("finetune", *words, "--workdir", tmp_path / "run", *few)
+    keras_vit("finetune", *words, "--workdir", tmp_path / "run", *LITTLE)
     model = keras.models.load_model(tmp_path / "run" / "model.keras")
-    assert model.class_names == tuple(f"digit {digit}" for digit in range(10))
-    texts = [f"digit {digit}" for digit in range(10)]
+    assert model.class_names == (texts := ("red", "green"))
     np.testing.assert_allclose(model.encode_text(texts), clip.encode_text(texts), atol=1e-5)
     options = "--labels", "seven,eight", "--threshold", 0, "--top", 4
-    found = keras_vit("predict", "--model", tmp_path / "run", *options, "--format", "json", scenes / "00.png")
+    found = keras_vit("predict", "--model", tmp_path / "run", *options, "--format", "json", images[0])
     [row] = json.loads(found.stdout)
     assert {one["name"] for one in row["objects"]} <= {"seven", "eight"}
 
 
 @pytest.mark.slow
-def test_inspect_and_report_draw_boxes(keras_vit, run, scenes, tmp_path):
+def test_inspect_and_report_draw_boxes(keras_vit, run, scenes, images, tmp_path):
     keras_vit("inspect", "--model", run, "--dataset", f"folder:{scenes}", "--output", tmp_path / "inside")
     names = {path.name for path in (tmp_path / "inside").iterdir()}
     assert {"precision_recall.png", "confusion.png", "worst.png"} <= names
-    keras_vit("inspect", "--model", run, "--image", scenes / "00.png", "--output", tmp_path / "one")
+    keras_vit("inspect", "--model", run, "--image", images[0], "--output", tmp_path / "one")
     assert "objects.png" in {path.name for path in (tmp_path / "one").iterdir()}
     assert "Worst predictions" in (tmp_path / "inside" / "report.html").read_text()
 
@@ -225,10 +203,10 @@ def test_inspect_and_report_draw_boxes(keras_vit, run, scenes, tmp_path):
 def test_data_shows_and_checks_boxes(keras_vit, scenes, tmp_path):
     data = "--dataset", f"folder:{scenes}", "--task", "detection"
     found = keras_vit("data", "show", *data, "--sheet", tmp_path / "sheet.png")
-    assert "10 classes (digit 0" in found.stdout
+    assert "2 classes (red, green)" in found.stdout
     with Image.open(tmp_path / "sheet.png") as image:
         assert image.width > 100
     assert "12 images checked, 0 images or masks damaged" in keras_vit("data", "check", *data).stdout
     keras_vit("data", "write", *data, "--output", tmp_path / "tars", "--format", "webdataset")
     data = "--dataset", f"webdataset:{tmp_path}/tars", "--task", "detection"
-    assert "10 classes (digit 0" in keras_vit("data", "show", *data).stdout
+    assert "2 classes (red, green)" in keras_vit("data", "show", *data).stdout

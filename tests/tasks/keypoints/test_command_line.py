@@ -200,10 +200,7 @@ def test_keras_is_imported_for_boxes_of_objects_alone():
 
 def test_what_does_not_fit_is_refused(refused, model, photo, tmp_path):
     given = "predict", "--model", model, photo
-    refused(
-        (*given, "--iou", "0.5"),
-        "--iou is of boxes that overlap, which --objects gives; this one is not given",
-    )
+    refused((*given, "--iou", "0.5"), "--iou is of boxes that overlap, which --objects gives; this one is")
     refused((*given, "--maps", tmp_path / "m"), "need a model with outputs for each pixel")
     assert not (tmp_path / "m").exists()
 
@@ -220,15 +217,7 @@ def test_inspect_draws_predictions_and_the_worst_objects(json_of, model, photo, 
 @pytest.mark.slow
 def test_a_sheet_shows_the_points(keras_vit, tmp_path):
     root = write_keypoints(tmp_path / "corners", count=8)
-    keras_vit(
-        "data",
-        "show",
-        "--dataset",
-        f"folder:{root}",
-        "--task",
-        "keypoints",
-        "--sheet",
-        tmp_path / "sheet.png",
-    )
+    data = "--dataset", f"folder:{root}", "--task", "keypoints"
+    keras_vit("data", "show", *data, "--sheet", tmp_path / "sheet.png")
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert np.ptp(np.asarray(sheet)) > 0

@@ -211,20 +211,30 @@ def with_category(**values):
     return lambda root: write_coco(root, categories=[CATEGORY | values])
 
 
-def with_line(line):
+def with_file(name, text):
+    """A writer of YOLO's files in which one has another text."""
+
     def write(root):
         write_yolo(root)
-        (root / "labels/03.txt").write_text(line)
+        (root / name).write_text(text)
 
     return write
 
 
-def with_file(name, text, write=write_yolo):
-    def write_file(root):
-        write(root)
-        (root / name).write_text(text)
+def with_line(line):
+    return with_file("labels/03.txt", line)
 
-    return write_file
+
+def with_yaml(text):
+    return with_file("data.yaml", f"names: [a]\n{text}")
+
+
+def with_settings(text):
+    return with_file("keypoints.json", text)
+
+
+def with_objects(objects):
+    return with_file("metadata.jsonl", json.dumps({"file_name": "images/00.png", "objects": objects}))
 
 
 def with_second_category(root, **values):
@@ -235,98 +245,49 @@ def with_second_category(root, **values):
 
 
 LINE = yolo_line(OBJECTS[0][0], OBJECTS[0][2])
-WRONG = {
-    "other count": (
-        changed(keypoints=[1, 1, 2] * 4),
-        "annotation 5: expected x, y and visibility of 3 keypo",
-    ),
-    "no list": (changed(keypoints="1 1 2"), "annotation 5: expected x, y and visibility of 3 .* got '1 1 2'"),
-    "a text": (
-        changed(keypoints=["a"] * 9),
-        "annotation 5: expected x, y and visibility of 3 keypoints, 9 n",
-    ),
-    "visibility": (changed(keypoints=[1, 1, 3] * 3), "expected a visibility of 0, 1 or 2 .*; got 3"),
-    "outside": (
-        changed(keypoints=[99, 1, 2] * 3),
-        "1 object(s) are wrong: .*keypoint outside of its image of ",
-    ),
-    "no box": (changed(bbox=""), "1 object(s) are wrong: .*annotation 5 (without a box, beside others in"),
-    "flat box": (
-        changed(bbox=[1, 1, 0, 5]),
-        "1 object(s) are wrong: .*annotation 5 (a box without an extent)",
-    ),
-    "box outside": (changed(bbox=[30, 1, 30, 5]), "1 object(s) are wrong: .*outside of its image of 32×16"),
-    "names": (
-        with_category(keypoints=["a", 1, "c"]),
-        "category 0: expected keypoints, a list of names; got ",
-    ),
-    "equal names": (with_category(keypoints=["a", "a", "c"]), "expected 1 to 1000 different names of keypoi"),
-    "skeleton": (with_category(skeleton=[[1, 2, 3]]), "category 0: expected a skeleton of pairs of numbers"),
-    "far skeleton": (
-        with_category(skeleton=[[1, 4]]),
-        "expected a skeleton of pairs of numbers below 3; got",
-    ),
-    "categories": (
-        with_second_category,
-        "category 1: expected the keypoints of all categories with annotations, or names in keypoints",
-    ),
-    "short line": (
-        with_line("0 0.5 0.5 0.2 0.2"),
-        "03.txt, line 1: expected a class, a box of 4 numbers and",
-    ),
-    "no number": (
-        with_line(LINE.replace("0.25", "x", 1)),
-        "03.txt, line 1: expected 13 numbers of a box; got",
-    ),
-    "no mark": (with_line(f"{LINE[:-1]}5"), "03.txt, line 1: expected a visibility of 0, 1 or 2 .*; got 5"),
-    "kpt_shape": (
-        with_file("data.yaml", "names: [a]\nkpt_shape: [3, 4]"),
-        "data.yaml: expected kpt_shape of a number of points, and 2 or 3; got",
-    ),
-    "flip_idx": (
-        with_file("data.yaml", "names: [a]\nkpt_shape: [3, 3]\nflip_idx: [0, 1]"),
-        "data.yaml, flip_idx: expected 3 numbers, one for each keypoint; got",
-    ),
-    "no pairs": (
-        with_file("data.yaml", "names: [a]\nkpt_shape: [3, 3]\nflip_idx: [1, 2, 0]"),
-        "expected a flip_index of 3 numbers, each point the mirror image of its own; got (1, 2, 0)",
-    ),
-    "kpt_names": (
-        with_file("data.yaml", "names: [a]\nkpt_shape: [3, 3]\nkpt_names: {0: [a, b]}"),
-        "data.yaml, kpt_names: expected 3 names of keypoints, the same of all classes",
-    ),
-    "number as names": (
-        with_file("keypoints.json", '{"names": 5}'),
-        "keypoints.json: expected 1 to 1000",
-    ),
-    "settings": (with_file("keypoints.json", "[1]"), "keypoints.json: expected an object; got list"),
-    "damaged settings": (with_file("keypoints.json", "{"), "keypoints.json': expected JSON; got "),
-    "unknown setting": (
-        with_file("keypoints.json", '{"skeletons": []}'),
-        "keypoints.json: expected keys of names, flip_index, skeleton, sigmas; got 'skeletons' (did you mean",
-    ),
-    "sigmas": (with_file("keypoints.json", '{"sigmas": [1, 2]}'), "expected 3 positive sigmas; got [1, 2]"),
-    "other names": (with_file("keypoints.json", '{"names": ["a"]}'), "expected kpt_shape of 1 points; got 3"),
-    "row": (with_file("metadata.jsonl", "[]"), "metadata.jsonl, line 1: expected file_name and objects; got"),
-    "objects": (
-        with_file(
-            "metadata.jsonl", '{"file_name": "images/00.png", "objects": {"keypoints": [], "bbox": [1]}}'
-        ),
-        "line 1: expected objects, a list of objects with keypoints; got",
-    ),
-    "two without boxes": (
-        with_file(
-            "metadata.jsonl",
-            '{"file_name": "images/00.png", "objects": {"keypoints": [[1, 1, 2], [2, 2, 2]]}}',
-        ),
-        "2 object(s) are wrong: .*line 1 (without a box, beside others in its image)",
-    ),
-}
+COUNT = "expected x, y and visibility of 3 keypoints, 9 numbers; got"
+LEFT_OUT = "1 object(s) are wrong: .*"
+OUTSIDE = changed(keypoints=[99, 1, 2] * 3)
+WRONG = [
+    # A file of COCO.
+    (changed(keypoints=[1, 1, 2] * 4), f"annotation 5: {COUNT} 12 values"),
+    (changed(keypoints="1 1 2"), f"annotation 5: {COUNT} '1 1 2'"),
+    (changed(keypoints=["a"] * 9), f"annotation 5: {COUNT} ['a', 'a'"),
+    (changed(keypoints=[1, 1, 3] * 3), "annotation 5: expected a visibility of 0, 1 or 2 .*; got 3"),
+    (OUTSIDE, f"{LEFT_OUT}keypoint outside of its image of "),
+    (changed(bbox=""), f"{LEFT_OUT}annotation 5 (without a box, beside others in"),
+    (changed(bbox=[1, 1, 0, 5]), f"{LEFT_OUT}annotation 5 (a box without an extent)"),
+    (changed(bbox=[30, 1, 30, 5]), f"{LEFT_OUT}outside of its image of 32×16"),
+    (with_category(keypoints=["a", 1, "c"]), "category 0: expected keypoints, a list of names; got "),
+    (with_category(keypoints=["a", "a", "c"]), "expected 1 to 1000 different names of keypoi"),
+    (with_category(skeleton=[[1, 2, 3]]), "category 0: expected a skeleton of pairs of numbers"),
+    (with_category(skeleton=[[1, 4]]), "expected a skeleton of pairs of numbers below 3; got"),
+    (with_second_category, "category 1: expected the keypoints of all .*, or names in keypoints.json; got "),
+    # A file of YOLO.
+    (with_line("0 0.5 0.5 0.2 0.2"), "03.txt, line 1: expected a class, a box of 4 numbers and"),
+    (with_line(LINE.replace("0.25", "x", 1)), "03.txt, line 1: expected 13 numbers of a box; got"),
+    (with_line(f"{LINE[:-1]}5"), "03.txt, line 1: expected a visibility of 0, 1 or 2 .*; got 5"),
+    (with_yaml("kpt_shape: [3, 4]"), "data.yaml: expected kpt_shape of a number of points, and 2 or 3; got"),
+    (with_yaml("kpt_shape: [3, 3]\nflip_idx: [0, 1]"), "flip_idx: expected 3 numbers, one for each keypoint"),
+    (with_yaml("kpt_shape: [3, 3]\nflip_idx: [1, 2, 0]"), "point the mirror image of its own; got (1, 2, 0)"),
+    (with_yaml("kpt_shape: [3, 3]\nkpt_names: {0: [a, b]}"), "kpt_names: expected 3 names of keypoints, the"),
+    # keypoints.json.
+    (with_settings('{"names": 5}'), "keypoints.json: expected 1 to 1000"),
+    (with_settings('{"names": ["a"]}'), "expected kpt_shape of 1 points; got 3"),
+    (with_settings('{"skeleton": ""}'), "expected a skeleton of pairs of numbers below 3; got ''"),
+    (with_settings('{"skeletons": []}'), "of names, flip_index, skeleton, sigmas; got 'skeletons' (did you"),
+    (with_settings('{"sigmas": [1, 2]}'), "expected 3 positive sigmas; got [1, 2]"),
+    (with_settings("[1]"), "keypoints.json: expected an object; got list"),
+    (with_settings("{"), "keypoints.json': expected JSON; got "),
+    # metadata.jsonl.
+    (with_file("metadata.jsonl", "[]"), "metadata.jsonl, line 1: expected file_name and objects; got"),
+    (with_objects({"keypoints": [], "bbox": [1]}), "expected objects, a list of objects with keypoints; got"),
+    (with_objects({"keypoints": [[1, 1, 2]] * 2}), "2 object(s) are wrong: .*line 1 (without a box, beside"),
+]
 
 
-@by_table("case", WRONG)
-def test_wrong_labels_are_refused_in_a_line(case, tmp_path):
-    write, message = WRONG[case]
+@by_table("write, message", WRONG)
+def test_wrong_labels_are_refused_in_a_line(write, message, tmp_path):
     write(tmp_path)
     pattern = ".*".join(re.escape(part) for part in message.split(".*"))
     with pytest.raises(ValueError, match=pattern) as refused:
@@ -335,7 +296,7 @@ def test_wrong_labels_are_refused_in_a_line(case, tmp_path):
 
 
 def test_images_with_wrong_objects_can_be_left_out(tmp_path):
-    WRONG["outside"][0](tmp_path)
+    OUTSIDE(tmp_path)
     data = load(tmp_path, on_bad_image="skip")
     assert sum(map(len, data.splits.values())) == 22
     [reason] = data.bad_images.values()

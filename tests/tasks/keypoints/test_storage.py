@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import tarfile
 
 import numpy as np
 import pyarrow.parquet
@@ -11,6 +10,7 @@ import pytest
 import tensorflow_datasets as tfds
 from made.folders import write_keypoints
 from made.prepared import PICTURE, blank, prepare
+from made.shards import write_tar
 from made.tables import by_table
 from PIL import Image
 
@@ -18,6 +18,7 @@ from keras_vit.data import load_dataset
 from keras_vit.data.damage import damaged
 from keras_vit.data.shard_writing import write_shards
 from keras_vit.tasks.keypoints.labels import BOX_ROWS, WHOLE
+from keras_vit.tasks.keypoints.reader import KeypointReader
 
 FORMATS = {"webdataset": ".tar", "parquet": ".parquet"}
 
@@ -67,16 +68,11 @@ def test_boxes_depths_and_keypoints_of_one_tar_file_are_told_apart(tmp_path):
     np.save(depth, np.ones((4, 8), "float32"))
     points = {"keypoints": [[1, 2, 2]], "width": 8, "height": 4, "bbox": [0, 0, 4, 4], "area": 9}
     boxes = {"objects": {"bbox": [[0, 0, 8, 2]], "category": [0]}, "width": 8, "height": 4}
-    members = {
-        **{"png": picture.getvalue(), "depth.npy": depth.getvalue(), "json": json.dumps(boxes).encode()},
-        "keypoints.json": json.dumps(points).encode(),
-    }
-    with tarfile.open(tmp_path / "train.tar", "w") as tar:
-        for number in range(10):
-            for suffix, content in members.items():
-                info = tarfile.TarInfo(f"{number}.{suffix}")
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
+    members = {"png": picture.getvalue(), "depth.npy": depth.getvalue(), "json": json.dumps(boxes).encode()}
+    members["keypoints.json"] = json.dumps(points).encode()
+    write_tar(
+        tmp_path / "train.tar", [(f"{n}.{suffix}", members[suffix]) for n in range(10) for suffix in members]
+    )
     (tmp_path / "keypoints.json").write_text('{"names": ["nose"]}')
     labels = {
         task: load_dataset(f"webdataset:{tmp_path}/train.tar", task=task).split("train")[0][1]
@@ -108,37 +104,28 @@ def test_points_of_tensorflow_datasets_may_have_a_visibility(tmp_path):
 
 
 GOOD = {"keypoints": [[1, 2, 2]], "width": 8, "height": 4}
-WRONG = {
-    "no JSON": ("{", "keypoints: expected JSON; got"),
-    "no object": ("[]", "keypoints: expected an object with keypoints, width and height; got []"),
-    "no keypoints": ('{"width": 8}', "expected an object with keypoints, width and height; got width"),
-    "no size": (
-        '{"keypoints": []}',
-        "expected the width and height of the image in pixels; got (None, None)",
-    ),
-    "other count": (
-        json.dumps(GOOD | {"keypoints": []}),
-        "expected x, y and visibility of 1 keypoints, 3 num",
-    ),
-    "outside": (
-        json.dumps(GOOD | {"keypoints": [[9, 99, 2]]}),
-        "an object is wrong: keypoints (a keypoint ou",
-    ),
-    "no extent": (
-        json.dumps(GOOD | {"bbox": [0, 0, 0, 2]}),
-        "an object is wrong: keypoints (a box without an",
-    ),
-}
 
 
-@by_table("case", WRONG)
-def test_wrong_values_in_shards_are_refused_in_a_line(case, tmp_path):
-    from keras_vit.tasks.keypoints.reader import KeypointReader
-
-    text, message = WRONG[case]
+@by_table(
+    "value, message",
+    [
+        ([], "keypoints: expected an object with keypoints, width and height; got []"),
+        ({"width": 8}, "expected an object with keypoints, width and height; got width"),
+        ({"keypoints": []}, "expected the width and height of the image in pixels; got (None, None)"),
+        (GOOD | {"keypoints": []}, "expected x, y and visibility of 1 keypoints, 3 num"),
+        (GOOD | {"keypoints": [[9, 99, 2]]}, "an object is wrong: keypoints (a keypoint ou"),
+        (GOOD | {"bbox": [0, 0, 0, 2]}, "an object is wrong: keypoints (a box without an"),
+    ],
+)
+def test_wrong_values_in_shards_are_refused_in_a_line(value, message):
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
-        KeypointReader(("nose",)).read(text.encode())
+        KeypointReader(("nose",)).read(json.dumps(value).encode())
     assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_json_in_shards_is_refused():
+    with pytest.raises(ValueError, match="^keypoints: expected JSON; got"):
+        KeypointReader(("nose",)).read(b"{")
 
 
 def test_shards_without_names_are_refused(shards, tmp_path):
@@ -157,10 +144,5 @@ def test_objects_in_shards_are_checked(shards, file_format):
 def test_a_column_of_parquet_has_json(shards):
     [file] = (shards / "parquet").glob("test*")
     table = pyarrow.parquet.read_table(file)
-    assert {*json.loads(table["keypoints"][0].as_py()["bytes"])} == {
-        "keypoints",
-        "width",
-        "height",
-        "bbox",
-        "area",
-    }
+    value = json.loads(table["keypoints"][0].as_py()["bytes"])
+    assert sorted(value) == ["area", "bbox", "height", "keypoints", "width"]
