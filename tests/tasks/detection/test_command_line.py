@@ -101,14 +101,10 @@ def test_predict_writes_a_file_of_coco_that_can_be_read_as_labels(keras_vit, run
 def test_a_file_of_coco_has_each_box_of_a_class_once():
     box = {"left": 0.0, "top": 0.0, "right": 8.0, "bottom": 6.0}
     empty = {**box, "left": 8.0}
-    objects = [
-        {"name": name, "score": score, **sides}
-        for name, score, sides in [("b", 0.9, box), ("b", 0.8, box), ("a", 0.7, box), ("a", 0.6, empty)]
-    ]
-    results = [
-        {"image": f"{folder}/1.png", "width": 8, "height": 6, "objects": found}
-        for folder, found in (("x", []), ("y", objects))
-    ]
+    found = [("b", 0.9, box), ("b", 0.8, box), ("a", 0.7, box), ("a", 0.6, empty)]
+    objects = [{"name": name, "score": score, **sides} for name, score, sides in found]
+    size = {"width": 8, "height": 6}
+    results = {"image": "x/1.png", **size, "objects": []}, {"image": "y/1.png", **size, "objects": objects}
     content = json.loads("".join(coco_parts(results, ["a", "b"], "folder")))
     keys = "id", "image_id", "category_id", "score"
     found = [[annotation[key] for key in keys] for annotation in content["annotations"]]
@@ -132,9 +128,7 @@ def test_predict_draws_boxes(keras_vit, run, images, tmp_path):
     with Image.open(tmp_path / "drawn" / "00.png") as drawn, Image.open(images[0]) as image:
         assert drawn.size == image.size
         assert (np.asarray(drawn) != np.asarray(image)).any() == bool(rows[0]["objects"])
-    message = (
-        "--boxes, --threshold, --iou and a file of .coco.json need a model that detects objects; this one's "
-    )
+    message = "--boxes, --threshold, --iou and a file of .coco.json need a model that detects objects; this"
     classifier = one_block(num_classes=3)
     classifier.save(tmp_path / "classifier.keras")
     options = ("--boxes", tmp_path / "none"), ("--threshold", 0.5), ("--output", tmp_path / "none.coco.json")

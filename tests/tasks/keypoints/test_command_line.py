@@ -42,14 +42,20 @@ def photo(tmp_path_factory):
     return path
 
 
+def assert_points(found, points):
+    """Compare the points of an object in a row with those of a model; those of the row."""
+    rows = [[point[name] for name in ("x", "y", "score")] for point in found["points"]]
+    np.testing.assert_allclose(rows, points, rtol=1e-5)
+    return rows
+
+
 def test_rows_coco_files_and_skeletons_have_the_points(json_of, live, model, photo, tmp_path):
     file, drawn = tmp_path / "found.coco.json", tmp_path / "drawn"
     [row] = json_of("predict", "--model", model, photo, "--output", file, "--boxes", drawn)
     [[points]] = live.estimate_keypoints(photo)
     [found] = row["keypoints"]
     assert [point["name"] for point in found["points"]] == [*NAMES] and {*found} == {"score", "points"}
-    rows = [[point[name] for name in ("x", "y", "score")] for point in found["points"]]
-    np.testing.assert_allclose(rows, points, rtol=1e-5)
+    rows = assert_points(found, points)
     assert (row["width"], row["height"]) == (40, 30)
     content = json.loads(file.read_text())
     [annotation] = content["annotations"]
@@ -71,15 +77,8 @@ def test_points_of_low_scores_are_left_out(json_of, live, model, photo):
 def test_the_flip_test_is_that_of_the_model(json_of, live, model, photo):
     [row] = json_of("predict", "--model", model, photo, "--flip_test")
     [[points]] = live.estimate_keypoints(photo, flip_test=True)
-    [found] = row["keypoints"]
-    rows = [[point[name] for name in ("x", "y", "score")] for point in found["points"]]
-    np.testing.assert_allclose(rows, points, rtol=1e-5)
+    assert_points(*row["keypoints"], points)
     assert np.abs(points - live.estimate_keypoints(photo)[0][0]).max() > 1e-3
-
-
-def test_a_table_of_csv_has_a_row_for_each_point(keras_vit, model, photo):
-    lines = keras_vit("predict", "--model", model, photo, "--format", "csv").stdout.splitlines()
-    assert lines[0] == "image,rank,class,score,x,y,object" and len(lines) == 4
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +112,7 @@ def test_each_object_of_a_file_of_boxes_has_points(json_of, keras_vit, live, mod
     [estimates] = live.estimate_keypoints(photo, [BOXES])
     assert second["keypoints"] == [] and len(first["keypoints"]) == 2
     for found, points, box, score in zip(first["keypoints"], estimates, BOXES, (0.5, 0.25)):
-        rows = [[point[name] for name in ("x", "y", "score")] for point in found["points"]]
-        np.testing.assert_allclose(rows, points, rtol=1e-5)
+        assert_points(found, points)
         assert [found[side] for side in ("left", "top", "right", "bottom")] == box
         assert found["score"] == pytest.approx(score * object_scores(points[np.newaxis, :, 2])[0])
     with Image.open(photo) as image, Image.open(folders[0] / "photo.png") as picture:
@@ -131,6 +129,7 @@ def test_each_object_of_a_file_of_boxes_has_points(json_of, keras_vit, live, mod
         one["points"] for one in first["keypoints"]
     ]
     lines = keras_vit(*given, "--objects", boxes, "--format", "csv").stdout.splitlines()
+    assert lines[0] == "image,rank,class,score,x,y,object"
     assert [line[-1] for line in lines[1:]] == [*"111222"]
     table = keras_vit(*given, "--objects", boxes, "--object_classes", "dog").stdout
     assert table.count("left_top") == 1 and "none" in table.splitlines()[-1]

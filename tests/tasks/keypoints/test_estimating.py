@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 from made.folders import write_keypoints
 from made.tables import by_table
-from PIL import Image
 from reference.comparing import randomize
 from reference.small import SMALL
 
@@ -97,10 +96,3 @@ def test_a_model_for_any_size_is_refused():
     model = estimator(image_size=(None, None), position_grid=(4, 3))
     with pytest.raises(ValueError, match="^expected a model with an image_size, to which objects are crop"):
         model.estimate_keypoints(np.zeros((40, 30, 3), "uint8"))
-
-
-def test_files_are_read_as_their_arrays(model, tmp_path):
-    image = np.random.default_rng(0).integers(0, 256, (37, 53, 3), "uint8")
-    Image.fromarray(image).save(tmp_path / "photo.png")
-    [found], [expected] = model.estimate_keypoints(tmp_path / "photo.png"), model.estimate_keypoints(image)
-    np.testing.assert_array_equal(found, expected)

@@ -24,29 +24,19 @@ def scores_of_coco(predictions):
     from pycocotools.cocoeval import COCOeval
 
     numbers = {*predictions.truth_images.tolist(), *predictions.estimate_images.tolist()}
+    columns = predictions.truth, predictions.boxes, predictions.areas, predictions.crowds
     annotations = [
         {
-            **{"id": number + 1, "image_id": int(image), "category_id": 1, "area": float(area)},
+            **{"id": number, "image_id": int(image), "category_id": 1, "area": float(area)},
             **{"bbox": [*box[:2], *(box[2:] - box[:2])], "iscrowd": int(crowd)},
             **{"keypoints": points.ravel().tolist(), "num_keypoints": int((points[:, 2] > 0).sum())},
         }
-        for number, (points, box, area, crowd, image) in enumerate(
-            zip(
-                *(predictions.truth, predictions.boxes, predictions.areas, predictions.crowds),
-                predictions.truth_images,
-            )
-        )
+        for number, (points, box, area, crowd, image) in enumerate(zip(*columns, predictions.truth_images), 1)
     ]
+    columns = predictions.estimates, predictions.scores, predictions.estimate_images
     results = [
-        {
-            "image_id": int(image),
-            "category_id": 1,
-            "keypoints": points.ravel().tolist(),
-            "score": float(score),
-        }
-        for points, score, image in zip(
-            predictions.estimates, predictions.scores, predictions.estimate_images
-        )
+        {"image_id": int(image), "category_id": 1, "keypoints": points.ravel(), "score": float(score)}
+        for points, score, image in zip(*columns)
     ]
     with contextlib.redirect_stdout(io.StringIO()):
         truth = coco.COCO()
@@ -61,7 +51,8 @@ def scores_of_coco(predictions):
     return np.array(found.stats, "float64")
 
 
-def compare(rng, cases):
+@pytest.mark.parametrize("cases", [30, pytest.param(1000, marks=pytest.mark.slow)])
+def test_average_precision_is_that_of_pycocotools(cases, rng):
     compared = 0
     while compared < cases:
         predictions = random_keypoints(rng)
@@ -71,15 +62,6 @@ def compare(rng, cases):
         found = [-1 if scores[name] is None else scores[name] for name in NAMES]
         np.testing.assert_allclose(found, scores_of_coco(predictions), rtol=0, atol=1e-9)
         compared += 1
-
-
-def test_average_precision_is_that_of_pycocotools(rng):
-    compare(rng, 30)
-
-
-@pytest.mark.slow
-def test_average_precision_is_that_of_pycocotools_on_many_sets(rng):
-    compare(rng, 1000)
 
 
 def test_similarity_of_a_point_at_a_known_distance():

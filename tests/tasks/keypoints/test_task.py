@@ -142,14 +142,6 @@ def test_crops_of_a_part_of_the_image_are_refused():
         Recipe("adamw", 1e-3, 4, warmup_steps=1, batch_size=2, task="keypoints")
 
 
-def test_a_model_for_any_size_is_refused(corners):
-    samples = corners.split("test")
-    oracle = Oracle(samples, estimator())
-    oracle.preprocessing = keras_vit.Preprocessing(None)
-    with pytest.raises(ValueError, match="^expected a model with an image_size, to which objects are crop"):
-        TASK.predict(oracle, samples, 2)
-
-
 def test_an_object_scores_as_its_sure_points():
     np.testing.assert_allclose(object_scores([[0.9, 0.3, 0.2], [0.2, 0.1, 0.0]]), [0.6, 0])
 
