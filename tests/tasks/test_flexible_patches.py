@@ -1,11 +1,8 @@
-"""Runs at drawn patch sizes: resumed, loaded at each size, refused; tests/training also interrupts them."""
+"""Runs at drawn patch sizes: loaded at each size, and refused; tests/training interrupts them."""
 
 import dataclasses
-import shutil
 
-import numpy as np
 import pytest
-from made.workers import end_of
 
 from keras_vit import from_pretrained
 from keras_vit.data import load_dataset
@@ -20,18 +17,6 @@ SHORT = {"total_steps": 2, "eval_every": 1, "checkpoint_every": 1, "accumulation
 def finished(labeled, eager, tmp_path_factory):
     config = labeled("flexible", **SHORT)
     return config, *train(config, tmp_path_factory.mktemp("flexible") / "run", verbose=0)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("eager")
-def test_a_resumed_run_draws_the_same_sizes(finished, tmp_path):
-    config, whole, _ = finished
-    path = shutil.copytree(whole.path, tmp_path / "run")
-    shutil.rmtree(path / "checkpoints" / "step-00000002")
-    for name in ("result.json", "model.keras"):
-        (path / name).unlink()
-    train(config, path, verbose=0)
-    np.testing.assert_equal(end_of(path), end_of(whole.path))
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The commands with a detector: finetune, evaluate, predict, inspect and data."""
+"""The commands with a detector: finetune, evaluate, predict and inspect."""
 
 import csv
 import json
@@ -191,16 +191,3 @@ def test_inspect_and_report_draw_boxes(keras_vit, run, scenes, images, tmp_path)
     keras_vit("inspect", "--model", run, "--image", images[0], "--output", tmp_path / "one")
     assert "objects.png" in {path.name for path in (tmp_path / "one").iterdir()}
     assert "Worst predictions" in (tmp_path / "inside" / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_data_shows_and_checks_boxes(keras_vit, scenes, tmp_path):
-    data = "--dataset", f"folder:{scenes}", "--task", "detection"
-    found = keras_vit("data", "show", *data, "--sheet", tmp_path / "sheet.png")
-    assert "2 classes (red, green)" in found.stdout
-    with Image.open(tmp_path / "sheet.png") as image:
-        assert image.width > 100
-    assert "12 images checked, 0 images or masks damaged" in keras_vit("data", "check", *data).stdout
-    keras_vit("data", "write", *data, "--output", tmp_path / "tars", "--format", "webdataset")
-    data = "--dataset", f"webdataset:{tmp_path}/tars", "--task", "detection"
-    assert "2 classes (red, green)" in keras_vit("data", "show", *data).stdout

@@ -165,10 +165,3 @@ def test_key_points_are_left_out(tmp_path):
     path.write_text(f"{LINE} 0.9 0.9")
     with pytest.raises(ValueError, match="expected a box of 4 numbers and 6 of key points; got 6"):
         load(tmp_path)
-
-
-def test_images_without_any_label_are_refused(tmp_path):
-    write_images(tmp_path / "images")
-    (tmp_path / "data.yaml").write_text("names: [cat]")
-    with pytest.raises(ValueError, match="^no boxes in "):
-        load(tmp_path)

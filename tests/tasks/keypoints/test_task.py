@@ -1,4 +1,4 @@
-"""Runs on keypoints: what is trained, validated, scored and resumed."""
+"""Runs on keypoints: what is trained, validated and scored; tests/training interrupts them."""
 
 import dataclasses
 
@@ -121,20 +121,6 @@ def test_names_of_a_model_and_of_data_may_be_spelled_otherwise(corners):
 def test_patches_that_are_no_squares_are_refused():
     with pytest.raises(ValueError, match=r"expected patches that are squares; got a patch_size of \(4, 8\)"):
         keras_vit.KeypointEstimator(keras_vit.VisionTransformer(**MODEL | {"patch_size": (4, 8)}), 3)
-
-
-@pytest.mark.slow
-def test_a_run_is_resumed_and_keeps_its_scores(corners, tmp_path):
-    options = {"rotate": 30.0, "scale_jitter": (0.8, 1.2), "shift": 0.1, "photometric": 0.5}
-    options |= {"checkpoint_every": 2, "eval_every": 2, "head_options": {"decoder_width": 4}}
-    recipe = RECIPE.with_changes(**options)
-    config = RunConfig(corners.name, recipe, model=MODEL)
-    run, record = train(config, tmp_path / "run", verbose=0)
-    assert train(config, tmp_path / "run", verbose=0)[1] == record
-    loaded = keras_vit.from_pretrained(str(run.path))
-    assert loaded.flip_index == (1, 0, 2)
-    scores = TASK.scores(TASK.predict(loaded, corners.split("test"), 2))
-    assert scores["ap"] == pytest.approx(record["test_ap"], abs=1e-6)
 
 
 def test_crops_of_a_part_of_the_image_are_refused():
