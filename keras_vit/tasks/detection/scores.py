@@ -89,20 +89,13 @@ class ClassMatches:
         """
         if not self.objects.any():
             return None
-        counted = ~self.ignored
-        right = np.cumsum(self.matched & counted, axis=2, dtype="float64")
-        wrong = np.cumsum(~self.matched & counted, axis=2, dtype="float64")
-        precision = right / (right + wrong + np.spacing(1))
-        precision = np.maximum.accumulate(precision[..., ::-1], axis=2)[..., ::-1]
-        curves = np.zeros((*precision.shape[:2], len(RECALLS)))
-        for area, objects in enumerate(self.objects):
-            for threshold in range(len(THRESHOLDS)):
-                if not objects:
-                    curves[area, threshold] = np.nan
-                    continue
-                places = np.searchsorted(right[area, threshold] / objects, RECALLS, side="left")
-                reached = places < precision.shape[2]
-                curves[area, threshold, reached] = precision[area, threshold, places[reached]]
+        curves = np.full((*self.matched.shape[:2], len(RECALLS)), np.nan)
+        for area, threshold in np.ndindex(curves.shape[:2]):
+            if objects := self.objects[area]:
+                right = np.cumsum(self.matched[area, threshold][~self.ignored[area, threshold]])
+                precision = right / (np.arange(1, len(right) + 1) + np.spacing(1))
+                precision = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0)
+                curves[area, threshold] = precision[np.searchsorted(right / objects, RECALLS)]
         return curves
 
 

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from made.detections import images_of, random_predictions
@@ -5,6 +7,7 @@ from reference.detection import average_precision, iou_of
 
 from keras_vit.tasks.detection.scores import (
     THRESHOLDS,
+    ClassMatches,
     DetectionPredictions,
     agreement,
     box_iou,
@@ -82,6 +85,17 @@ def test_scores_of_each_class(predictions):
     assert scores["samples"] == 2
     with pytest.raises(ValueError, match="^expected 3 class names; got 2$"):
         detection_classes(predictions, ["cat", "dog"])
+
+
+def test_the_precision_of_many_detections_takes_the_memory_of_one_curve(rng):
+    scores, numbers, count = np.sort(rng.random(10**5))[::-1], np.zeros(10**5, int), np.array([10**5] * 4)
+    matched, ignored = rng.random((2, 4, len(THRESHOLDS), 10**5)) < 0.3
+    matches = ClassMatches(scores, numbers, numbers, matched, ignored, count)
+    tracemalloc.start()
+    assert matches.precisions.shape == (4, 10, 101)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10 * scores.nbytes  # There are 40 curves.
 
 
 def test_a_detection_in_a_crowd_is_neither_right_nor_wrong(predictions):
