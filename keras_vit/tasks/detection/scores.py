@@ -50,6 +50,12 @@ class DetectionPredictions:
         """For each class that occurs, its `ClassMatches`."""
         return _match_all(self)
 
+    @property
+    def _curves(self):
+        """The `precisions` of each class that has objects."""
+        curves = (matches.precisions for matches in self._matches.values())
+        return [curve for curve in curves if curve is not None]
+
     def _images(self):
         """Yield the detections of each image, their areas, its truth, and the IoU (n, m) of all pairs."""
         for detections, truth in self._rows():
@@ -210,23 +216,17 @@ def detection_scores(predictions: DetectionPredictions) -> dict[str, Any]:
 
     Source: Lin et al. 2014 (arXiv 1405.0312); `cocoeval.py` of pycocotools.
     """
-    curves = [matches.precisions for matches in predictions._matches.values()]
-    names = [*AREAS]
+    classes, curves, whole = [*predictions._matches.values()], predictions._curves, slice(None)
+    sizes = {name: area for area, name in enumerate(AREAS) if name}
+    parts = {"ap": (0, whole), "ap50": (0, 0), "ap75": (0, 5)}
+    parts |= {f"ap{name}": (area, whole) for name, area in sizes.items()}
+    limits = {f"ar_{limit}": (0, limit) for limit in LIMITS}
+    limits |= {f"ar{name}": (area, LIMITS[-1]) for name, area in sizes.items()}
     scores = {"samples": len(predictions.counts)}
-    for title, area, threshold in (
-        ("ap", 0, slice(None)),
-        ("ap50", 0, 0),
-        ("ap75", 0, 5),
-        *((f"ap{name}", number, slice(None)) for number, name in enumerate(names) if name),
-    ):
-        scores[title] = mean([curve[area, threshold] for curve in curves if curve is not None])
-    for title, area, limit in (
-        *((f"ar_{limit}", 0, limit) for limit in LIMITS),
-        *((f"ar{name}", number, LIMITS[-1]) for number, name in enumerate(names) if name),
-    ):
-        each = [recalls(matches, limit)[area] for matches in predictions._matches.values()]
-        scores[title] = mean(each)
-    scores["threshold"], scores["f1"] = _best_threshold([*predictions._matches.values()])
+    scores |= {title: mean([curve[part] for curve in curves]) for title, part in parts.items()}
+    for title, (area, limit) in limits.items():
+        scores[title] = mean([recalls(matches, limit)[area] for matches in classes])
+    scores["threshold"], scores["f1"] = _best_threshold(classes)
     return scores
 
 
@@ -293,8 +293,7 @@ def precision_recall(predictions: DetectionPredictions, threshold: float = SAME)
     is_column = np.isclose(THRESHOLDS, threshold)
     if not is_column.any():
         raise ValueError(f"expected a threshold of 0.50, 0.55, … 0.95; got {threshold}")
-    curves = [matches.precisions for matches in predictions._matches.values()]
-    curves = [curve[0, is_column][0] for curve in curves if curve is not None]
+    curves = [curve[0, is_column][0] for curve in predictions._curves]
     return np.mean(curves, axis=0) if curves else np.zeros(len(RECALLS))
 
 
