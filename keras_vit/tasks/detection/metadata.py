@@ -14,9 +14,29 @@ def read_metadata(folder):
 
     Args, Returns, Raises: See `coco.read_coco`; the names of the classes are None.
     """
-    tables = [path for path in folder.paths[".jsonl"] if os.path.basename(path) == METADATA]
-    labeled = [image for path in tables for image in _images(folder.root, path)]
-    return ({*tables}, labeled, None) if tables else None
+    rows = [*rows_of(folder, f"{OBJECTS} with bbox and category", (OBJECTS,))]
+    labeled = []
+    for path, where, row in rows:
+        file, size = image_of_row(folder.root, path, row, where)
+        labeled.append(LabeledImage(path, file, objects_of(row[OBJECTS], where), size=size))
+    return ({path for path, *_ in rows}, labeled, None) if rows else None
+
+
+def rows_of(folder, expected, keys=()):
+    """Yield the path, the place and the row, with a `file_name`, of each line of all `metadata.jsonl`.
+
+    Args:
+        folder: The `BoxFiles`.
+        expected: What else a row has, in words.
+        keys: What else it has to have.
+    """
+    for path in folder.paths[".jsonl"]:
+        for where, row in json_lines(path) if os.path.basename(path) == METADATA else ():
+            is_row = isinstance(row, dict) and isinstance(row.get("file_name"), str)
+            if not is_row or not row.keys() >= {*keys}:
+                got = ", ".join(row) if isinstance(row, dict) else str(row)[:40]
+                raise ValueError(f"{where}: expected file_name and {expected}; got {got or 'none'}")
+            yield path, where, row
 
 
 def image_of_row(root, path, row, where):
@@ -31,14 +51,3 @@ def image_of_row(root, path, row, where):
     folder = os.path.relpath(path, root).rpartition(os.sep)[0]
     file = file_of_row(root, os.path.join(folder, row["file_name"].strip()), where)
     return file, size_of_labels(row.get("width"), row.get("height"), where)
-
-
-def _images(root, path):
-    for where, row in json_lines(path):
-        if not isinstance(row, dict) or OBJECTS not in row or not isinstance(row.get("file_name"), str):
-            got = ", ".join(row) if isinstance(row, dict) else str(row)[:40]
-            raise ValueError(
-                f"{where}: expected file_name and {OBJECTS} with bbox and category; got {got or 'none'}"
-            )
-        file, size = image_of_row(root, path, row, where)
-        yield LabeledImage(path, file, objects_of(row[OBJECTS], where), size=size)

@@ -5,9 +5,10 @@ import os
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.samples import Samples
 from keras_vit.tasks.detection.folder import box_files, labels_of_splits
+from keras_vit.tasks.detection.metadata import METADATA
 from keras_vit.tasks.keypoints.coco import read_coco
 from keras_vit.tasks.keypoints.labels import encode
-from keras_vit.tasks.keypoints.metadata import METADATA, read_metadata
+from keras_vit.tasks.keypoints.metadata import read_metadata
 from keras_vit.tasks.keypoints.reader import SETTINGS, read_settings, settings_of
 from keras_vit.tasks.keypoints.samples import KeypointSamples
 from keras_vit.tasks.keypoints.stored_objects import checked_label

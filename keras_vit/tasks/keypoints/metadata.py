@@ -1,10 +1,7 @@
 """`metadata.jsonl` of Hugging Face's ImageFolder, with objects that have keypoints."""
 
-import os
-
-from keras_vit.data.files import json_lines
 from keras_vit.tasks.detection.labeled import LabeledImage
-from keras_vit.tasks.detection.metadata import METADATA, OBJECTS, image_of_row
+from keras_vit.tasks.detection.metadata import OBJECTS, image_of_row, rows_of
 from keras_vit.tasks.detection.stored_boxes import StoredObject, is_crowd, with_extent
 from keras_vit.tasks.keypoints.stored_objects import CENTER, PosedObject, points_of
 
@@ -16,25 +13,17 @@ def read_metadata(folder, settings):
 
     Args, Returns, Raises: See `coco.read_coco`; None without a row with keypoints.
     """
-    tables = [path for path in folder.paths[".jsonl"] if os.path.basename(path) == METADATA]
-    rows = [row for path in tables for row in _rows(path)]
-    if not any(POINTS in item for _, _, objects in rows for item in objects):
+    rows = [(*line, _objects(*line[1:])) for line in rows_of(folder, OBJECTS)]
+    if not any(POINTS in item for *_, objects in rows for item in objects):
         return None
     count = len(settings.get("names") or ()) or _count(rows)
-    labeled = [_image(folder.root, where, row, objects, count) for where, row, objects in rows]
-    return {*tables}, labeled, {"names": tuple(map(str, range(count)))}
+    labeled = [_image(folder.root, *row, count) for row in rows]
+    return {path for path, *_ in rows}, labeled, {"names": tuple(map(str, range(count)))}
 
 
-def _rows(path):
-    """Yield the place, the row and its objects, a list of dicts, of each line."""
-    for where, row in json_lines(path):
-        if not isinstance(row, dict) or not isinstance(row.get("file_name"), str):
-            raise ValueError(f"{where}: expected file_name and {OBJECTS}; got {row!r:.40}")
-        yield where, row, _objects(row.get(OBJECTS), where)
-
-
-def _objects(value, where):
+def _objects(where, row):
     """The objects of a row: a list of structs, or a struct of lists."""
+    value = row.get(OBJECTS)
     if value is None or isinstance(value, list) and all(isinstance(item, dict) for item in value):
         return value or []
     lists = [*value.values()] if isinstance(value, dict) else [None]
@@ -45,14 +34,13 @@ def _objects(value, where):
 
 def _count(rows):
     """The number of points of the first object that has some."""
-    values = (item.get(POINTS) for _, _, objects in rows for item in objects)
+    values = (item.get(POINTS) for *_, objects in rows for item in objects)
     first = next((points for points in values if points and isinstance(points, list)), [[]])
     return len(first) if isinstance(first[0], list) else len(first) // 3
 
 
-def _image(root, where, row, objects, count):
+def _image(root, path, where, row, objects, count):
     """The `LabeledImage` of a row."""
-    path = where.rpartition(", line ")[0]
     file, size = image_of_row(root, path, row, where)
     posed = []
     for item in objects:
