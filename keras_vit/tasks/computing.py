@@ -31,24 +31,33 @@ def computed(compute, samples, preprocessing, batch_size, doing="evaluating"):
     """
     size = batch_size if preprocessing.has_fixed_shape else 1
     batches = batching.evaluation_batches(samples, preprocessing, size)
-    for images, labels in _progress(batches, samples, doing):
-        yield check_finite(np.asarray(compute(np.asarray(images)))), np.asarray(labels)
+    yield from computed_batches(compute, batches, samples, doing)
+
+
+def computed_batches(compute, batches, samples, doing="evaluating"):
+    """Yield what a function returns for the images of each batch, and its other parts, as arrays.
+
+    Args:
+        compute, samples, doing: As for `computed`.
+        batches: Of the samples.
+    """
+    with damage.damage_named([samples]):
+        for images, *labels in Progress(batches, doing, unit="batch"):
+            yield check_finite(np.asarray(compute(np.asarray(images)))), *map(np.asarray, labels)
 
 
 def computed_maps(model, samples, batch_size):
     """As `computed`, of a model for one size, with a list of the images' maps, each of its own size."""
     batches = batching.mask_batches(samples, model.preprocessing, batch_size)
-    for images, masks, sizes in _progress(batches, samples):
-        outputs = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
-        yield outputs, _unpadded(masks.numpy(), sizes.numpy())
+    for outputs, masks, sizes in computed_batches(model.predict_on_batch, batches, samples):
+        yield outputs, _unpadded(masks, sizes)
 
 
 def computed_boxes(model, samples, batch_size):
     """As `computed`, with a list of the images' boxes, and the heights and widths of the images."""
     batches = batching.box_batches(samples, model.preprocessing, batch_size)
-    for images, boxes, counts, sizes in _progress(batches, samples):
-        outputs = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
-        yield outputs, [rows[:count] for rows, count in zip(boxes.numpy(), counts.numpy())], sizes.numpy()
+    for outputs, boxes, counts, sizes in computed_batches(model.predict_on_batch, batches, samples):
+        yield outputs, [rows[:count] for rows, count in zip(boxes, counts)], sizes
 
 
 def computed_one_by_one(compute, samples):
@@ -65,15 +74,10 @@ def computed_one_by_one(compute, samples):
         raise ValueError("expected at least one sample; got none")
     records = samples.evaluation_records()
     label_type = kind_of_samples(samples, records.element_spec[1].shape.rank)
-    for encoded, mask in _progress(records, samples, unit="image"):
-        label = maps.in_batches(mask, label_type).numpy()
-        yield np.asarray(compute(model_input.decode(encoded, samples.exif).numpy())), label
-
-
-def _progress(batches, samples, doing="evaluating", unit="batch"):
-    """Batches of samples, with a bar if they take long, and errors that name damaged images."""
     with damage.damage_named([samples]):
-        yield from Progress(batches, doing, unit=unit)
+        for encoded, mask in Progress(records, "evaluating", unit="image"):
+            label = maps.in_batches(mask, label_type).numpy()
+            yield np.asarray(compute(model_input.decode(encoded, samples.exif).numpy())), label
 
 
 def _unpadded(masks, sizes):

@@ -6,8 +6,6 @@ from absl import logging
 from keras_vit.labels import label_kind
 from keras_vit.labels.box_rows import COLUMNS, DECIMALS
 from keras_vit.lazy import LazyModule
-from keras_vit.models.classifying import check_finite
-from keras_vit.progress import Progress
 from keras_vit.tasks.headed_task import VALIDATION_BATCH, ObjectTask
 from keras_vit.tasks.keypoints import scores as scoring
 from keras_vit.tasks.keypoints.crops import to_image
@@ -25,8 +23,7 @@ loss_module = LazyModule("keras_vit.tasks.keypoints.loss")
 estimators = LazyModule("keras_vit.tasks.keypoints.model")
 pictures = LazyModule("keras_vit.tasks.keypoints.pictures")
 estimating = LazyModule("keras_vit.tasks.keypoints.estimating")
-# They need TensorFlow.
-damage, samples_module = LazyModule("keras_vit.data.damage"), LazyModule("keras_vit.tasks.keypoints.samples")
+samples_module = LazyModule("keras_vit.tasks.keypoints.samples")  # needs TensorFlow
 
 
 class KeypointEstimation(ObjectTask):
@@ -70,15 +67,14 @@ class KeypointEstimation(ObjectTask):
         return samples_module.crop_augmentation(recipe, preprocessing, exif)
 
     def predict(self, model, samples, batch_size):
+        from keras_vit.tasks.computing import computed_batches  # needs TensorFlow
+
         batches = samples_module.crop_batches(samples, estimating.of_a_size(model.preprocessing), batch_size)
-        predictions, known = [], _known(samples)
-        with damage.damage_named([samples]):
-            for images, *labels in Progress(batches, "evaluating", unit="batch"):
-                outputs = check_finite(np.asarray(model.predict_on_batch(np.asarray(images))))
-                predictions.append(
-                    self._predictions(outputs, [part.numpy() for part in labels], model, known)
-                )
-        return concatenate(predictions)
+        computed = computed_batches(model.predict_on_batch, batches, samples)
+        known = _known(samples)
+        return concatenate(
+            [self._predictions(outputs, labels, model, known) for outputs, *labels in computed]
+        )
 
     def _predictions(self, outputs, labels, model, known):
         """The `KeypointPredictions` of heat maps.
