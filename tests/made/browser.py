@@ -3,10 +3,13 @@
 import contextlib
 import functools
 import http.server
+import io
 import shutil
 
+import numpy as np
 import pytest
 from made.servers import serving
+from PIL import Image
 
 # A GPU in software: slow, and right.
 WEBGPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--ignore-gpu-blocklist")
@@ -64,6 +67,32 @@ DRAWN = """([x, y]) => {
   const at = [x * canvas.width / picture.width, y * canvas.height / picture.height].map(Math.floor);
   return Array.from(canvas.getContext("2d").getImageData(...at, 1, 1).data);
 }"""
+
+
+# The picture of a page as the bytes of a PNG file, and a value.
+SHOWN = """async () => {
+  const {picture} = result, canvas = new OffscreenCanvas(picture.width, picture.height);
+  canvas.getContext("2d").putImageData(picture, 0, 0);
+  const bytes = new Uint8Array(await (await canvas.convertToBlob()).arrayBuffer());
+  return [Array.from(bytes), VALUE];
+}"""
+
+
+def picture_with(tab, value):
+    """The picture of a page, uint8 (height, width, 3), and the value of a JavaScript expression."""
+    content, found = tab.evaluate(SHOWN.replace("VALUE", value))
+    return np.array(Image.open(io.BytesIO(bytes(content))).convert("RGB")), found
+
+
+@contextlib.contextmanager
+def ready(folder, accelerator):
+    """A tab with a page that computes on an accelerator, may use the camera and has no errors."""
+    with served(folder) as url, chromium(*WEBGPU, *CAMERA) as browser:
+        tab, _, errors = opened(browser, f"{url}/#{accelerator}", permissions=["camera"])
+        name = {"webgpu": "WebGPU", "wasm": "WebAssembly"}[accelerator]
+        assert tab.inner_text("#status") == f"Ready, on {name}."
+        yield tab
+        assert not errors
 
 
 def hide_and_show_overlay(tab):

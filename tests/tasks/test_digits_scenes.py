@@ -38,9 +38,8 @@ def test_a_linear_head_takes_a_fifth_of_the_backbones_time():
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
     """The run of `digits_scenes`, with its record."""
-    return train(
-        RunConfig("digits_scenes", RECIPES["digits_scenes"]), tmp_path_factory.mktemp("run") / "up", 0
-    )
+    config = RunConfig("digits_scenes", RECIPES["digits_scenes"])
+    return train(config, tmp_path_factory.mktemp("run") / "up", 0)
 
 
 def test_a_decoder_segments_scenes(scenes):

@@ -235,6 +235,4 @@ def _correct(distances):
 
 def _extents(points):
     """The area of the smallest box around the points of each object."""
-    if not len(points):
-        return np.zeros(0)
     return np.prod(points[..., :2].max(axis=1) - points[..., :2].min(axis=1), axis=1)

@@ -86,9 +86,7 @@ def test_a_picture_has_one_box_of_an_object_and_a_row_has_all_unless_asked():
     counts, image = {}, np.zeros((20, 20, 3), "uint8")
     for iou in (None, 0.3, 0.7, 1):
         drawn = []
-        [row] = TASK.rows(
-            Finder(), ["a"], [image], 9, iou=iou, write=lambda *given, at=drawn: at.append(given)
-        )
+        [row] = TASK.rows(Finder(), ["a"], [image], 9, iou=iou, write=lambda *args, at=drawn: at.append(args))
         counts[iou] = len(row["objects"]), len(drawn[0][2].boxes)
     assert counts == {None: (3, 2), 0.3: (1, 1), 0.7: (2, 2), 1: (3, 3)}
 
@@ -125,9 +123,7 @@ def test_other_models_and_labels_are_refused(detector, scenes):
     with pytest.raises(ValueError, match="expected boxes of classes below 2; got class "):
         evaluation.evaluate(fewer, scenes, task="detection")
     assert task_of_model(detector) is TASK
-    with pytest.raises(
-        ValueError, match="^expected the task 'detection' for an ObjectDetector; got 'regression'"
-    ):
+    with pytest.raises(ValueError, match="^expected the task 'detection' for an ObjectDetector; got 'regr"):
         task_of_model(detector, "regression")
 
 

@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 from made.box_folders import load, write_images, write_voc
 from made.tables import by_table
@@ -68,17 +70,13 @@ def test_the_lists_of_several_years_are_about_their_own_images(tmp_path):
     assert all("/VOC2007/" in path for path in data.split("test").images)
 
 
-@pytest.mark.parametrize(
-    "folders", [("{}/JPEGImages", "{}/Annotations"), ("JPEGImages/{}", "Annotations/{}")]
-)
-def test_splits_may_have_images_of_equal_names(folders, tmp_path):
+@pytest.mark.parametrize("folder", ["{split}/{name}", "{name}/{split}"])
+def test_splits_may_have_images_of_equal_names(folder, tmp_path):
     write_voc(tmp_path / "made")
     for split in ("train", "val"):
-        for folder, name in zip(folders, ("JPEGImages", "Annotations")):
-            target = tmp_path / "data" / folder.format(split)
-            target.mkdir(parents=True)
-            for path in (tmp_path / "made" / name).iterdir():
-                (target / path.name).write_bytes(path.read_bytes())
+        for name in ("JPEGImages", "Annotations"):
+            target = tmp_path / "data" / folder.format(split=split, name=name)
+            shutil.copytree(tmp_path / "made" / name, target)
     data = load(tmp_path / "data", seed=None)
     assert numbers_of(data) == {"train": [*ALL], "validation": [*ALL]}
     assert all("/val/" in path for path in data.split("validation").images)

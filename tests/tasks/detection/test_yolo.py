@@ -119,9 +119,7 @@ def test_several_configs_say_the_same(tmp_path):
         assert load(tmp_path).class_names == ("cat",)
     for config in ("names: [dog]\ntrain: images", "names: [cat]"):
         (tmp_path / "other.yaml").write_text(config)
-        with pytest.raises(
-            ValueError, match="^expected one file with names of classes and splits; got .*yaml"
-        ):
+        with pytest.raises(ValueError, match="^expected one file with names of classes and splits; got "):
             load(tmp_path)
 
 

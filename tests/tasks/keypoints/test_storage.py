@@ -70,9 +70,8 @@ def test_boxes_depths_and_keypoints_of_one_tar_file_are_told_apart(tmp_path):
     boxes = {"objects": {"bbox": [[0, 0, 8, 2]], "category": [0]}, "width": 8, "height": 4}
     members = {"png": picture.getvalue(), "depth.npy": depth.getvalue(), "json": json.dumps(boxes).encode()}
     members["keypoints.json"] = json.dumps(points).encode()
-    write_tar(
-        tmp_path / "train.tar", [(f"{n}.{suffix}", members[suffix]) for n in range(10) for suffix in members]
-    )
+    members = [(f"{number}.{suffix}", members[suffix]) for number in range(10) for suffix in members]
+    write_tar(tmp_path / "train.tar", members)
     (tmp_path / "keypoints.json").write_text('{"names": ["nose"]}')
     labels = {
         task: load_dataset(f"webdataset:{tmp_path}/train.tar", task=task).split("train")[0][1]

@@ -34,9 +34,7 @@ def corners(tmp_path_factory):
 
 def estimator(**options):
     encoder = keras_vit.VisionTransformer(**MODEL | {"image_size": 32, "patch_size": 4}, num_classes=None)
-    return randomize(
-        keras_vit.KeypointEstimator(encoder, **{"num_classes": 3, "decoder_width": 4, **options})
-    )
+    return randomize(keras_vit.KeypointEstimator(encoder, 3, decoder_width=4, **options))
 
 
 class Oracle:

@@ -30,9 +30,8 @@ def test_its_encoder_is_read_alone(golden):
 
 def test_names_that_a_file_has_not_leave_its_head(golden):
     names = ("nose", "left_eye", "right_eye", "left_ear", "right_ear")
-    model = from_pretrained(
-        golden / "vitpose_simple.safetensors", keypoint_estimator={"class_names": names}, **GIVEN
-    )
+    options = {"class_names": names}
+    model = from_pretrained(golden / "vitpose_simple.safetensors", keypoint_estimator=options, **GIVEN)
     assert (model.head, model.class_names, model.flip_index) == ("simple", names, (0, 2, 1, 4, 3))
     with np.load(golden / "vitpose_simple.expected.npz") as expected:
         assert_close(numpy(model(expected["images"])), expected["heat_maps"], 3e-6)
