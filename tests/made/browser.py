@@ -69,12 +69,12 @@ DRAWN = """([x, y]) => {
 }"""
 
 
-# The picture of a page as the bytes of a PNG file, and a value.
+# The picture of a page as the bytes of a PNG file, and a value; the camera changes both while it waits.
 SHOWN = """async () => {
-  const {picture} = result, canvas = new OffscreenCanvas(picture.width, picture.height);
+  const {picture} = result, value = VALUE, canvas = new OffscreenCanvas(picture.width, picture.height);
   canvas.getContext("2d").putImageData(picture, 0, 0);
   const bytes = new Uint8Array(await (await canvas.convertToBlob()).arrayBuffer());
-  return [Array.from(bytes), VALUE];
+  return [Array.from(bytes), value];
 }"""
 
 
