@@ -23,13 +23,14 @@ class BoxFile:
 
     def __init__(self, path, lists_images=True):
         self.path, self.lists_images, self.names = os.fspath(path), lists_images, {}
-        self._rows, self._sizes = collections.defaultdict(list), {}
+        # Rows are the keys of a dict, since predict writes those of an image as often as it is given.
+        self._rows, self._sizes = collections.defaultdict(dict), {}
         self._by_name = collections.defaultdict(list)
 
     def add_image(self, image, size=None):
         """Add an image by its path, or the end of its path, and its (width, height)."""
         if image not in self._rows:
-            self._rows[image] = []
+            self._rows[image] = {}
             self._by_name[image_key(_parts(image)[-1])].append(image)
         if size is not None:
             self._sizes[image] = size
@@ -50,7 +51,7 @@ class BoxFile:
         if score < 0:  # That of an object with keypoints may be above 1.
             raise ValueError(f"{where}: expected a score from 0 on; got {score:g}")
         self.add_image(image)
-        self._rows[image].append((*sides, score, self.names.setdefault(str(name), len(self.names))))
+        self._rows[image][*sides, score, self.names.setdefault(str(name), len(self.names))] = None
 
     def check_images(self, paths):
         """Raise ValueError unless the file has one of these images; where it lists images, all of them.
@@ -83,7 +84,7 @@ class BoxFile:
                 f"{self.path!r}: expected the image {name!r} of {known[0]}×{known[1]} pixels; got "
                 f"{size[0]}×{size[1]}"
             )
-        rows = np.array(self._rows.get(name, []), "float64").reshape(-1, 6)
+        rows = np.array([*self._rows.get(name, ())], "float64").reshape(-1, 6)
         is_outside = (rows[:, :2] < -OUTSIDE) | (rows[:, 2:4] > np.array(size) + OUTSIDE)
         if is_outside.any():
             box = rows[is_outside.any(axis=1)][0, :4]
