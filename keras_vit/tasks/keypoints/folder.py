@@ -1,5 +1,6 @@
 """Folders of images and keypoints: COCO, YOLO and `metadata.jsonl`."""
 
+import functools
 import os
 
 from keras_vit.data.folder_splits import split_fields
@@ -72,15 +73,7 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
     if not any(item.is_labeled for image in labeled for item in image.objects):
         raise ValueError(f"no keypoints in {os.fspath(root)!r}; expected {LAYOUT}")
     reader = read_settings(root, **known)
-
-    def labels_of(image, size):
-        objects = [item for item in image.objects if item.is_labeled]
-        if len(objects) > 1 and (unboxed := [item.where for item in objects if item.box.sides is None]):
-            return None, [f"{where} (without a box, beside others in its image)" for where in unboxed]
-        checked = [checked_label(item, size, reader.flip_index, image.are_fractions) for item in objects]
-        reasons = [reason for _, reason in checked if reason]
-        return None if reasons else [encode(label) for label, _ in checked] or None, reasons
-
+    labels_of = functools.partial(_labels_of, flip_index=reader.flip_index)
     splits, stated_by, bad, is_turned = labels_of_splits(root, labeled, on_bad_image, labels_of, "object(s)")
     # Images are held out, not objects, so that those of an image are in one split.
     images = {split: Samples((*paths,), (0,) * len(paths)) for split, paths in splits.items()}
@@ -92,6 +85,16 @@ def load_keypoint_folder(root, files, *, on_bad_image="fail", seed=0):
     }
     fields |= {"class_names": reader.names, "bad_images": bad}
     return used | {*(image.path for image in labeled), os.fspath(root / SETTINGS)}, fields
+
+
+def _labels_of(image, size, flip_index):
+    """The labels of the objects of a `LabeledImage`, None without one, and what is wrong with them."""
+    objects = [item for item in image.objects if item.is_labeled]
+    if len(objects) > 1 and (unboxed := [item.where for item in objects if item.box.sides is None]):
+        return None, [f"{where} (without a box, beside others in its image)" for where in unboxed]
+    checked = [checked_label(item, size, flip_index, image.are_fractions) for item in objects]
+    reasons = [reason for _, reason in checked if reason]
+    return None if reasons else [encode(label) for label, _ in checked] or None, reasons
 
 
 def _samples(labels, reader, exif):
