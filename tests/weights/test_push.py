@@ -17,6 +17,7 @@ from keras_vit.weights.push import push_to_hub
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 ERF = {"activation": "gelu_erf"}
 CROP = Preprocessing(16, resize="crop", crop_fraction=0.5, antialias=True, mean=(0.1, 0.2, 0.3))
+RECTANGLE = dataclasses.replace(CROP, image_size=(16, 24))
 NAMES = ("ant", "bee", "cat", "crane", "crane")
 MODELS = {  # changed options of a small model, the requested layout, and the chosen one
     "plain": ({"class_names": NAMES}, None, "huggingface"),
@@ -27,6 +28,7 @@ MODELS = {  # changed options of a small model, the requested layout, and the ch
     "as I-JEPA": ({"pooling": "gap"}, "huggingface", "huggingface"),
     "as timm": ({"class_names": NAMES, "preprocessing": CROP}, "timm", "timm"),
     "squashed": ({"preprocessing": dataclasses.replace(CROP, resize="squash_crop"), **ERF}, None, "timm"),
+    "rectangle": ({"image_size": (16, 24), "preprocessing": RECTANGLE, **ERF}, None, "timm"),
     "pooled": ({"pooling": "gap", "norm_after_pooling": True, "mlp_dim": 49}, None, "timm"),
     "registers": ({"num_registers": 4, "prefix_positions": False, "layer_scale": 0.1}, None, "timm"),
     "clip": ({"pre_norm": True, "norm_epsilon": 1e-5, "activation": "quick_gelu"}, None, "timm"),
@@ -101,6 +103,7 @@ def test_the_card_has_the_known_facts(hub):
         ({"pooling": None}, {"layout": "huggingface"}, r"cannot express this model: as '\w+': pooling=None"),
         ({"pre_norm": True, "norm_epsilon": 1e-5}, {"layout": "huggingface"}, "this model: a head"),
         ({"norm_epsilon": 1e-12}, {"layout": "timm"}, "norm_epsilon=1e-12"),
+        ({"image_size": (16, 24), "preprocessing": RECTANGLE}, {"layout": "huggingface"}, "'crop' to 16×24"),
     ],
 )
 def test_a_model_that_no_layout_expresses_is_not_sent(hub, options, given, message):

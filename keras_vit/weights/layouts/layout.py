@@ -4,6 +4,7 @@ import re
 
 from keras_vit.layers.dense import STATE
 from keras_vit.models.vit.schema import DEFAULTS, OPTIONS
+from keras_vit.weights.layouts.hub_config import stored_image_size
 
 
 class _Anything:
@@ -271,6 +272,12 @@ class Layout:
 
     def unsupported_in_config(self, config):
         """List the options that `config_files` cannot express."""
-        resize = config["preprocessing"]["resize"]
-        is_unknown = resize == "squash_crop" or resize == "pad" and "words" not in config
-        return [f"preprocessing with resize={resize!r}"] if is_unknown else []
+        resize, size = config["preprocessing"]["resize"], stored_image_size(config)
+        is_unknown = {
+            "squash_crop": True,
+            "pad": "words" not in config,
+            "crop": size[0] != size[1],  # transformers resizes to one edge
+        }
+        return [f"preprocessing with resize={resize!r} to {size[0]}×{size[1]}"] * is_unknown.get(
+            resize, False
+        )

@@ -254,6 +254,8 @@ class OpenClip(Layout):
         reasons += other_values(c, expected, f"{{}} with pooling={c['pooling']!r}")
         if len({*c["patch_size"]}) > 1:
             reasons.append(f"patch_size={c['patch_size']} (supported: squares)")
+        if preprocessing["resize"] not in _RESIZES.values():
+            reasons.append(f"resize={preprocessing['resize']!r} of images (supported: 'crop' or 'squash')")
         if preprocessing["resize"] == "crop" and preprocessing["crop_fraction"] != 1:
             reasons.append(f"crop_fraction={preprocessing['crop_fraction']!r} of images (supported: 1)")
         if preprocessing["interpolation"] not in ("bilinear", "bicubic"):

@@ -9,7 +9,7 @@ from made.sampling import some
 from reference.comparing import arrays, assert_close, assert_same_arrays, numpy, randomize
 from reference.small import SMALL, images_for
 
-from keras_vit import ImageTextModel, VisionTransformer, from_pretrained, save_weights
+from keras_vit import ImageTextModel, Preprocessing, VisionTransformer, from_pretrained, save_weights
 from keras_vit.weights import checkpoint
 from keras_vit.weights.array_files import read_arrays, write_arrays
 
@@ -23,6 +23,7 @@ CLIP = {
     **{"objective": "softmax", "image_projection": 6, "text_projection": 6},
 }
 OPEN_CLIP = {**CLIP, "objective": "sigmoid", "image": {**CLIP["image"], **QUICK, "norm_after_pooling": False}}
+PADDED = {**OPEN_CLIP["image"], "preprocessing": Preprocessing(16, resize="pad")}
 LIT = {**SIGLIP, "image": {**IMAGE, "prefix_positions": True}, "objective": "softmax"}
 BERT = {
     **TEXT,
@@ -190,6 +191,7 @@ def test_a_model_that_a_layout_cannot_express_is_refused(tmp_path):
         ({**CLIP, "image_projection": None, "text_projection": 12}, "open_clip", "image_projection=None"),
         (CLIP, "open_clip", "quick_gelu in one tower"),
         (SIGLIP, "open_clip", "of none of timm's SigLIP models"),
+        ({**OPEN_CLIP, "image": PADDED}, "open_clip", "resize='pad' of images"),
         ({**SIGLIP, "objective": "softmax"}, "huggingface", "other projections.*'siglip_vision_model'"),
     ):
         with pytest.raises(ValueError, match=message):
