@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from peers.packages import torch, transformers
 from peers.torch_models import channels_first, images_of, randomized, read_whole
-from reference.comparing import numpy
+from reference.comparing import assert_close
 
 from keras_vit import KeypointEstimator, from_pretrained, save_weights
 from keras_vit.tasks.keypoints.huggingface import one_expert
 
-BOUND = 3e-6  # of the largest value
 NAMES = ("Nose", "L_Eye", "R_Eye", "L_Ear", "R_Ear")
 SIZES = {"image_size": [64, 48], "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 CONFIGURATIONS = {
@@ -45,37 +44,31 @@ def heat_maps(theirs, images, expert=None):
         return theirs(channels_first(images), **indices).heatmaps.numpy().transpose(0, 2, 3, 1)
 
 
-def assert_same(found, expected, report):
-    error = np.abs(found - expected).max() / np.abs(expected).max()
-    report("largest difference of heat maps", f"{error:.1e}")
-    assert error < BOUND
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_vitpose_is_read_and_written_with_equal_heat_maps(name, tmp_path, record_property):
+def test_vitpose_is_read_and_written_with_equal_heat_maps(name, tmp_path):
     theirs, images = vitpose(name), images_of(64, 48)
     theirs.save_pretrained(tmp_path / "theirs")
     model = from_pretrained(tmp_path / "theirs")
     assert isinstance(model, KeypointEstimator)
     assert (model.class_names, model.flip_index) == (NAMES, (0, 2, 1, 4, 3))
     expected = heat_maps(theirs, images, 0 if name == "ViTPose+" else None)
-    assert_same(numpy(model(images)), expected, record_property)
+    assert_close(model(images), expected)
     save_weights(model, tmp_path / "ours", "huggingface")
     again = read_whole(type(theirs), tmp_path / "ours")
     assert again.config.id2label == dict(enumerate(NAMES)) and again.config.edges == [[0, 1], [0, 2]]
-    assert_same(heat_maps(again, images), expected, record_property)
+    assert_close(heat_maps(again, images), expected)
 
 
 @pytest.mark.slow
-def test_each_expert_has_the_heat_maps_of_its_data_set(tmp_path, record_property):
+def test_each_expert_has_the_heat_maps_of_its_data_set(tmp_path):
     theirs, images = vitpose("ViTPose+"), images_of(64, 48)
     theirs.save_pretrained(tmp_path / "theirs")
     for expert in (1, 5):
         folder = one_expert(tmp_path / "theirs", tmp_path / f"expert {expert}", expert)
         expected = heat_maps(theirs, images, expert)
-        assert_same(numpy(from_pretrained(folder)(images)), expected, record_property)
-        assert_same(heat_maps(read_whole(type(theirs), folder), images), expected, record_property)
+        assert_close(from_pretrained(folder)(images), expected)
+        assert_close(heat_maps(read_whole(type(theirs), folder), images), expected)
 
 
 @pytest.mark.slow

@@ -52,7 +52,6 @@ DISTILLED = {
     "distilled, rectangle": ({"img_size": (16, 40)}, {"position_grid": (2, 5)}),
 }
 NAMES = (*MODELS, *HYBRIDS, *DISTILLED)
-SAVED = tuple(name for name in NAMES if name != "no positions")  # which cannot be saved
 
 
 def made(name):

@@ -233,6 +233,14 @@ def test_each_model_type_has_its_words_and_defaults(config, expected, tmp_path):
         ({"model_type": ["vit"]}, "in the format of"),
         ({"model_type": "dinov2", "mlp_ratio": "4"}, "mlp_ratio must be a number .*; got '4'"),
         ({"model_type": "dinov3_vit", "rope_theta": 0}, "rotary: base must be"),
+        *(
+            ({"model_type": "imagegpt", name: value}, f"{name} must be {not value}; got {value}")
+            for name, value in {
+                "scale_attn_weights": False,
+                "scale_attn_by_inverse_layer_idx": True,
+                "add_cross_attention": True,
+            }.items()
+        ),
     ],
     ids=str,
 )
