@@ -6,6 +6,7 @@ With the environment variable WRITE_POSITIONS=1 the last test writes the differe
 import os
 import pathlib
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -30,84 +31,64 @@ CUBIC = {"mode": "bicubic", "align_corners": False}
 # `from_pretrained`, and a function of images to the authors' outputs by the names of our stages.
 
 
-def _transformers(name):
-    def save(folder):
-        theirs = test_transformers.made(name)
-        theirs.save_pretrained(folder)
-        return folder, {}, lambda images: test_transformers.stages_of(theirs, images)
-
-    return save
+def _transformers(name, folder):
+    theirs = test_transformers.made(name)
+    theirs.save_pretrained(folder)
+    return folder, {}, lambda images: test_transformers.stages_of(theirs, images)
 
 
-def _depth(build):
-    def save(folder):
-        theirs = build()
-        theirs.save_pretrained(folder)
-        return folder, {}, lambda images: {"depth": test_depth.depth_of(theirs, images)[..., np.newaxis]}
-
-    return save
+def _depth(build, folder):
+    theirs = build()
+    theirs.save_pretrained(folder)
+    return folder, {}, lambda images: {"depth": test_depth.depth_of(theirs, images)[..., np.newaxis]}
 
 
-def _owl_vit(version):
-    def save(folder):
-        theirs = test_owl_vit.made(version)
-        theirs.save_pretrained(folder)
-        return folder, {"convert": test_owl_vit.of_ids}, lambda images: test_owl_vit.theirs_of(theirs, images)
-
-    return save
+def _owl_vit(version, folder):
+    theirs = test_owl_vit.made(version)
+    theirs.save_pretrained(folder)
+    return folder, {"convert": test_owl_vit.of_ids}, lambda images: test_owl_vit.theirs_of(theirs, images)
 
 
-def _timm(name, **options):
+def _timm(name, folder, **options):
     """A model by name, in a folder as timm publishes it."""
+    theirs = test_timm.named(name, **options)
+    timm.models.save_for_hf(theirs, folder, safe_serialization=True)
 
-    def save(folder):
-        theirs = test_timm.named(name, **options)
-        timm.models.save_for_hf(theirs, folder, safe_serialization=True)
+    def stages(images):
+        changes = {**test_timm.SIZES, **options, "img_size": images.shape[1:3]}
+        source = {"file": str(folder / "model.safetensors"), "num_classes": 5, "input_size": (3, 32, 32)}
+        again = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=source, **changes)
+        return test_timm.stages_of(again.eval(), images)
 
-        def stages(images):
-            changes = {**test_timm.SIZES, **options, "img_size": images.shape[1:3]}
-            source = {"file": str(folder / "model.safetensors"), "num_classes": 5, "input_size": (3, 32, 32)}
-            again = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=source, **changes)
-            return test_timm.stages_of(again.eval(), images)
-
-        return folder, {"num_heads": theirs.blocks[0].attn.num_heads}, stages
-
-    return save
+    return folder, {"num_heads": theirs.blocks[0].attn.num_heads}, stages
 
 
-def _naflex(name):
+def _naflex(name, folder):
     """timm's `NaFlexVit`, which resizes the table at each call."""
+    sizes = {option: value for option, value in test_timm.SIZES.items() if option != "img_size"}
+    theirs = test_timm.randomized(timm.create_model(name, pos_embed_grid_size=(4, 4), **sizes))
+    timm.models.save_for_hf(theirs, folder, safe_serialization=True)
 
-    def save(folder):
-        sizes = {option: value for option, value in test_timm.SIZES.items() if option != "img_size"}
-        theirs = test_timm.randomized(timm.create_model(name, pos_embed_grid_size=(4, 4), **sizes))
-        timm.models.save_for_hf(theirs, folder, safe_serialization=True)
+    def stages(images):
+        with torch.no_grad():
+            return {"logits": theirs(channels_first(images))}
 
-        def stages(images):
-            with torch.no_grad():
-                return {"logits": theirs(channels_first(images))}
-
-        return folder, {"num_heads": 3}, stages
-
-    return save
+    return folder, {"num_heads": 3}, stages
 
 
-def _open_clip(name):
-    def save(folder):
-        theirs, _ = test_open_clip.made(name, folder / "theirs")
-        file = folder / "theirs/open_clip_model.safetensors"
+def _open_clip(name, folder):
+    theirs, _ = test_open_clip.made(name, folder / "theirs")
+    file = folder / "theirs/open_clip_model.safetensors"
 
-        def stages(images):
-            model = open_clip.create_model(
-                f"local-dir:{file.parent}", load_weights=False, force_image_size=images.shape[1:3]
-            )
-            open_clip.load_checkpoint(model, str(file))
-            with torch.no_grad():
-                return {"logits": model.eval().encode_image(channels_first(images))}
+    def stages(images):
+        model = open_clip.create_model(
+            f"local-dir:{file.parent}", load_weights=False, force_image_size=images.shape[1:3]
+        )
+        open_clip.load_checkpoint(model, str(file))
+        with torch.no_grad():
+            return {"logits": model.eval().encode_image(channels_first(images))}
 
-        return file.parent, {**test_open_clip.HEADS.get(name, {})}, stages
-
-    return save
+    return file.parent, {**test_open_clip.HEADS.get(name, {})}, stages
 
 
 def _with_table(theirs, images, resized):
@@ -125,38 +106,34 @@ def _with_table(theirs, images, resized):
 SIZES = {**test_timm.SIZES, "num_classes": 0}
 
 
-def _facebookresearch(project, **options):
+def _facebookresearch(project, folder, **options):
     """A file of facebookresearch, whose models have timm's arrays under the authors' names."""
+    options_of_timm = {"init_values": 1e-5, **options}
+    theirs = test_timm.randomized(VisionTransformer(**{**SIZES, **options_of_timm}))
+    theirs.options = options_of_timm
+    state, size = dict(theirs.state_dict()), SIZES["embed_dim"]
+    if project == "mae":
+        state |= {"decoder_embed.weight": torch.ones(16, size), "decoder_embed.bias": torch.ones(16)}
+        state |= {"mask_token": torch.ones(1, 1, 16)}
+    else:
+        state |= {"mask_token": torch.ones(1, size)}
+    if "reg_tokens" in options:  # The class token has a position, in a row of its own.
+        state["register_tokens"] = state.pop("reg_token")
+        first = torch.randn(1, 1, size, generator=torch.Generator().manual_seed(2))
+        state["cls_token"] = state["cls_token"] - first
+        state["pos_embed"] = torch.cat([first, state["pos_embed"]], dim=1)
+    torch.save(state, folder / "authors.pth")
 
-    def save(folder):
-        options_of_timm = {"init_values": 1e-5, **options}
-        theirs = test_timm.randomized(VisionTransformer(**{**SIZES, **options_of_timm}))
-        theirs.options = options_of_timm
-        state, size = dict(theirs.state_dict()), SIZES["embed_dim"]
+    def resized(table, grid):
         if project == "mae":
-            state |= {"decoder_embed.weight": torch.ones(16, size), "decoder_embed.bias": torch.ones(16)}
-            state |= {"mask_token": torch.ones(1, 1, 16)}
-        else:
-            state |= {"mask_token": torch.ones(1, size)}
-        if "reg_tokens" in options:  # The class token has a position, in a row of its own.
-            state["register_tokens"] = state.pop("reg_token")
-            first = torch.randn(1, 1, size, generator=torch.Generator().manual_seed(2))
-            state["cls_token"] = state["cls_token"] - first
-            state["pos_embed"] = torch.cat([first, state["pos_embed"]], dim=1)
-        torch.save(state, folder / "authors.pth")
+            return torch.nn.functional.interpolate(table, size=grid, **CUBIC)
+        if "reg_tokens" in options:
+            return torch.nn.functional.interpolate(table, size=grid, antialias=True, **CUBIC)
+        scale = tuple((side + 0.1) / 4 for side in grid)
+        return torch.nn.functional.interpolate(table, scale_factor=scale, mode="bicubic")
 
-        def resized(table, grid):
-            if project == "mae":
-                return torch.nn.functional.interpolate(table, size=grid, **CUBIC)
-            if "reg_tokens" in options:
-                return torch.nn.functional.interpolate(table, size=grid, antialias=True, **CUBIC)
-            scale = tuple((side + 0.1) / 4 for side in grid)
-            return torch.nn.functional.interpolate(table, scale_factor=scale, mode="bicubic")
-
-        expected = lambda images: {"tokens": _with_table(theirs, images, resized)["tokens"]}  # noqa: E731
-        return folder / "authors.pth", {"num_heads": 3}, expected
-
-    return save
+    expected = lambda images: {"tokens": _with_table(theirs, images, resized)["tokens"]}  # noqa: E731
+    return folder / "authors.pth", {"num_heads": 3}, expected
 
 
 def _families():
@@ -171,15 +148,15 @@ def _families():
     families = {
         f"transformers: {name}": (
             next((rule for family, rule in rules.items() if family in name), "bicubic"),
-            _transformers(name),
+            partial(_transformers, name),
         )
         for name in names
     }
     families |= {
-        "transformers: Depth Anything": ("bicubic", _depth(test_depth.anything)),
-        "transformers: DPT": ("bilinear_half_pixel", _depth(test_depth.dpt)),
-        "transformers: OWL-ViT": ("bicubic", _owl_vit("OwlViT")),
-        "transformers: OWLv2": ("bicubic", _owl_vit("Owlv2")),
+        "transformers: Depth Anything": ("bicubic", partial(_depth, test_depth.anything)),
+        "transformers: DPT": ("bilinear_half_pixel", partial(_depth, test_depth.dpt)),
+        "transformers: OWL-ViT": ("bicubic", partial(_owl_vit, "OwlViT")),
+        "transformers: OWLv2": ("bicubic", partial(_owl_vit, "Owlv2")),
     }
     by_name = {
         "ViT": ("bicubic_antialias", "vit_tiny_patch16_224", {}),
@@ -196,9 +173,9 @@ def _families():
         "BEiT": (RELATIVE, "beit_base_patch16_224", {}),
     }
     return families | {
-        **{f"timm: {name}": (rule, _timm(model, **o)) for name, (rule, model, o) in by_name.items()},
+        **{f"timm: {name}": (rule, partial(_timm, model, **o)) for name, (rule, model, o) in by_name.items()},
         **{
-            f"timm: NaFlexVit, {name}": (rule, _naflex(f"naflexvit_base_patch16_{name}"))
+            f"timm: NaFlexVit, {name}": (rule, partial(_naflex, f"naflexvit_base_patch16_{name}"))
             for name, rule in {
                 "gap": "bicubic_antialias",
                 "siglip": "bilinear_antialias",
@@ -209,14 +186,14 @@ def _families():
         },
         "timm: NaFlexVit, C-RADIOv4": (
             "bilinear_half_pixel_square",
-            _naflex("naflexvit_huge_patch16_radio_v4"),
+            partial(_naflex, "naflexvit_huge_patch16_radio_v4"),
         ),
-        "open_clip: CLIP": ("bicubic_antialias", _open_clip("CLIP, quick GELU")),
-        "facebookresearch: MAE": ("bicubic", _facebookresearch("mae")),
-        "facebookresearch: DINOv2": ("bicubic_offset", _facebookresearch("dinov2")),
+        "open_clip: CLIP": ("bicubic_antialias", partial(_open_clip, "CLIP, quick GELU")),
+        "facebookresearch: MAE": ("bicubic", partial(_facebookresearch, "mae")),
+        "facebookresearch: DINOv2": ("bicubic_offset", partial(_facebookresearch, "dinov2")),
         "facebookresearch: DINOv2 with registers": (
             "bicubic_antialias",
-            _facebookresearch("dinov2", reg_tokens=4, no_embed_class=True),
+            partial(_facebookresearch, "dinov2", reg_tokens=4, no_embed_class=True),
         ),
     }
 
