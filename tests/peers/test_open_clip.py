@@ -83,16 +83,12 @@ def theirs_of(theirs, images, ids):
     """(image embeddings, text embeddings, logits)."""
     images, ids = channels_first(images), torch.from_numpy(ids).long()
     with torch.no_grad():
-        found = (
-            theirs.encode_image(images, normalize=True),
-            theirs.encode_text(ids, normalize=True),
-            theirs.get_logits(images, ids)[0],
-        )
-    return [each.numpy() for each in found]
+        encoded = theirs.encode_image(images, normalize=True), theirs.encode_text(ids, normalize=True)
+        return [each.numpy() for each in (*encoded, theirs.get_logits(images, ids)[0])]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_embeddings_and_logits_are_theirs(name, tmp_path):
+def test_embeddings_logits_losses_and_gradients_are_theirs(name, tmp_path):
     theirs, model = made(name, tmp_path / "theirs")
     images, ids = inputs(model)
     by_image, by_text, logits = theirs_of(theirs, images, ids)
@@ -103,11 +99,6 @@ def test_embeddings_and_logits_are_theirs(name, tmp_path):
     assert (preprocessing.resize, preprocessing.interpolation) == ("squash", "bicubic")
     assert (preprocessing.mean, preprocessing.std) == ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 
-
-@pytest.mark.parametrize("name", MODELS)
-def test_losses_and_gradients_are_theirs(name, tmp_path):
-    theirs, model = made(name, tmp_path / "theirs")
-    images, ids = inputs(model)
     criterion = open_clip.loss.SigLipLoss() if model.objective == "sigmoid" else open_clip.ClipLoss()
     loss = criterion(*theirs(channels_first(images), torch.from_numpy(ids).long()))
     assert_same_gradients(
