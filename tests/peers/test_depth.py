@@ -8,18 +8,13 @@ from reference.comparing import assert_close
 
 from keras_vit import DepthEstimator, from_pretrained, save_weights
 
-FORMS = {  # widths of the maps relative to the encoder's, layers, and the blocks that are read, from 1
-    "small": ((1 / 8, 1 / 4, 1 / 2, 1), 4, (1, 2, 3, 4)),
-    "base": ((1 / 8, 1 / 4, 1 / 2, 1), 12, (3, 6, 9, 12)),
-    "large": ((1 / 4, 1 / 2, 1, 1), 24, (5, 12, 18, 24)),
+FORMS = {  # layers, and the blocks that are read, from 1; the widths of the maps if they are others
+    "small": (4, [1, 2, 3, 4]),
+    "base": (12, [3, 6, 9, 12]),
+    "large": (24, [5, 12, 18, 24], [4, 8, 16, 16]),
 }
 VIT = {"hidden_size": 16, "num_attention_heads": 2, "patch_size": 14, "image_size": 42}
 NECK = {"fusion_hidden_size": 12}
-
-
-def sizes_of(form):
-    shares, layers, blocks = FORMS[form]
-    return [int(16 * share) for share in shares], layers, [*blocks]
 
 
 def scaled(module):
@@ -31,13 +26,16 @@ def scaled(module):
     return module
 
 
-def anything(form="small", **options):
-    widths, layers, blocks = sizes_of(form)
+def anything(layers=4, blocks=(1, 2, 3, 4), widths=(2, 4, 8, 16), **options):
     backbone = transformers.Dinov2Config(
-        **VIT, num_hidden_layers=layers, out_indices=blocks, reshape_hidden_states=False, mlp_ratio=2
+        **VIT, num_hidden_layers=layers, out_indices=[*blocks], reshape_hidden_states=False, mlp_ratio=2
     )
     config = transformers.DepthAnythingConfig(
-        backbone_config=backbone, neck_hidden_sizes=widths, reassemble_hidden_size=16, **NECK, **options
+        backbone_config=backbone,
+        neck_hidden_sizes=[*widths],
+        reassemble_hidden_size=16,
+        **NECK,
+        **options,
     )
     return scaled(transformers.DepthAnythingForDepthEstimation(config))
 
@@ -79,10 +77,10 @@ def check_both_directions(theirs, tmp_path, images, changed=lambda depth: depth)
 
 @pytest.mark.parametrize("form", FORMS)
 def test_depth_anything_is_read_and_written_with_equal_outputs(form, tmp_path):
-    theirs = anything(form)
+    theirs = anything(*FORMS[form])
     model, again = check_both_directions(theirs, tmp_path, images_of(42, 42))
     assert model.quantity == "disparity"
-    assert model.read_blocks == tuple(block - 1 for block in FORMS[form][-1])
+    assert model.read_blocks == tuple(block - 1 for block in FORMS[form][1])
     for name in ("neck_hidden_sizes", "fusion_hidden_size", "depth_estimation_type", "patch_size"):
         assert getattr(again.config, name) == getattr(theirs.config, name)
 
@@ -107,14 +105,7 @@ def test_dpt_reads_blocks_by_increasing_numbers(blocks, tmp_path):
 
 @pytest.mark.parametrize("stages, blocks", [([-4, -3, -2, -1], (2, 3, 4, 5)), ([1, 2, 3, 5], (0, 1, 2, 4))])
 def test_depth_anything_reads_the_stages_of_its_backbone(stages, blocks, tmp_path):
-    backbone = transformers.Dinov2Config(
-        **VIT, num_hidden_layers=6, out_indices=stages, reshape_hidden_states=False
-    )
-    config = transformers.DepthAnythingConfig(
-        backbone_config=backbone, neck_hidden_sizes=[2, 4, 8, 16], reassemble_hidden_size=16, **NECK
-    )
-    theirs = scaled(transformers.DepthAnythingForDepthEstimation(config))
-    model, _ = check_both_directions(theirs, tmp_path, images_of(42, 42))
+    model, _ = check_both_directions(anything(6, stages), tmp_path, images_of(42, 42))
     assert model.read_blocks == blocks
 
 
