@@ -85,6 +85,8 @@ class HuggingFace(Layout):
         mapped = super().read(stored)
         mapped = mapped.with_keys(names)
         names, keys = mapped.arrays, mapped.keys
+        if (tokens := names.get("register_tokens/token")) is not None and not tokens.size:
+            mapped.leave_out(("register_tokens/",))
         if "distillation_token/token" in names and "head_distillation/kernel" not in names:
             # Without a head of its own the token is a register.
             for by_name in (names, keys):

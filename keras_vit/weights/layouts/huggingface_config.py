@@ -21,10 +21,7 @@ from keras_vit.weights.metadata import checked_options
 FILES = (CONFIG, PREPROCESSOR)
 _CLIP_COLORS = dict(zip(("image_mean", "image_std"), NORMS["clip"]))
 _CROP = {**VIT_PROCESSOR, "resample": 3, "do_center_crop": True}
-_CLIP = {
-    **{**_CROP, "size": {"shortest_edge": 224}},
-    **_CLIP_COLORS,
-}
+_CLIP = {**_CROP, **_CLIP_COLORS, "size": {"shortest_edge": 224}}
 _OWL = {**VIT_PROCESSOR, **_CLIP_COLORS, "do_pad": False}
 _NAFLEX = "siglip2"
 # The defaults of image processors, by what the names of their classes begin with.
@@ -130,7 +127,7 @@ def written(config, kind):
         "hidden_act": hub_config.written_activation(config.get("segmentation", config)["activation"]),
         **({} if packs else {"image_size": size[0] if size[0] == size[1] else list(size)}),
         "patch_size": config["patch_size"][0],
-        **{theirs: function(config) for theirs, function in kind.written.items()},
+        **{theirs: ours(config) if callable(ours) else config[ours] for theirs, ours in kind.written.items()},
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
         **hub_config.antialias_entry(preprocessing),

@@ -12,6 +12,7 @@ Sources: the modules and configurations of transformers 5.23 in `models/` (`vit`
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +67,7 @@ class ModelType(NamedTuple):
         options: dict from transformers' names of options to ours.
         defaults: The values of options that the arrays do not show, if config.json has none.
         read: dict from our options to functions of config.json.
-        written: dict from transformers' names of further options to functions of `get_config()`.
+        written: dict from transformers' names of further options to ours, or to functions of `get_config()`.
         supported: As in `Layout`; an option without an entry must have its default.
         combinations: Function of `get_config()` to a dict from reasons why the type cannot express it to
             whether they apply.
@@ -172,24 +173,14 @@ _VIT_ROWS = (
     *torch_rows(VIT_BLOCK_IN_MEMORY, _BLOCK, "layers.{i}."),
 )
 
+_BEIT_SCALES = {"attention_scale/gamma": "lambda_1", "mlp_scale/gamma": "lambda_2"}
+_BIAS, _BIAS_TABLE = "attention/position_bias/table", "relative_position_bias.relative_position_bias_table"
+_BEIT_BLOCK = {**VIT_BLOCK, **_BEIT_SCALES, _BIAS: f"attention.attention.{_BIAS_TABLE}"}
 _BEIT_ROWS = (
     *torch_rows({**_TOKENS, **_PATCHES, "encoder_norm": "layernorm", "pooled_norm": "pooler.layernorm"}),
     *torch_rows({"head": "classifier"}),
-    *torch_rows(VIT_BLOCK, _BLOCK, "encoder.layer.{i}."),
-    *torch_rows(VIT_BLOCK_IN_MEMORY, _BLOCK, "layers.{i}."),
-    *(
-        row
-        for block, bias in (("encoder.layer.{i}.", "attention.attention."), ("layers.{i}.", ""))
-        for row in torch_rows(
-            {
-                "attention_scale/gamma": "lambda_1",
-                "mlp_scale/gamma": "lambda_2",
-                "attention/position_bias/table": f"{bias}relative_position_bias.relative_position_bias_table",
-            },
-            _BLOCK,
-            block,
-        )
-    ),
+    *torch_rows(_BEIT_BLOCK, _BLOCK, "encoder.layer.{i}."),
+    *torch_rows({**VIT_BLOCK_IN_MEMORY, **_BEIT_SCALES, _BIAS: _BIAS_TABLE}, _BLOCK, "layers.{i}."),
 )
 
 _DINO = {
@@ -332,11 +323,9 @@ _SIZES = {
 }
 _OPTIONS = {**_SIZES, "intermediate_size": "mlp_dim"}
 _DEFAULTS = {"num_attention_heads": 12, "layer_norm_eps": 1e-12, "hidden_act": "gelu"}
-_DROPOUT = {
-    "hidden_dropout_prob": lambda c: c["dropout_rate"],
-    "attention_probs_dropout_prob": lambda c: c["attention_dropout_rate"],
-}
-_POOLER = {"pooler_act": lambda c: "tanh", "pooler_output_size": lambda c: c["hidden_size"]}
+_DROPOUT = {"hidden_dropout_prob": "dropout_rate", "attention_probs_dropout_prob": "attention_dropout_rate"}
+_SCALES = {"layerscale_value": "layer_scale", "drop_path_rate": "stochastic_depth_rate"}
+_POOLER = {"pooler_act": lambda c: "tanh", "pooler_output_size": "hidden_size"}
 _ACTIVATION = {"activation": lambda model: hub_config.activation(model["hidden_act"])}
 _BIASED = {**COMMON, "class_token": (True,)}
 _BASE = {**_BIASED, "qkv_bias": (True, False)}
@@ -530,16 +519,10 @@ def _before_writing_deit(arrays, config):
     return arrays
 
 
-def _after_reading_dino(mapped):
-    """The class token is the only prefix token with a position."""
-    _after_reading_eomt(mapped)
+def _after_reading_registers(mapped):
+    """The class token is the only prefix token with a position; a file without registers is a DINOv2."""
     if "register_tokens/token" in mapped.arrays:
         add_first_position(mapped.arrays)
-
-
-def _after_reading_eomt(mapped):
-    if (tokens := mapped.arrays.get("register_tokens/token")) is not None and not tokens.size:
-        mapped.leave_out(("register_tokens/",))
 
 
 def _implied_prefix(keys, metadata):
@@ -547,13 +530,9 @@ def _implied_prefix(keys, metadata):
     return {"prefix_positions": False}
 
 
-def _mask_token_of(*axes):
+def _with_mask_token(written, prefix, hidden_size, axes=(1,)):
     """Write the mask token, which transformers' modules have even if nothing is masked."""
-
-    def after_writing(written, prefix, hidden_size):
-        return written | {f"{prefix}embeddings.mask_token": np.zeros((*axes, hidden_size), "float32")}
-
-    return after_writing
+    return written | {f"{prefix}embeddings.mask_token": np.zeros((*axes, hidden_size), "float32")}
 
 
 def _adapted_dinov2_with_registers(arrays, config):
@@ -651,10 +630,10 @@ _BEIT = ModelType(
     read={**_ACTIVATION, "pooling": lambda model: "gap" if model["use_mean_pooling"] else "token"},
     written={
         **_DROPOUT,
-        "use_relative_position_bias": lambda c: c["relative_positions"],
+        "use_relative_position_bias": "relative_positions",
         "use_mean_pooling": lambda c: c["pooling"] == "gap",
         "layer_scale_init_value": lambda c: c["layer_scale"] or 0.0,
-        "drop_path_rate": lambda c: c["stochastic_depth_rate"],
+        "drop_path_rate": "stochastic_depth_rate",
     },
     supported={
         **{**_BIASED, "key_bias": (False,), "relative_positions": (True,), "position_embedding": ("none",)},
@@ -689,12 +668,7 @@ DINOV2 = ModelType(
         "activation": lambda m: "silu" if m["use_swiglu_ffn"] else hub_config.activation(m["hidden_act"]),
         "mlp_dim": _read_dinov2_mlp_dim,
     },
-    written={
-        **_DROPOUT,
-        "mlp_ratio": _dinov2_ratio,
-        "layerscale_value": lambda c: c["layer_scale"],
-        "drop_path_rate": lambda c: c["stochastic_depth_rate"],
-    },
+    written={**_DROPOUT, **_SCALES, "mlp_ratio": _dinov2_ratio},
     supported={**_BASE, **_GATES, "pooling": ("token", "token_gap")},
     combinations=_of_dinov2,
     processor="BitImageProcessor",
@@ -720,15 +694,12 @@ _DINOV3 = ModelType(
     read={**_ACTIVATION, "rotary": lambda m: rotary_options({"kind": "dinov3", "base": m["rope_theta"]})},
     written={
         "rope_theta": lambda c: c["rotary"]["base"],
-        "query_bias": lambda c: c["qkv_bias"],
+        **dict.fromkeys(("query_bias", "value_bias"), "qkv_bias"),
         "key_bias": lambda c: c["qkv_bias"] and c["key_bias"],
-        "value_bias": lambda c: c["qkv_bias"],
-        "proj_bias": lambda c: c["linear_bias"],
-        "mlp_bias": lambda c: c["linear_bias"],
-        "layerscale_value": lambda c: c["layer_scale"],
-        "pos_embed_rescale": lambda c: c["max_rotary_rescale"],
-        "attention_dropout": lambda c: c["attention_dropout_rate"],
-        "drop_path_rate": lambda c: c["stochastic_depth_rate"],
+        **dict.fromkeys(("proj_bias", "mlp_bias"), "linear_bias"),
+        **_SCALES,
+        "pos_embed_rescale": "max_rotary_rescale",
+        "attention_dropout": "attention_dropout_rate",
     },
     supported={
         **{**_BASE, **_GATES, "position_embedding": ("none",), "rotary": ANY, "num_registers": ANY},
@@ -749,7 +720,7 @@ _EOMT_WRITTEN = {
     "num_queries": lambda c: c["segmentation"]["num_queries"],
     "num_blocks": lambda c: c["segmentation"]["query_blocks"],
     "num_upscale_blocks": lambda c: c["segmentation"]["upscale_blocks"],
-    "attention_dropout": lambda c: c["attention_dropout_rate"],
+    "attention_dropout": "attention_dropout_rate",
 }
 _EOMT = DINOV2._replace(
     name="eomt",
@@ -773,7 +744,6 @@ _EOMT = DINOV2._replace(
     images={},
     interpolation="bicubic_antialias",  # of timm's encoder, which the authors' code has
     head="segmentation",
-    after_reading=_after_reading_eomt,
     before_writing=_before_writing_registers,
     implied=_implied_prefix,
 )
@@ -792,7 +762,7 @@ _EOMT_DINOV3 = _DINOV3._replace(
     },
     read={**_ACTIVATION, "rotary": _read_eomt_rotary},
     written={
-        **{name: of for name, of in _DINOV3.written.items() if name != "rope_theta"},
+        **{name: ours for name, ours in _DINOV3.written.items() if name != "rope_theta"},
         **_EOMT_WRITTEN,
         "rope_parameters": lambda c: {"rope_type": "default", "rope_theta": c["rotary"]["base"]},
     },
@@ -800,7 +770,6 @@ _EOMT_DINOV3 = _DINOV3._replace(
     combinations=_of_eomt_dinov3,
     processor="EomtImageProcessor",
     head="segmentation",
-    after_reading=_after_reading_eomt,
     implied=_implied_prefix,
 )
 _IMAGE_GPT = ModelType(
@@ -827,12 +796,11 @@ _IMAGE_GPT = ModelType(
     },
     written={
         "activation_function": lambda c: hub_config.written_activation(c["activation"]),
-        "n_inner": lambda c: c["mlp_dim"],
+        "n_inner": "mlp_dim",
         "n_positions": lambda c: math.prod(hub_config.stored_image_size(c)),
         "vocab_size": lambda c: c["palette"] + 1,
-        "resid_pdrop": lambda c: c["dropout_rate"],
-        "embd_pdrop": lambda c: c["dropout_rate"],
-        "attn_pdrop": lambda c: c["attention_dropout_rate"],
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop"), "dropout_rate"),
+        "attn_pdrop": "attention_dropout_rate",
     },
     supported={
         **{**COMMON, "class_token": (False,), "pooling": ("gap",)},
@@ -855,7 +823,7 @@ _SIGLIP = ModelType(
     options=_OPTIONS,
     defaults={**_DEFAULTS, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"},
     read=_ACTIVATION,
-    written={"attention_dropout": lambda c: c["attention_dropout_rate"]},
+    written={"attention_dropout": "attention_dropout_rate"},
     supported={
         **{**COMMON, "class_token": (False,), "pooling": ("map",)},
         **{"pooling_heads": ANY, "pooling_mlp_dim": ANY},
@@ -927,7 +895,7 @@ MODEL_TYPES = (
     VIT._replace(name="vit_mae", model="ViTMAEModel", mark=_MAE_DECODER),
     _BEIT,
     # Its files have registers, too: it comes before `dinov2_with_registers`.
-    _DINOV3._replace(after_reading=_after_reading_dino, after_writing=_mask_token_of(1, 1)),
+    _DINOV3._replace(after_writing=partial(_with_mask_token, axes=(1, 1))),
     DINOV2._replace(
         name="dinov2_with_registers",
         model="Dinov2WithRegistersModel",
@@ -940,11 +908,11 @@ MODEL_TYPES = (
         combinations=_of_dinov2_with_registers,
         interpolation="bicubic_antialias",
         adapted=_adapted_dinov2_with_registers,
-        after_reading=_after_reading_dino,
-        after_writing=_mask_token_of(1),
+        after_reading=_after_reading_registers,
+        after_writing=_with_mask_token,
         implied=_implied_prefix,
     ),
-    DINOV2._replace(after_reading=_after_reading_dino, after_writing=_mask_token_of(1)),
+    DINOV2._replace(after_writing=_with_mask_token),
     _EOMT,
     _EOMT_DINOV3,
     _IMAGE_GPT,

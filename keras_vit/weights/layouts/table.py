@@ -125,6 +125,7 @@ def add_first_position(arrays):
 
 
 _INDEX = re.compile(r"\{([ij])(\+1)?\}")
+_ESCAPED_INDEX = re.compile(r"\\\{([ij])(\\\+1)?\\\}")  # as `re.escape` writes it
 
 
 class Table:
@@ -191,24 +192,22 @@ class Table:
 
 
 def _pattern(template):
-    parts, last = [], 0
-    for match in _INDEX.finditer(template):
-        parts += [re.escape(template[last : match.start()]), rf"(?P<{match[1]}>0|[1-9]\d*)"]
-        last = match.end()
-    offsets = {match[1]: len(match[2] or "") // 2 for match in _INDEX.finditer(template)}
-    return re.compile("".join([*parts, re.escape(template[last:])])), offsets
+    """The pattern of a template's names, and the smallest value of each index in them: 0, or 1 for {i+1}."""
+
+    def number(match):
+        return f"(?P<{match[1]}>{'' if match[2] else '0|'}[1-9][0-9]*)"
+
+    least = {index: bool(plus_one) for index, plus_one in _INDEX.findall(template)}
+    return re.compile(_ESCAPED_INDEX.sub(number, re.escape(template))), least
 
 
 def _find(patterns, name):
     """(indices, row) of every row that matches the name."""
-    rows = []
-    for (pattern, offsets), row in patterns:
-        match = pattern.fullmatch(name)
-        if match:
-            indices = {group: int(text) - offsets[group] for group, text in match.groupdict().items()}
-            if all(index >= 0 for index in indices.values()):
-                rows.append((indices, row))
-    return rows
+    return [
+        ({index: int(text) - least[index] for index, text in match.groupdict().items()}, row)
+        for (pattern, least), row in patterns
+        if (match := pattern.fullmatch(name))
+    ]
 
 
 def _fill(template, indices):

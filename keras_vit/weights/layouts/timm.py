@@ -13,7 +13,7 @@ from keras_vit.tasks import timm_additions
 from keras_vit.weights.layouts import timm_config
 from keras_vit.weights.layouts.additions import merged
 from keras_vit.weights.layouts.decoder import DECODER_BLOCK, DecoderForm
-from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values
+from keras_vit.weights.layouts.layout import ANY, COMMON, Layout, ModelForm, other_values, true_reasons
 from keras_vit.weights.layouts.table import Table, add_first_position, fused_rows, patch_kernel, torch_rows
 from keras_vit.weights.pretraining import IMAGE_TEXT, SELF_SUPERVISED
 
@@ -197,18 +197,15 @@ class Timm(Layout):
         return implied
 
     def unsupported(self, config):
-        reasons = super().unsupported(config)
-        c, eva = config, timm_config.is_eva(config)
-        if c["pooling"] == "map":
-            if not c["qkv_bias"]:
-                reasons.append("qkv_bias=False with pooling='map'")
-            if eva and not c["pool_prefix"]:
-                reasons.append("pool_prefix=False with options of timm's Eva")
-        if c["position_embedding"] == "none" and not c["rotary"]:
-            reasons.append("position_embedding='none' without rotary")
-        if (c["activation"] == "silu") != c["gated_mlp"]:
-            reasons.append(f"activation={c['activation']!r} with gated_mlp={c['gated_mlp']}")
-        return reasons + (_unsupported_by_eva(c) if eva else [])
+        c, activation, gated = config, config["activation"], config["gated_mlp"]
+        no_positions = c["position_embedding"] == "none" and not c["rotary"]
+        reasons = {
+            "qkv_bias=False with pooling='map'": c["pooling"] == "map" and not c["qkv_bias"],
+            "position_embedding='none' without rotary": no_positions,
+            f"activation={activation!r} with gated_mlp={gated}": (activation == "silu") != gated,
+        }
+        by_eva = _unsupported_by_eva(c) if timm_config.is_eva(c) else []
+        return super().unsupported(c) + true_reasons(reasons) + by_eva
 
     read_config = staticmethod(timm_config.read)
     write_config = staticmethod(timm_config.written)
@@ -283,19 +280,18 @@ def _eva_rows(config):
 
 def _unsupported_by_eva(config):
     """List the options that timm's `Eva` cannot express together."""
-    c = config
+    c, with_map = config, config["pooling"] == "map"
     expected = {"resnet": None, "distillation": False, "representation_size": None, "linear_bias": True}
-    if not c["gated_mlp"]:
-        expected["activation"] = "gelu_erf"
-    if c["rotary"]:
-        expected["rotate_registers"] = False
-    reasons = other_values({**c, **(c["rotary"] or {})}, expected, "{} with options of timm's Eva")
-    if c["gated_mlp"] and c["pooling"] == "map":
-        reasons.append("gated_mlp=True with pooling='map'")
-    if c["num_kv_heads"] is not None and not c["key_bias"]:
-        reasons.append("key_bias=False with num_kv_heads")
-    if c["post_norm"]:
-        for name in ("qk_norm", "num_kv_heads", "layer_scale"):
-            if c[name]:
-                reasons.append(f"{name}={c[name]!r} with post_norm=True")
-    return reasons
+    expected |= {} if c["gated_mlp"] else {"activation": "gelu_erf"}
+    expected |= {"rotate_registers": False} if c["rotary"] else {}
+    expected |= {"pool_prefix": True} if with_map else {}
+    reasons = {
+        "gated_mlp=True with pooling='map'": c["gated_mlp"] and with_map,
+        "key_bias=False with num_kv_heads": c["num_kv_heads"] is not None and not c["key_bias"],
+        **{
+            f"{name}={c[name]!r} with post_norm=True": c["post_norm"] and c[name]
+            for name in ("qk_norm", "num_kv_heads", "layer_scale")
+        },
+    }
+    values = {**c, **(c["rotary"] or {})}
+    return other_values(values, expected, "{} with options of timm's Eva") + true_reasons(reasons)
