@@ -1,7 +1,5 @@
 """timm's models and ours compute the same from the same files, in both directions."""
 
-import re
-
 import pytest
 from peers.packages import timm, torch
 from peers.timm_models import NAMES, SIZES, made, options_of, stages_of
@@ -34,22 +32,6 @@ def test_a_model_of_theirs_is_loaded_and_written_with_the_same_arrays(name, tmp_
     if name != "no positions":  # which cannot be saved
         written = load_file(save_weights(ours, tmp_path / "ours.safetensors", "timm"))
         torch.testing.assert_close(written, dict(before), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("wrapped, prefix", [("model", ""), ("state_dict", "module."), (None, "module.")])
-def test_a_torch_file_as_training_scripts_write_it_is_loaded(wrapped, prefix, tmp_path):
-    """With DeiT III's own names of LayerScale, and the prefix of parallel training."""
-    sizes = {"img_size": 32, "patch_size": 8, "num_classes": 5}
-    model = randomized(timm.create_model("deit3_small_patch16_224", **sizes), scale=0.05)
-    state = {
-        prefix + re.sub(r"ls([12])\.gamma", r"gamma_\1", key): array
-        for key, array in model.state_dict().items()
-    }
-    assert f"{prefix}blocks.0.gamma_1" in state
-    torch.save({wrapped: state} if wrapped else state, tmp_path / "deit.pth")
-    images = images_for(model)
-    ours = from_pretrained(tmp_path / "deit.pth", variant="S/8")
-    assert_same_stages(ours, images, stages_of(model, images))
 
 
 # Models by name, with timm's own configuration ----------------------------------------------------
@@ -92,28 +74,6 @@ def test_a_folder_as_they_publish_it_is_loaded(name, options, tmp_path):
     if model.in_chans == 3:
         assert (found.mean, found.std) == (tuple(expected["mean"]), tuple(expected["std"]))
     assert found.crop_fraction == expected["crop_pct"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"global_pool": "max"},  # the arrays are those of mean pooling
-        {"pool_include_prefix": True, "global_pool": "avg", "reg_tokens": 2},
-        {"mlp_layer": timm.layers.SwiGLU},
-        {"block_fn": timm.models.vision_transformer.ParallelThingsBlock},
-        {"norm_layer": timm.layers.RmsNorm},
-        {"embed_norm_layer": timm.layers.LayerNorm},
-    ],
-    ids=lambda options: ", ".join(options),
-)
-def test_an_unsupported_option_is_refused(options, tmp_path):
-    """By the arrays, or by config.json where only it shows the option."""
-    model = named(TINY, **options)
-    written = {key: "x" for key, value in options.items() if callable(value)}
-    timm.models.save_for_hf(model, tmp_path, safe_serialization=True, model_args=written)
-    with pytest.raises(ValueError) as caught:
-        from_pretrained(tmp_path)
-    assert "\n" not in str(caught.value)
 
 
 # Models of timm's class Eva, as we write them

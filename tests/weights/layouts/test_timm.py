@@ -25,14 +25,17 @@ def state_dict(model):
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])
-def test_deits_names_of_layer_scale_need_metadata(tmp_path, prefix):
+def test_deits_names_of_layer_scale_need_a_variant_or_metadata(tmp_path, prefix):
     """timm's models with rotary positions have the same names."""
-    model = small(layer_scale=1e-5, prefix_positions=False)
+    sizes = dict(zip(variants.SIZES, variants.VARIANTS["mu"]))
+    model = small(layer_scale=1e-5, prefix_positions=False, activation="gelu_erf", **sizes)
     file = {prefix + key: array for key, array in state_dict(model).items()}
     renamed = {re.sub(r"ls(\d)\.gamma", r"gamma_\1", key): array for key, array in file.items()}
     write_arrays(renamed, tmp_path / "deit.safetensors")
     with pytest.raises(ValueError, match=r"'B/16' .*blocks.0.gamma_1 also occurs in"):
-        from_pretrained(tmp_path / "deit.safetensors", num_heads=3)
+        from_pretrained(tmp_path / "deit.safetensors", num_heads=2)
+    loaded = from_pretrained(tmp_path / "deit.safetensors", variant="mu/8")
+    assert_same_arrays(arrays(loaded), arrays(model))
     (tmp_path / "deit.json").write_text(sidecar_text(model.get_config(), "timm"))
     loaded = from_pretrained(tmp_path / "deit.safetensors")
     assert_same_arrays(arrays(loaded), arrays(model))

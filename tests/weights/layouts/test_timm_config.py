@@ -171,7 +171,10 @@ def test_the_heads_of_an_architecture_are_known_by_its_name(architecture, width,
         ("vit_small_patch16_dinov3", {"rope_rotate_half": False}, "rotary positions that .* does not have"),
         ("vit_small_patch16_dinov3", {"rope_grid_offset": 0.5}, "rotary positions that .* does not have"),
         ("vit_tiny_patch16_224", {"norm_layer": "batchnorm"}, "nothing is known of norm_layer='batchnorm'"),
-        ("vit_tiny_patch16_224", {"mlp_layer": "x"}, "nothing is known of mlp_layer='x'"),
+        *(
+            ("vit_tiny_patch16_224", {name: "x"}, f"nothing is known of {name}='x'")
+            for name in ("mlp_layer", "block_fn", "embed_layer", "embed_norm_layer")
+        ),
         ("naflexvit_base_patch16_gap", {"patchify_channels_last": False}, "patchify_channels_last"),
         (
             "naflexvit_large_patch16_radio_v3",
