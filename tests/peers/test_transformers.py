@@ -205,14 +205,6 @@ def test_a_state_dict_in_memory_names_is_loaded(name, tmp_path):
     assert_same_stages(from_pretrained(tmp_path), images, stages_of(theirs, images))
 
 
-def test_a_mask_token_is_refused_by_name(tmp_path):
-    """It belongs to masked pretraining."""
-    config = transformers.ViTConfig(**SIZES)
-    randomized(transformers.ViTModel(config, use_mask_token=True)).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="only in file: embeddings.mask_token"):
-        from_pretrained(tmp_path)
-
-
 SQUARE = {"height": 32, "width": 32}
 IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
 PROCESSORS = {
