@@ -21,7 +21,7 @@ from keras_vit.weights.shards import INDEX, is_index, shards_of
 # As Hugging Face and open_clip name them, the preferred first.
 WEIGHTS = ("model.safetensors", INDEX, "pytorch_model.bin", "open_clip_model.safetensors")
 LOCAL_WEIGHTS = ("model.keras", *WEIGHTS)  # in a local folder, such as that of a run
-SIDECARS = ("config.json", "preprocessor_config.json")
+SIDECARS = ("config.json", "preprocessor_config.json", "processor_config.json")
 SIDECARS_OF_OPEN_CLIP = ("open_clip_config.json",)
 LOG_IN = "log in ('hf auth login', or HF_TOKEN) with an account that may read it"
 
@@ -32,8 +32,8 @@ def fetch(
     """Return the local file of a source, downloading it if necessary.
 
     Downloads are kept, in Hugging Face's own cache or in `cache_folder()`, and not requested again. The
-    sidecars of the weights are kept next to them: `config.json` and `preprocessor_config.json` of a
-    repository, `NAME.json` of `NAME.npz`.
+    sidecars of the weights are kept next to them: `config.json`, `preprocessor_config.json` and
+    `processor_config.json` of a repository, `NAME.json` of `NAME.npz`.
 
     Args:
         source: Path of a file, or of a folder that holds `model.keras` (a finished run),

@@ -442,6 +442,7 @@ def test_a_sidecar_that_is_unavailable_now_is_not_skipped_for_ever(server, folde
 
 COMMIT, OLDER = "a" * 40, "b" * 40
 FILES = {"model.safetensors": b"weights", "config.json": b"{}", "preprocessor_config.json": b"[]"}
+FILES["processor_config.json"] = b"{}"
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from keras_vit.weights.layouts.huggingface_types import IMAGENET, PACKED, VIT_PR
 from keras_vit.weights.metadata import checked_options
 
 FILES = (CONFIG, PREPROCESSOR)
+PROCESSOR = "processor_config.json"
 _CLIP_COLORS = dict(zip(("image_mean", "image_std"), NORMS["clip"]))
 _CROP = {**VIT_PROCESSOR, "resample": 3, "do_center_crop": True}
 _CLIP = {**_CROP, **_CLIP_COLORS, "size": {"shortest_edge": 224}}
@@ -46,7 +47,7 @@ _WITHOUT_EFFECT = ("do_convert_rgb", "do_reduce_labels", "do_color_quantize", "d
 
 def read(folder):
     """The options in config.json and preprocessor_config.json, for `Layout.read_config`."""
-    config, preprocessor = read_json(folder / CONFIG), folder / PREPROCESSOR
+    config = read_json(folder / CONFIG)
     model_type, model = _described(config)
     options = options_of(model_type, model)
     architecture = "".join(config.get("architectures") or ())
@@ -61,13 +62,29 @@ def read(folder):
             options["num_classes"] = len(names)
         if not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
             options["class_names"] = tuple(names)
-    if preprocessor.is_file():
+    file, processor = _stored_processor(folder)
+    if processor is not None:
         checked = checked_options(options, CONFIG)
-        preparation = _image_processor(read_json(preprocessor), model_type, checked)
+        try:
+            preparation = _image_processor(processor, model_type, checked)
+        except ValueError as error:
+            raise ValueError(str(error).replace(PREPROCESSOR, file)) from None
         options["preprocessing"] = {**preparation, "antialias": hub_config.antialias(config)}
     elif model_type.images is not None:
         options["preprocessing"] = default_preprocessing(model_type)
     return options
+
+
+def _stored_processor(folder):
+    """The name of the file with the image processor, and its values; None without such a file.
+
+    transformers 5 stores the image processor of a model with a tokenizer inside of another file, which it
+    reads first.
+    """
+    processor = read_json(folder / PROCESSOR, {}).get("image_processor")
+    if processor is None and (folder / PREPROCESSOR).is_file():
+        return PREPROCESSOR, read_json(folder / PREPROCESSOR)
+    return PROCESSOR, processor
 
 
 def default_preprocessing(kind):

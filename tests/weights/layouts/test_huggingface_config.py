@@ -135,6 +135,18 @@ def test_image_processors_are_read_as_they_are_saved(images, expected, tmp_path)
     assert (found.mean, found.std, found.antialias) == ((0.5,) * 3, (0.5,) * 3, True)
 
 
+def test_an_image_processor_beside_a_tokenizer_is_read_first(tmp_path):
+    """transformers 5 saves it inside of processor_config.json."""
+    processor = {**SAVED["CLIP"], "image_mean": [0.1, 0.2, 0.3]}
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": processor}))
+    for images in (None, SAVED["CLIP"]):
+        assert read(tmp_path, images=images)["preprocessing"]["mean"] == pytest.approx((0.1, 0.2, 0.3))
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": {"resample": 1}}))
+    refused(tmp_path, "^processor_config.json: resample must be")
+    (tmp_path / "processor_config.json").write_text(json.dumps({"processor_class": "CLIPProcessor"}))
+    assert read(tmp_path)["preprocessing"]["mean"] == (0.5,) * 3
+
+
 @pytest.mark.parametrize("rescale", [{}, {"do_rescale": False}, {"rescale_factor": 1 / 127.5}])
 @pytest.mark.parametrize("normalize", [{}, {"do_normalize": False}, {"image_mean": 0.3, "image_std": 2}])
 def test_pixels_are_rescaled_and_normalized_as_they_do(rescale, normalize, tmp_path):
