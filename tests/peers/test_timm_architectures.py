@@ -47,6 +47,8 @@ BLOCKS = (
     *(eva.EvaBlock, eva.EvaBlockPostNorm),
 )
 ATTENTIONS = (Attention, AttentionRope, beit.Attention, eva.EvaAttention)
+MLPS = (Mlp, GluMlp, SwiGLU)
+ROTARY = (type(None), RotaryEmbeddingCat, RotaryEmbeddingDinoV3, RotaryEmbeddingMixed)
 NORMS = {LayerNorm: "layer", torch.nn.LayerNorm: "layer", RmsNorm: "rms"}
 
 
@@ -74,48 +76,36 @@ def embedding(model):
     return model.embeds if isinstance(model, NaFlexVit) else model.patch_embed
 
 
-def unsupported_parts(model):
-    """The parts of timm's model that VisionTransformer cannot express."""
+def is_expressible(model):
+    """Whether VisionTransformer has all parts of timm's model."""
     if type(model) not in CLASSES:
-        return [type(model).__name__]
-    found = []
+        return False
     for block in model.blocks:
-        if type(block) not in BLOCKS or type(block.attn) not in ATTENTIONS:
-            return [type(block).__name__, type(getattr(block, "attn", None)).__name__]
-        if type(block.mlp) not in (Mlp, GluMlp, SwiGLU):
-            return [type(block.mlp).__name__]
-        if part(block.attn, "gate") is not None:
-            found.append("a gate of the attention")
+        if type(block) not in BLOCKS or type(block.attn) not in ATTENTIONS or type(block.mlp) not in MLPS:
+            return False
+        if part(block.attn, "gate") is not None or type(block.norm1) not in NORMS:
+            return False
         if type(block.mlp.act).__name__ not in ACTIVATIONS:
-            found.append(type(block.mlp.act).__name__)
-        if type(block.norm1) not in NORMS:
-            found.append(type(block.norm1).__name__)
-    rope = getattr(model, "rope", None)
-    if type(rope) not in (type(None), RotaryEmbeddingCat, RotaryEmbeddingDinoV3, RotaryEmbeddingMixed):
-        found.append(type(rope).__name__)
-    if model.global_pool not in POOLINGS:
-        found.append(f"pooling {model.global_pool!r}")
-    include_prefix = getattr(model, "pool_include_prefix", False)
-    if model.global_pool == "avg" and include_prefix and model.num_prefix_tokens:
-        found.append("a mean with prefix tokens")
-    pool = getattr(model, "attn_pool", None)
-    if pool is not None and (
-        type(pool) is not AttentionPoolLatent
-        or pool.latent_len != 1
-        or pool.pos_embed is not None
-        or isinstance(pool.q, Nothing)
-        or not arguments_of(model)["qkv_bias"]
-    ):
-        found.append("another attention pooling")
-    embed = embedding(model)
+            return False
+    embed, pool, mean = embedding(model), getattr(model, "attn_pool", None), model.global_pool == "avg"
     if type(embed) is HybridEmbed:
-        if not {type(m).__name__ for m in embed.backbone.modules()} & {"StdConv2dSame"}:
-            found.append("another stem")
-    elif type(embed) is not PatchEmbed and not isinstance(model, NaFlexVit):
-        found.append(type(embed).__name__)
-    if getattr(model, "rel_pos_bias", None) is not None:
-        found.append("one relative position bias for all blocks")
-    return sorted({*found})
+        known_embedding = "StdConv2dSame" in {type(module).__name__ for module in embed.backbone.modules()}
+    else:
+        known_embedding = type(embed) is PatchEmbed or isinstance(model, NaFlexVit)
+    return (
+        known_embedding
+        and type(getattr(model, "rope", None)) in ROTARY
+        and model.global_pool in POOLINGS
+        and not (mean and getattr(model, "pool_include_prefix", False) and model.num_prefix_tokens)
+        and (pool is None or is_plain_pooling(pool, arguments_of(model)["qkv_bias"]))
+        # One bias for all blocks.
+        and getattr(model, "rel_pos_bias", None) is None
+    )
+
+
+def is_plain_pooling(pool, qkv_bias):
+    is_plain = type(pool) is AttentionPoolLatent and pool.latent_len == 1 and pool.pos_embed is None
+    return is_plain and not isinstance(pool.q, Nothing) and qkv_bias
 
 
 def rotary_of(model):
@@ -249,7 +239,7 @@ def arguments_to_give(model, name, config):
 def test_an_architecture_is_read_as_it_is_or_refused(name, config, tmp_path, monkeypatch):
     """With the configuration that timm writes, or from the arrays with what these do not show."""
     model = made(name)
-    if unsupported_parts(model):
+    if not is_expressible(model):
         with pytest.raises(ValueError) as caught:
             read(model, tmp_path, monkeypatch, config, num_heads=4, activation="gelu_erf", rotary=None)
         assert "\n" not in str(caught.value)
@@ -273,7 +263,7 @@ def test_an_architecture_is_read_as_it_is_or_refused(name, config, tmp_path, mon
 def signature(name):
     """What distinguishes the structure of an architecture from others', apart from its sizes."""
     model = made(name)
-    if unsupported_parts(model):
+    if not is_expressible(model):
         return None
     sizes = ("image_size", "hidden_size", "num_layers", "mlp_dim", "num_classes", "pooling_mlp_dim")
     found = {key: value for key, value in arguments_of(model).items() if key not in sizes}
@@ -316,7 +306,7 @@ def test_a_row_of_the_catalogue_is_read_as_it_is(row, tmp_path, monkeypatch):
         with torch.device("meta"):
             save_config_for_hf(timm.create_model(publisher, num_classes=classes), tmp_path / "config.json")
         found = read(model, tmp_path, monkeypatch, config=False, source=row.name)
-        assert not unsupported_parts(model)
+        assert is_expressible(model)
         assert_equal_arguments(found, model)
     if row.variant and "_parfac_" not in row.name:  # whose factors of positions are read as their sums
         own = {n: value for n, value in parse_variant(row.variant).items() if n not in CHOICES}
