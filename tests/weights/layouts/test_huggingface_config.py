@@ -79,6 +79,19 @@ def test_a_model_is_read_from_their_files_alone(options, tmp_path):
     assert again.get_config() == model.get_config() | expected
 
 
+@by_table(
+    "resize, size, is_expressed",
+    [
+        *(("squash", (16, 24), True), ("crop", 16, True), ("crop", (16, 24), False)),
+        *(("squash_crop", 16, False), ("pad", 16, False)),
+    ],
+)
+def test_only_some_preprocessing_is_expressed(resize, size, is_expressed):
+    model = small(image_size=size, preprocessing=Preprocessing(size, resize, 0.5))
+    reasons = LAYOUTS["huggingface"].unsupported_in_config({**model.get_config(), "num_classes": None})
+    assert (reasons == []) == is_expressed
+
+
 # Read ----------------------------------------------------------------------------------------------
 
 VIT = {"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": 16}
