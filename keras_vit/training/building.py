@@ -57,7 +57,8 @@ def _loaded(config, sizes, options):
     for name, value in sizes.items():
         if name in CHOICES and isinstance(config.model, str):
             continue
-        loaded = getattr(backbone(model), name)
+        loaded = getattr(backbone(model), name, None)
+        value = tuple(value) if isinstance(value, list) else value
         if loaded not in (value, (value, value)):
             raise ValueError(f"expected {name} {value} for {config.model}; {config.weights} has {loaded}")
     return model

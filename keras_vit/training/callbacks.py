@@ -51,11 +51,12 @@ class JoinCheckpoints(keras.callbacks.Callback):
 class CheckpointCallback(JoinCheckpoints):
     """Write `metrics.csv`, `steps.csv`, TensorBoard's event files and checkpoints.
 
-    `metrics.csv` gets a row with each checkpoint. `steps.csv` has at most `MAX_STEP_ROWS` rows with the
-    learning rate and the loss, averaged over the steps since the last row or checkpoint. Both are written
-    just before the checkpoint. In a resumed run, rows of steps after its checkpoint are removed, and the
-    event files are written again from both tables. If the loss, a validation score or a weight is not finite,
-    the run stops with an error before it writes a checkpoint.
+    `metrics.csv` gets a row with each checkpoint; its seconds are those of the steps, without evaluation.
+    `steps.csv` has at most `MAX_STEP_ROWS` rows with the learning rate and the loss, averaged over the steps
+    since the last row or checkpoint. Both are written just before the checkpoint. In a resumed run, rows of
+    steps after its checkpoint are removed, and the event files are written again from both tables. If the
+    loss, a validation score or a weight is not finite, the run stops with an error before it writes a
+    checkpoint.
 
     Args:
         workdir: The run's `Workdir`.
@@ -81,7 +82,7 @@ class CheckpointCallback(JoinCheckpoints):
             self.events.add_metrics(row)
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.started = time.perf_counter()
+        self.started, self.seconds = time.perf_counter(), None
         self.first = step_of(self.model)
         self.summed = self.first, 0.0  # the step of the last row, and the sum of the losses up to it
 
@@ -89,6 +90,9 @@ class CheckpointCallback(JoinCheckpoints):
         step = self.first + batch + 1
         if step % self.every == 0:
             self._add_step(step, logs)
+        if batch + 1 == self.params["steps"]:
+            float(logs["loss"])  # It waits for the steps that the device has not computed yet.
+            self.seconds = time.perf_counter() - self.started  # without the evaluation that follows
         super().on_train_batch_end(batch, logs)
 
     def _add_step(self, step, logs):
@@ -101,7 +105,7 @@ class CheckpointCallback(JoinCheckpoints):
         self.events.add(self.steps[-1])
 
     def save(self, logs):
-        step, seconds = step_of(self.model), time.perf_counter() - self.started
+        step, seconds = step_of(self.model), self.seconds or time.perf_counter() - self.started
         metrics = {name: float(value) for name, value in logs.items()}
         check_finite(metrics, step)
         row = {

@@ -5,7 +5,6 @@ import math
 import re
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_BYTES = {"pred": 1, "bf16": 2, "c64": 8, "c128": 16, "f8e4m3fn": 1, "f8e5m2": 1}
 # "  ROOT %name = shape operation(operands), attributes"; a shape may contain spaces, an operation does not.
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?(\S+) = (.+?) ([a-z][a-z0-9-]*)\((.*)$")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?(\S+) \(.*\{$")
@@ -41,7 +40,8 @@ def shape_bytes(shape):
     """
     sizes = []
     for dtype, sides in re.findall(r"\b([a-z][a-z0-9]*)\[([0-9,]*)\]", shape):
-        width = _BYTES.get(dtype) or max(int(re.sub(r"\D", "", dtype) or 8) // 8, 1)
+        bits = re.search(r"\d+|$", dtype)[0]  # "pred" has none; other digits follow in "f8e4m3fn".
+        width = max(int(bits or 8) // 8, 1)
         sizes.append(math.prod(int(side) for side in sides.split(",") if side) * width)
     return sizes
 
@@ -99,15 +99,15 @@ def collectives(text):
     entry, by_name = computations(text)
     kinds = collections.defaultdict(lambda: {"count": 0, "bytes": 0})
     # XLA for TPUs writes a reduce-scatter as a fusion of an all-reduce and a slice.
-    fused = {
-        called: shape
+    inside = {
+        id(instruction): shape
         for instructions in by_name.values()
         for _, shape, operation, rest in instructions
         if operation == "fusion"
         for called in _CALLED.findall(rest)
-        if "all-reduce-scatter" in called or "reduce-scatter" in called
+        if "reduce-scatter" in called
+        for instruction in by_name[called]
     }
-    inside = {id(instruction): shape for called, shape in fused.items() for instruction in by_name[called]}
     for instruction, times in runs(entry, by_name):
         _, shape, operation, _ = instruction
         kind, start, _ = operation.partition("-start")

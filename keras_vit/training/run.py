@@ -276,16 +276,16 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
     stopping = functools.partial(devices.is_stopping, sigterm)
     scores = config.task.validate
     validate = scores and Validate(lambda encoder: scores(encoder, dataset, recipe), evaluated, devices)
-    validation = dataset.split("validation")
+    splits = [samples] if validate else [samples, dataset.split("validation")]
     if done:
         report(f"resuming {workdir.path} from step {done} of {total}")
     else:
         _start(config, model, samples, devices, report)
     if done < total and devices.is_one_device:
-        features = feature_samples(model, recipe, samples, validation)
+        features = feature_samples(model, recipe, *splits)
         if features is not None:
             report("the frozen layers compute each image once")
-            samples, validation = features
+            splits = features
     early = _early_end(recipe, workdir, checkpoints, done, devices)
     while done < total and not (early and early.is_due):
         epoch, epochs, steps = next_segment(done, every, total)
@@ -301,11 +301,9 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
         if recipe.ema is not None:
             callbacks.append(EvaluateAverage())
         callbacks += [log, early] if early else [log]
-        held_out = None
-        if validate is None:
-            held_out = _batches(config, model, dataset, validation, devices)
+        held_out = None if validate else _batches(config, model, dataset, splits[1], devices)
         model.fit(
-            _batches(config, model, dataset, samples, devices, first_step=done),
+            _batches(config, model, dataset, splits[0], devices, first_step=done),
             initial_epoch=epoch,
             epochs=epochs,
             steps_per_epoch=steps,

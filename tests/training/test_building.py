@@ -110,6 +110,9 @@ def test_weights_are_loaded_except_for_pre_logits_and_the_head(stored):
 def test_weights_of_other_sizes_than_the_given_arguments_are_refused(stored):
     with pytest.raises(ValueError, match=r"expected hidden_size 24 for .*; .*model.keras has 12"):
         build_model(config(weights=stored[1], model={"hidden_size": 24}), DATASET)
+    with pytest.raises(ValueError, match=r"expected widths 24 for .*; .*model.keras has None"):
+        build_model(config(weights=stored[1], model={"widths": 24}), DATASET)
+    assert build_model(config(weights=stored[1], model={"patch_size": [8, 8]}), DATASET)  # of a JSON file
 
 
 def test_weights_of_a_family_are_those_of_its_variant(tmp_path, monkeypatch):

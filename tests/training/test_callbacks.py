@@ -1,4 +1,5 @@
 import re
+import types
 
 import keras
 import numpy as np
@@ -96,6 +97,17 @@ def test_metrics_steps_events_and_checkpoints_are_written(workdir):
     assert events["validation"].keys() == {"loss", "accuracy"}
     np.testing.assert_allclose(events["train"]["loss"], [(row["step"], row["loss"]) for row in steps])
     np.testing.assert_allclose(events["validation"]["loss"], [(row["step"], row["val_loss"]) for row in rows])
+
+
+def test_the_seconds_of_a_row_are_those_of_the_steps_without_the_evaluation(workdir, monkeypatch):
+    clock = types.SimpleNamespace(now=0)
+    monkeypatch.setattr(callbacks.time, "perf_counter", lambda: clock.now)
+    spends = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda *_, **__: setattr(clock, "now", clock.now + 3),
+        on_test_begin=lambda *_, **__: setattr(clock, "now", clock.now + 100),
+    )
+    fit(compiled(), spends, checkpointing(workdir), validation_data=(IMAGES, LABELS))
+    assert [(row["seconds"], row["images_per_second"]) for row in workdir.metrics()] == [(6, 8 / 6)] * 2
 
 
 def test_a_resumed_run_neither_repeats_nor_loses_a_row(workdir):

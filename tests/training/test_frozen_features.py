@@ -106,5 +106,18 @@ def test_a_run_on_features_is_the_run_on_images_and_resumes_bit_for_bit(name, tm
         assert_close(ends[1][1][name], value, 1e-5)
 
 
+@pytest.mark.parametrize("labels, count", [("boxes", 1), ("depths", 2)])
+def test_a_split_that_is_not_read_in_batches_has_no_features(labels, count, labeled, tmp_path, monkeypatch):
+    """A detector is validated by scores of the whole model."""
+
+    def features(model, recipe, *splits):
+        assert len(splits) == count
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_vit.training.run.feature_samples", features)
+    with pytest.raises(KeyboardInterrupt):
+        train(labeled(labels, freeze="encoder_norm"), tmp_path / "run", verbose=0)
+
+
 def _interrupt(*args):
     raise KeyboardInterrupt

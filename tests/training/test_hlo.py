@@ -31,7 +31,7 @@ def test_the_cycles_of_a_loop_count_as_often_as_it_runs(known):
 
 
 def test_the_bytes_of_shapes():
-    assert shape_bytes("f32[]{:T(128)}") == [4] and shape_bytes("f8e4m3fn[7]{0}") == [7]
+    assert shape_bytes("f32[]{:T(128)}") == [4] and shape_bytes("f8e4m3fnuz[7]{0}") == [7]
     assert shape_bytes("(bf16[2,3]{1,0:T(8,128)(2,1)S(1)}, s8[5]{0}, u32[]{:S(2)})") == [12, 5, 4]
 
 

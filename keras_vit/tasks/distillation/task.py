@@ -173,6 +173,9 @@ class LogitDistillation(_Taught, WrappedTask):
             raise ValueError(
                 f"expected distillation by {expected}; got method {options.method!r} of task {recipe.task!r}"
             )
+        self.distance = known[options.method]
+        if self.distance is distances.squared_difference and options.temperature != 1:
+            raise ValueError(f"numbers have no temperature: expected 1; got {options.temperature}")
         if options.label_weight and (not needs_labels or recipe.task in WITHOUT_LABEL_WEIGHT):
             subject = f"task {recipe.task!r}" if needs_labels else "a run without labels"
             raise ValueError(f"expected label_weight=0 for {subject}; got {options.label_weight}")
@@ -181,7 +184,6 @@ class LogitDistillation(_Taught, WrappedTask):
             raise ValueError(f"{unused[0]} changes the loss of the labels: expected a label_weight above 0")
         if sources := [*filter(is_stored, config.teachers)]:
             _check_stored(sources[0], recipe)
-        self.distance = known[options.method]
         if self.distance is KL and recipe.loss == "sigmoid":
             self.distance = SIGMOID_KL
         if not needs_labels:

@@ -220,6 +220,11 @@ REFUSED = {
         {},
         "temperature needs method 'soft'",
     ),
+    "temperature of numbers": (
+        {"task": "regression", "mixup": 0.0, "distillation": {"temperature": 2.0}},
+        {},
+        "numbers have no temperature: expected 1; got 2.0",
+    ),
     "labels of maps": (
         {"task": "segmentation", "mixup": 0.0, "distillation": {"label_weight": 0.5}},
         {},
