@@ -79,7 +79,7 @@ def compile_model(
             f"compile_model does not use {', '.join(unused)}: expected {', '.join(COMPILED)} or "
             "steps_per_execution; give others to the model, the data, fit or keras_vit.training.train"
         )
-    if recipe.probe_first and has_head(model) and not _has_head_values(model):
+    if recipe.probe_first and has_head(model) and not keras.ops.any(model.get_layer("head").kernel != 0):
         warnings.warn(
             "the recipe's probe_first expects a fitted head, but the model's is zero: call "
             "keras_vit.training.fit_head(model, images, labels) before `fit`",
@@ -89,19 +89,11 @@ def compile_model(
     return recipe
 
 
-def _has_head_values(model):
-    return bool(keras.ops.any(model.get_layer("head").kernel != 0))
-
-
 def compile_by(model, recipe, task=None, weighted_metrics=False, steps_per_execution=1):
     """As `compile_model`, by a `Recipe` as it is."""
     options = {"steps_per_execution": steps_per_execution}
     if isinstance(model, DistributedModel):
-        options |= {
-            "accumulation_steps": recipe.accumulation_steps,
-            "seed": recipe.seed,
-            "total_steps": recipe.total_steps,
-        }
+        options |= {name: getattr(recipe, name) for name in ("accumulation_steps", "seed", "total_steps")}
     elif recipe.accumulation_steps > 1:
         raise ValueError(
             f"accumulation_steps={recipe.accumulation_steps} needs a keras_vit.models.DistributedModel; "

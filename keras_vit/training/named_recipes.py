@@ -15,20 +15,22 @@ _NOT_RUN = "not run here; published: "
 
 _LONG = {"optimizer": "adamw", "eval_every": 5000, "checkpoint_every": 1000}
 # Table 3: Adam, batch 4096, 10,000 steps of warm-up, 224 pixels, `pre_logits` as wide as the model.
-_PRETRAINING = {**_LONG, "warmup_steps": 10_000, "batch_size": 4096, "image_size": (224, 224)}
+_PRETRAINING = {"warmup_steps": 10_000, "image_size": (224, 224)}
 # The official fine-tuning with the length of its AugReg notebook.
 _TUNING = {"optimizer": "sgd", "base_lr": 0.03, "total_steps": 500, "warmup_steps": 100, "batch_size": 512}
 
 
+def _passes(epochs, batch_size, warmup_epochs=0, images=_IMAGENET, cost="", **options):
+    """A recipe of so many passes over a number of images."""
+    steps = epochs * images // batch_size
+    cost = f"{steps:,} steps of {batch_size} images, {epochs} passes{cost}"
+    options = {**_LONG, "warmup_steps": warmup_epochs * images // batch_size, **options}
+    return Recipe(total_steps=steps, batch_size=batch_size, cost=cost, **options)
+
+
 def _pretrain(epochs, images, result, **options):
-    steps = epochs * images // 4096
-    return Recipe(
-        **_PRETRAINING,
-        total_steps=steps,
-        cost=f"{steps:,} steps of 4096 images, {epochs} passes",
-        result=f"{_NOT_RUN}ImageNet top-1 {result}",
-        **options,
-    )
+    result = f"{_NOT_RUN}ImageNet top-1 {result}"
+    return _passes(epochs, 4096, images=images, result=result, **_PRETRAINING, **options)
 
 
 def _augreg(images, head_bias, randaugment, mixup, config, result):
@@ -65,17 +67,14 @@ def _finetune(data, total_steps, base_lr, warmup_steps, result, cost=""):
 
 
 def _plain(epochs, top1):
-    steps = epochs * _IMAGENET // 1024
-    return Recipe(
-        **_LONG,
+    return _passes(
+        epochs,
+        1024,
+        **_PRETRAINING,
         base_lr=1e-3,
-        total_steps=steps,
-        warmup_steps=10_000,
-        batch_size=1024,
         weight_decay=0.1,
         randaugment=(2, 0.1),
         mixup=0.2,
-        image_size=(224, 224),
         model={
             "pooling": "gap",
             "position_embedding": "sincos2d",
@@ -83,28 +82,34 @@ def _plain(epochs, top1):
             "preprocessing": {"resize": "crop", "crop_fraction": 0.875},
         },
         source="Beyer et al. 2022 (arXiv 2205.01580), table 1; `big_vision/configs/vit_s16_i1k.py`",
-        cost=f"{steps:,} steps of 1024 images, {epochs} passes; the authors: 6 to 7 hours for 90 passes on a "
-        "TPU v3-8",
+        cost="; the authors: 6 to 7 hours for 90 passes on a TPU v3-8",
         result=f"{_NOT_RUN}ImageNet top-1 {top1} % (S/16)",
     )
 
 
 # Scans of digits, whose meaning a flip changes.
 _DIGITS = {"optimizer": "adamw", "batch_size": 64, "crop_area": None, "shift": 0.1, "flip": False}
+_FROM_SCRATCH = {
+    **{**_DIGITS, "base_lr": 2e-3, "total_steps": 1200, "warmup_steps": 120},
+    **{"weight_decay": 0.5, "label_smoothing": 0.1},
+}
 # Scenes of scanned digits: small images, of which no augmentation is needed.
 _SCENES = {**_DIGITS, "task": "segmentation", "batch_size": 24, "shift": 0.0}
 
 # Scenes of any size, of which crops are made after they are scaled.
-_SEGMENTATION = {
-    **{
-        "task": "segmentation",
-        "optimizer": "adamw",
-        "batch_size": 16,
-        "warmup_steps": 1500,
-        "decay": "linear",
-    },
-    **{"crop_area": None, "scale_jitter": (0.5, 2.0), "photometric": 0.5},
+_SCALED = {"optimizer": "adamw", "batch_size": 16, "decay": "linear", "crop_area": None, "photometric": 0.5}
+_SEGMENTATION = {**_SCALED, "task": "segmentation", "warmup_steps": 1500, "scale_jitter": (0.5, 2.0)}
+_DETECTION = {
+    **{"task": "detection", "optimizer": "adamw", "warmup_steps": 1000, "crop_area": (0.6, 1.0)},
+    "mosaic": (0.4, 0.3, 0.3),
 }
+# The augmentation and regularization of DeiT, with which encoders are fine-tuned, too.
+_DEIT = {
+    **{"image_size": (224, 224), "crop_area": (0.08, 1.0), "randaugment": (2, 0.09), "random_erasing": 0.25},
+    **{"mixup": 0.8, "cutmix": 1.0, "label_smoothing": 0.1, "stochastic_depth_rate": 0.1},
+    **{"weight_decay": 0.05, "clip_norm": None},
+}
+_AXIAL = {"image_size": 32, "rotary": "axial", "pooling": "gap"}
 
 _IGPT = {
     **{"patch_size": 1, "palette": 512, "causal": True, "pooling": "gap", "norm": "rms"},
@@ -115,23 +120,13 @@ _IGPT = {
 RECIPES = {
     # A small model from scratch on scikit-learn's 8×8 scans: `keras-vit quickstart`.
     "digits": Recipe(
-        **_DIGITS,
-        base_lr=2e-3,
-        total_steps=1200,
-        warmup_steps=120,
-        weight_decay=0.5,
-        label_smoothing=0.1,
+        **_FROM_SCRATCH,
         source="this package: small images from scratch",
         cost="1,200 steps of 64 images, a little over a minute on 4 cores (model of `keras-vit quickstart`)",
         result="98.3 to 99.4 % of 355 held-out digits (seeds 0 to 2)",
     ),
     "digits_flexi": Recipe(
-        **_DIGITS,
-        base_lr=2e-3,
-        total_steps=1200,
-        warmup_steps=120,
-        weight_decay=0.5,
-        label_smoothing=0.1,
+        **_FROM_SCRATCH,
         patch_sizes=(2, 3, 4, 6, 8, 12),
         model={
             **{"image_size": 24, "patch_size": 4, "hidden_size": 96, "num_layers": 2, "mlp_dim": 192},
@@ -246,18 +241,14 @@ RECIPES = {
     ),
     # Fixed classes in place of words, on any backbone.
     "detect": Recipe(
-        task="detection",
-        optimizer="adamw",
+        **_DETECTION,
         base_lr=1e-4,
         total_steps=10_000,
-        warmup_steps=1000,
         batch_size=16,
         weight_decay=0.05,
         layer_decay=0.8,
         stochastic_depth_rate=0.1,
         ema=0.999,
-        crop_area=(0.6, 1.0),
-        mosaic=(0.4, 0.3, 0.3),
         photometric=0.5,
         image_size=(512, 512),
         eval_every=1000,
@@ -267,16 +258,11 @@ RECIPES = {
         result="not run here; its parts are tested on small models",
     ),
     "detect_words": Recipe(
-        task="detection",
-        optimizer="adamw",
+        **_DETECTION,
         base_lr=5e-5,
         total_steps=16_000,
-        warmup_steps=1000,
         batch_size=256,
-        clip_norm=1.0,
         stochastic_depth_rate=0.2,
-        crop_area=(0.6, 1.0),
-        mosaic=(0.4, 0.3, 0.3),
         head_options={"text": "stored"},
         eval_every=4000,
         source="Minderer et al. 2022 (OWL-ViT, arXiv 2205.06230), and its code: "
@@ -288,18 +274,14 @@ RECIPES = {
     # The authors' rate of the encoder is a tenth of the head's, and decays by a power of 0.9; they neither
     # scale their images, which have one camera, nor clip gradients.
     "depth": Recipe(
+        **_SCALED,
         task="depth",
-        optimizer="adamw",
         base_lr=5e-5,
         total_steps=20_000,
         warmup_steps=500,
-        batch_size=16,
-        decay="linear",
         weight_decay=0.01,
         layer_decay=0.8,
-        crop_area=None,
         scale_jitter=(1.0, 1.5),
-        photometric=0.5,
         head_options={"head": "dpt", "quantity": "metric", "gradient_weight": 0.0},
         image_size=(518, 518),
         eval_every=2000,
@@ -312,19 +294,16 @@ RECIPES = {
     ),
     # The authors crop at the images' own scale, and also turn them by up to 2.5 degrees.
     "depth_linear": Recipe(
+        **{**_SCALED, "decay": "cosine"},
         task="depth",
-        optimizer="adamw",
         base_lr=3e-4,
         total_steps=38_400,
         warmup_steps=12_800,
-        batch_size=16,
         beta_2=0.99,
         weight_decay=1e-4,
         clip_norm=35.0,
         freeze="encoder_norm",
-        crop_area=None,
         scale_jitter=(1.0, 1.15),
-        photometric=0.5,
         head_options={"head": "linear", "head_norm": "batch", "variance_focus": 0.85, "gradient_weight": 0.0},
         image_size=(416, 544),
         eval_every=3840,
@@ -363,10 +342,7 @@ RECIPES = {
         warmup_steps=104,
         weight_decay=0.5,
         # A digit is 8 tokens wide.
-        model={
-            **{"image_size": 32, "patch_size": 2, "hidden_size": 64, "num_layers": 3, "mlp_dim": 128},
-            **{"num_heads": 2, "rotary": "axial", "pooling": "gap"},
-        },
+        model={**_AXIAL, "patch_size": 2, "hidden_size": 64, "num_layers": 3, "mlp_dim": 128, "num_heads": 2},
         head_options={"head": "up", "decoder_size": 32, "upscale_blocks": 1},
         eval_every=200,
         source="this package: scenes of scanned digits from scratch, `digits_scenes`",
@@ -408,10 +384,7 @@ RECIPES = {
         total_steps=1500,
         warmup_steps=150,
         weight_decay=0.1,
-        model={
-            **{"image_size": 32, "patch_size": 4, "hidden_size": 96, "num_layers": 4, "mlp_dim": 192},
-            **{"num_heads": 3, "rotary": "axial", "pooling": "gap"},
-        },
+        model={**_AXIAL, "patch_size": 4, "hidden_size": 96, "num_layers": 4, "mlp_dim": 192, "num_heads": 3},
         head_options={"head": "dpt", "decoder_size": 32, "head_size": 16, "gradient_weight": 0.1},
         eval_every=300,
         source="this package: scenes of scanned digits from scratch, `digits_scenes`",
@@ -425,10 +398,7 @@ RECIPES = {
         total_steps=2000,
         warmup_steps=150,
         weight_decay=0.1,
-        model={
-            **{"image_size": 32, "patch_size": 4, "hidden_size": 96, "num_layers": 6, "mlp_dim": 192},
-            **{"num_heads": 3, "rotary": "axial", "pooling": "gap"},
-        },
+        model={**_AXIAL, "patch_size": 4, "hidden_size": 96, "num_layers": 6, "mlp_dim": 192, "num_heads": 3},
         eval_every=400,
         source="this package: scenes of scanned digits from scratch, `digits_scenes`",
         cost="2,000 steps of 32 images, 358 to 504 seconds on 2 cores",
@@ -442,10 +412,7 @@ RECIPES = {
         warmup_steps=100,
         weight_decay=0.1,
         scale_jitter=(0.8, 1.25),
-        model={
-            **{"image_size": 32, "patch_size": 4, "hidden_size": 64, "num_layers": 3, "mlp_dim": 128},
-            **{"num_heads": 2, "rotary": "axial", "pooling": "gap"},
-        },
+        model={**_AXIAL, "patch_size": 4, "hidden_size": 64, "num_layers": 3, "mlp_dim": 128, "num_heads": 2},
         head_options={"decoder_width": 32},
         eval_every=250,
         source="this package: scenes of scanned digits from scratch, `digits_scenes`",
@@ -593,10 +560,12 @@ RECIPES = {
         _IMAGENET_21K, -10.0, (2, 0.1), 0.2, "vit_i21k", "85.49 % (B/16, medium1) after fine-tuning"
     ),
     # The size of the stored kernel is that of the model; the authors' is 8. They also train by a teacher.
-    "flexi": Recipe(
+    "flexi": _passes(
+        90,
+        4096,
+        images=_IMAGENET_21K,
         **{**_PRETRAINING, "image_size": (240, 240)},
         base_lr=1e-3,
-        total_steps=90 * _IMAGENET_21K // 4096,
         loss="sigmoid",
         weight_decay=0.1,
         randaugment=(2, 0.1),
@@ -606,7 +575,7 @@ RECIPES = {
         model={"position_grid": 7, "prefix_positions": False},
         source="Beyer et al. 2023 (FlexiViT, arXiv 2212.08013); "
         "`big_vision/configs/proj/flexivit/i21k_sup.py`",
-        cost=f"{90 * _IMAGENET_21K // 4096:,} steps of 4096 images, 90 passes, of 273 patches on average",
+        cost=", of 273 patches on average",
         result="not run here; published results are of models that a teacher trains, by 90 to 1,200 passes",
     ),
     "plain_s16": _plain(90, 76.5),
@@ -614,9 +583,11 @@ RECIPES = {
     "plain_s16_300": _plain(300, 80.0),
     # Predict the colors of corrupted patches, without labels: `keras-vit pretrain --objective masked_patch`.
     "masked_patch": Recipe(
+        **_LONG,
         **_PRETRAINING,
         base_lr=2e-4,
         total_steps=1_000_000,
+        batch_size=4096,
         clip_norm=None,
         source=f"{_PAPER}, appendix B.1.2: Adam, rate 2e-4, 1 million steps with 10,000 of warm-up, cosine",
         cost="1,000,000 steps of 4096 images, 14 passes over JFT",
@@ -624,12 +595,11 @@ RECIPES = {
     ),
     # The rates are the base rates times the batch size / 256. The authors' tokens decay, too; their
     # images are normalized by ImageNet's mean and standard deviation; both also hold for `mae_finetune`.
-    "mae": Recipe(
-        **_LONG,
+    "mae": _passes(
+        800,
+        4096,
+        warmup_epochs=40,
         base_lr=2.4e-3,
-        total_steps=800 * _IMAGENET // 4096,
-        warmup_steps=40 * _IMAGENET // 4096,
-        batch_size=4096,
         weight_decay=0.05,
         beta_2=0.95,
         clip_norm=None,
@@ -638,81 +608,55 @@ RECIPES = {
         image_size=(224, 224),
         crop_area=(0.2, 1.0),
         source=f"{_MAE}, table 8 and section 4; crops: `main_pretrain.py` of `facebookresearch/mae`",
-        cost="247,725 steps of 4096 images, 800 passes; the authors: 31 hours for 1,600 on 128 TPU v3 cores "
-        "(L/16)",
+        cost="; the authors: 31 hours for 1,600 on 128 TPU v3 cores (L/16)",
         result=f"{_NOT_RUN}ImageNet top-1 83.6 % (B/16), 85.9 % (L/16) and 86.9 % (H/14) after 1,600 passes "
         "and fine-tuning",
     ),
     # Keras's RandAugment has another scale: 0.09 rotates by up to 32 degrees, their 9 by 27. L and H train
     # for 50 passes, H with a stochastic depth of 0.2. Their code has half of the rate and a layer decay of
     # 0.65 for B, and tests the middle 0.875 of each side of an image.
-    "mae_finetune": Recipe(
-        **_LONG,
+    "mae_finetune": _passes(
+        100,
+        1024,
+        warmup_epochs=5,
+        **_DEIT,
         base_lr=4e-3,
-        total_steps=100 * _IMAGENET // 1024,
-        warmup_steps=5 * _IMAGENET // 1024,
-        batch_size=1024,
-        weight_decay=0.05,
         layer_decay=0.75,
-        clip_norm=None,
-        label_smoothing=0.1,
-        stochastic_depth_rate=0.1,
         model={"pooling": "gap", "class_token": True, "norm_after_pooling": True},
-        image_size=(224, 224),
-        crop_area=(0.08, 1.0),
-        randaugment=(2, 0.09),
-        random_erasing=0.25,
-        mixup=0.8,
-        cutmix=1.0,
         source=f"{_MAE}, table 9; crops and random erasing: `main_finetune.py` of `facebookresearch/mae`",
-        cost="123,862 steps of 1024 images, 100 passes",
         result=f"{_NOT_RUN}ImageNet top-1 83.6 % (B/16) after 1,600 passes of `mae`",
     ),
-    # Patches of a single color are not normalized: a patch is a pixel of the scan.
     # MixUp's coefficient is uniform, the Beta distribution of parameter 1.
-    "distill": Recipe(
-        **_LONG,
+    "distill": _passes(
+        90,
+        1024,
         base_lr=1e-4,
-        total_steps=90 * _IMAGENET // 1024,
         warmup_steps=5000,
-        batch_size=1024,
         weight_decay=0.1,
         mixup=1.0,
         distillation={"method": "soft", "temperature": 1.0},
         image_size=(240, 240),
         source="Beyer et al. 2022 (arXiv 2106.05237), function matching; values and B/16 from a B/16 at 384 "
         "pixels: `big_vision/configs/proj/flexivit/i1k_deit3_distill.py`, with a single patch size",
-        cost="111,476 steps of 1024 images, 90 passes; the authors: 16 hours on 32 TPU v3 (B/16)",
+        cost="; the authors: 16 hours on 32 TPU v3 (B/16)",
         result=f"{_NOT_RUN}the authors' ResNet-50 has 82.8 % of its teacher's 83.0 % after 1,200 passes",
     ),
-    "deit_distill": Recipe(
-        **_LONG,
+    "deit_distill": _passes(
+        300,
+        1024,
+        warmup_epochs=5,
+        **_DEIT,
         base_lr=1e-3,
-        total_steps=300 * _IMAGENET // 1024,
-        warmup_steps=5 * _IMAGENET // 1024,
-        batch_size=1024,
-        weight_decay=0.05,
-        clip_norm=None,
-        label_smoothing=0.1,
-        stochastic_depth_rate=0.1,
         distillation={"method": "hard", "label_weight": 0.5},
         model={"distillation": True},
-        image_size=(224, 224),
-        crop_area=(0.08, 1.0),
-        randaugment=(2, 0.09),
-        random_erasing=0.25,
-        mixup=0.8,
-        cutmix=1.0,
         source="Touvron et al. 2021 (DeiT, arXiv 2012.12877), table 9, without repeated augmentation",
-        cost="371,588 steps of 1024 images, 300 passes",
         result=f"{_NOT_RUN}ImageNet top-1 83.4 % (B/16), without a teacher 81.8 %",
     ),
-    "distill_features": Recipe(
-        **_LONG,
+    "distill_features": _passes(
+        100,
+        1536,
+        warmup_epochs=10,
         base_lr=5e-4,
-        total_steps=100 * _IMAGENET // 1536,
-        warmup_steps=10 * _IMAGENET // 1536,
-        batch_size=1536,
         weight_decay=0.04,
         mixup=1.0,
         distillation={"method": "features"},
@@ -720,9 +664,9 @@ RECIPES = {
         crop_area=(0.4, 1.0),
         source="this package: the losses of AM-RADIO (arXiv 2312.06709) for one teacher; rate and weight "
         "decay of the documentation of lightly-train",
-        cost="82,575 steps of 1536 images, 100 passes",
         result="not run here",
     ),
+    # Patches of a single color are not normalized: a patch is a pixel of the scan.
     "digits_mae": Recipe(
         **_DIGITS,
         base_lr=2e-3,

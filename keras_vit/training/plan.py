@@ -24,7 +24,6 @@ from keras_vit.training.hlo import collectives, kernels, operations
 from keras_vit.training.run_config import RunConfig
 
 SHORT = (2, 4)  # the depths from which plans of deeper models are extrapolated
-FIELDS = ("dtype", "remat", "accumulation_steps", "optimizer")  # of the recipe, in a plan's settings
 
 
 def plan(
@@ -275,7 +274,7 @@ class _Step:
             "batch_size": recipe.batch_size,
             "strategy": self.strategy,
             "mesh": self.sizes,
-            **{name: getattr(recipe, name) for name in FIELDS},
+            **{name: getattr(recipe, name) for name in ("dtype", "remat", "accumulation_steps", "optimizer")},
             "extrapolated_from_blocks": list(SHORT) if extrapolate else None,
         }
 
@@ -294,15 +293,12 @@ def _line(shallow, deep, depth):
         return round(a + (b - a) * (depth - few) / (more - few))
 
     def rows(name):
-        if refusal:
-            return {}
-        first, second = shallow[name], deep[name]
-        zero = dict.fromkeys(next(iter({**first, **second}.values()), {}), 0)
-        values = {
-            key: {k: at(first.get(key, zero)[k], second.get(key, zero)[k]) for k in zero}
-            for key in {**first, **second}
-        }
-        return {key: row for key, row in values.items() if row["count"] > 0}
+        found = {}
+        for key, row in ({} if refusal else shallow[name] | deep[name]).items():
+            zero = dict.fromkeys(row, 0)
+            first, second = shallow[name].get(key, zero), deep[name].get(key, zero)
+            found[key] = {column: at(first[column], second[column]) for column in row}
+        return {key: row for key, row in found.items() if row["count"] > 0}
 
     longest = sorted(rows("operations").items(), key=lambda row: -row[1]["cycles"])
     return {
@@ -330,14 +326,10 @@ def jaxpr_flops(jaxpr):
             # A gradient of a strided convolution has zeros between the elements of its input.
             total += 2 * equation.outvars[0].aval.size * window / math.prod(params["lhs_dilation"])
         else:
-            inner = [getattr(p, "jaxpr", p) for value in params.values() for p in _listed(value)]
+            inner = [getattr(part, "jaxpr", part) for part in keras.tree.flatten([*params.values()])]
             inner = [jaxpr_flops(part) for part in inner if hasattr(part, "eqns")]
             total += params.get("length", 1) * (max(inner) if name == "cond" else sum(inner)) if inner else 0
     return total
-
-
-def _listed(value):
-    return value if isinstance(value, list | tuple) else [value]
 
 
 def largest_batch(total, available, unit):
