@@ -14,10 +14,8 @@ from keras_vit.models.vit.flexible_patches import FlexiblePatches
 from keras_vit.training import run
 
 pytestmark = pytest.mark.tensorflow_only("JAX compiles every step")
-KINDS = (
-    *("up", "mask", "boxes", "depths", "points", "taught", "features"),
-    *("sigmoid", "softmax", "mae", "igpt"),
-)
+KINDS = ("classes", "flexible", "up", "mask", "boxes", "depths", "points", "taught", "features")
+KINDS += ("sigmoid", "softmax", "mae", "igpt")
 # XLA draws other random numbers.
 PLAIN = {
     "dropout_rate": 0.0,
@@ -59,7 +57,7 @@ def losses(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classes", *KINDS, "flexible"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_step_that_xla_compiles_has_the_same_loss(kind, losses, request, labeled, monkeypatch):
     if kind == "classes":
         config = request.getfixturevalue("finished")[0]

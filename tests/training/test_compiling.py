@@ -3,10 +3,13 @@ import types
 import keras
 import numpy as np
 import pytest
+from made.tables import by_table
 from reference.small import NEWER, small
 
 from keras_vit.training import RECIPES, Recipe, RunConfig, SigmoidCrossEntropy, compile_model, freeze
 from keras_vit.training.compiling import COMPILED, compile_by
+
+PATCHES = RunConfig("digits", RECIPES["masked_patch"], "mu/8", objective="masked_patch")
 
 
 def trainable(model):
@@ -42,9 +45,11 @@ def test_the_recipe_that_was_used_is_returned():
         ("multi_label", None, "SigmoidCrossEntropy"),
         ("regression", None, "SquaredError"),
         ("multi_label", "single_label", "SoftmaxCrossEntropy"),
+        (None, "regression", "SquaredError"),
+        (None, PATCHES.task, "SparseCategoricalCrossentropy"),
     ],
 )
-def test_the_loss_is_that_of_the_models_task(trained, named, loss):
+def test_the_loss_is_that_of_the_models_task_unless_it_is_named(trained, named, loss):
     model = small(num_layers=1, task=trained)
     compile_model(model, task=named, total_steps=4)
     assert type(model.loss).__name__ == loss
@@ -56,34 +61,23 @@ def test_a_recipe_of_another_task_than_the_models_is_refused():
         compile_model(small(num_layers=1, task="regression"), recipe)
 
 
-@pytest.mark.parametrize(
+UNUSED = "^compile_model does not use {}: expected opt"
+
+
+@by_table(
     "options, message",
     [
         ({"epochs": 0, "steps_per_epoch": 4}, "as positive ints; got epochs=0"),
-        (
-            {"epochs": 5, "steps_per_epoch": 4, "total_steps": 500},
-            "total_steps must be epochs × steps_per_epoch = 20; got 500 with epochs=5",
-        ),
+        ({"epochs": 5, "steps_per_epoch": 4, "total_steps": 500}, "= 20; got 500 with epochs=5"),
+        ({"class_weights": "balanced"}, UNUSED.format("class_weights")),
+        ({"mixup": 0.8, "dropout_rate": 0.5}, UNUSED.format("mixup, dropout_rate")),
+        ({"patch_sizes": (4, 8)}, UNUSED.format("patch_sizes")),
+        ({"dtype": "auto"}, UNUSED.format("dtype")),
     ],
 )
-def test_numbers_of_steps_that_do_not_fit_are_refused(options, message):
+def test_numbers_of_steps_that_do_not_fit_and_fields_of_no_compiled_model_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        compile_model(small(num_layers=1), **options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"class_weights": "balanced"},
-        {"mixup": 0.8, "dropout_rate": 0.5},
-        {"patch_sizes": (4, 8)},
-        {"dtype": "auto"},
-    ],
-    ids=str,
-)
-def test_fields_that_no_compiled_model_has_are_refused(options):
-    with pytest.raises(ValueError, match=f"^compile_model does not use {', '.join(options)}: expected opt"):
-        compile_model(small(num_layers=1), "finetune", total_steps=4, **options)
+        compile_model(small(num_layers=1), "finetune", **options)
 
 
 def test_the_fields_of_a_compiled_model_are_those_that_compiling_reads():
@@ -151,12 +145,3 @@ def test_a_recipe_sets_loss_micro_batches_seed_and_remat():
     assert [model.get_layer(f"encoder_block_{i}").remat for i in (0, 1)] == [True, True]
     compile_model(model, "finetune")
     assert [model.get_layer(f"encoder_block_{i}").remat for i in (0, 1)] == [False, False]
-
-
-def test_other_tasks_and_objectives_have_their_loss():
-    model = small(num_layers=1)
-    compile_model(model, "digits", task="regression", label_smoothing=0.0)
-    assert isinstance(model.loss, keras.losses.MeanSquaredError)
-    config = RunConfig("digits", RECIPES["masked_patch"], "mu/8", objective="masked_patch")
-    compile_model(model, task=config.task)
-    assert isinstance(model.loss, keras.losses.SparseCategoricalCrossentropy)

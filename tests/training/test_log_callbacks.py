@@ -52,10 +52,7 @@ def module(monkeypatch):
     [
         ("recording.Recorder", {}),
         ("recording.Recorder:project=cats and dogs", {"project": "cats and dogs"}),
-        (
-            "recording.Recorder:path=/runs/a.csv,size=3,on=True",
-            {"path": "/runs/a.csv", "size": 3, "on": True},
-        ),
+        ("recording.Recorder:path=/a.csv,size=3,on=True", {"path": "/a.csv", "size": 3, "on": True}),
         ("recording.Recorder:pair=(1, 2),note=a,b", {"pair": (1, 2), "note": "a,b"}),
         ("recording.Recorder:url=http://host:80/a?b=1", {"url": "http://host:80/a?b=1"}),
         ("recording.recorder", {"source": "a function"}),
@@ -71,10 +68,7 @@ def test_a_name_is_a_class_or_a_function_with_arguments(text, options, module):
         ("CSVLogger", "^expected a callback as MODULE.NAME or .*; got 'CSVLogger'$"),
         (f"{LOGGER}:log.csv", "^expected a callback as MODULE.NAME or "),
         (None, "^expected a callback as .*; got None$"),
-        (
-            "no_such_log.keras.Logger",
-            "^no_such_log.keras.Logger needs the module .*: pip install no_such_log$",
-        ),
+        ("no_such_log.keras.Logger", "^no_such_log.keras.Logger needs .*: pip install no_such_log$"),
         ("keras.callback.CSVLogger", "^keras.callback.CSVLogger: no module keras.callback$"),
         ("keras.callbacks.CsvLoger", r"^keras.callbacks has no CsvLoger \(did you mean 'CSVLogger'\?\)$"),
         ("keras.layers.Dense:units=3", "^expected a Keras callback, or a function .*; got Dense$"),

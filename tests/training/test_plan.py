@@ -53,14 +53,26 @@ def test_the_changes_that_are_tried_follow_from_the_parts_of_the_memory(of, word
     assert changes[-1][0].endswith("16 micro-batches") and changes[-1][2] == strategy
 
 
-def test_bad_input_is_refused(monkeypatch):
-    monkeypatch.setattr(planning.keras.backend, "backend", lambda: "torch")
-    with pytest.raises(ValueError, match="a plan needs KERAS_BACKEND=jax; got 'torch'"):
-        planning.plan("B/16", find_recipe("augreg"), "v5e:4x4")
-    monkeypatch.undo()
+@by_table(
+    "backend, recipe, message",
+    [
+        ("torch", "augreg", "a plan needs KERAS_BACKEND=jax; got 'torch'"),
+        *(
+            ("jax", name, "^expected a recipe without image_text; got one")
+            for name in ("digits_words", "lit")
+        ),
+        ("jax", "flexi", r"^expected a recipe without patch_sizes, .*; got \(8, 10, 12, "),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(backend, recipe, message, monkeypatch):
+    monkeypatch.setattr(planning.keras.backend, "backend", lambda: backend)
+    with pytest.raises(ValueError, match=message):
+        planning.plan("B/16", find_recipe(recipe), "v5e:4x4")
+
+
+def test_a_batch_that_the_chips_do_not_divide_is_refused():
+    recipe, chips = find_recipe("augreg").with_changes(batch_size=4104), Chips([None] * 16, 1e12, 2**30, ())
     with pytest.raises(ValueError, match="batch_size must be a multiple of 16, .*; got 4104"):
-        recipe = find_recipe("augreg").with_changes(batch_size=4104)
-        chips = Chips([None] * 16, 1e12, 2**30, ())
         planning._Step(types.SimpleNamespace(recipe=recipe), 10, chips, "auto", print)
 
 
@@ -85,21 +97,6 @@ def test_the_dtype_auto_is_that_of_the_chip(topology, dtype, expected, monkeypat
     monkeypatch.setattr(planning, "_Step", step)
     with pytest.raises(Planned, match=f"^{expected}$"):
         planning.plan("B/16", find_recipe("augreg").with_changes(dtype=dtype), topology)
-
-
-@pytest.mark.parametrize("recipe", ["digits_words", "lit", "finetune_pairs"])
-def test_recipes_of_images_and_texts_are_refused(recipe, monkeypatch):
-    monkeypatch.setattr(planning.keras.backend, "backend", lambda: "jax")
-    with pytest.raises(
-        ValueError, match="^expected a recipe without image_text; got one, and without a tokenizer"
-    ):
-        planning.plan("B/16", find_recipe(recipe), "v5e:4x4")
-
-
-def test_a_recipe_of_several_programs_is_refused(monkeypatch):
-    monkeypatch.setattr(planning.keras.backend, "backend", lambda: "jax")
-    with pytest.raises(ValueError, match=r"^expected a recipe without patch_sizes, .*; got \(8, 10, 12, "):
-        planning.plan("B/16", find_recipe("flexi"), "v5e:4x4")
 
 
 @by_table(

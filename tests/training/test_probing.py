@@ -32,38 +32,40 @@ def outputs(values):
     return FEATURES @ values[0] + values[1]
 
 
+def sklearn_probe(labels, classifier=None, features=FEATURES, weights=None):
+    classifier = classifier or LogisticRegression(max_iter=2000)
+    steps = {f"{type(classifier).__name__.lower()}__sample_weight": weights} if weights is not None else {}
+    return make_pipeline(StandardScaler(), classifier).fit(features, labels, **steps)
+
+
+def weights_of(weights, labels):
+    return compute_sample_weight(weights if weights == "balanced" else dict(enumerate(weights)), labels)
+
+
 def softmax(logits):
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     return odds / odds.sum(axis=1, keepdims=True)
 
 
-def sklearn_probe(labels, classifier, features=FEATURES):
-    return make_pipeline(StandardScaler(), classifier).fit(features, labels)
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_the_probabilities_are_those_of_logistic_regression(classes):
+@pytest.mark.parametrize("classes, weights", [(2, None), (3, None), (3, (1.0, 5.0, 0.5))])
+def test_the_probabilities_are_those_of_logistic_regression(classes, weights):
     labels = SCORES[:, :classes].argmax(axis=1)
-    expected = sklearn_probe(labels, LogisticRegression(max_iter=2000)).predict_proba(FEATURES)
-    assert_close(softmax(outputs(solution(FEATURES, labels, classes, "single_label"))), expected, 1e-4)
+    found = softmax(outputs(solution(FEATURES, labels, classes, "single_label", class_weights=weights)))
+    expected = sklearn_probe(labels, weights=weights and weights_of(weights, labels)).predict_proba(FEATURES)
+    assert_close(found, expected, 1e-4)
 
 
-def test_weights_of_classes_are_those_of_the_regression():
-    labels = SCORES.argmax(axis=1)
-    weighted = solution(FEATURES, labels, 3, "single_label", class_weights=(1.0, 5.0, 0.5))
-    classifier = LogisticRegression(max_iter=2000, class_weight={0: 1.0, 1: 5.0, 2: 0.5})
-    assert_close(softmax(outputs(weighted)), sklearn_probe(labels, classifier).predict_proba(FEATURES), 1e-4)
-
-
-@pytest.mark.parametrize("weights", ["balanced", (1.0, 5.0, 0.5)])
-def test_weights_of_classes_are_those_of_the_regression_of_each_class(weights):
-    labels = SCORES.argmax(axis=1)
-    logits = outputs(solution(FEATURES, labels, 3, "single_label", "sigmoid", weights))
-    each = compute_sample_weight(weights if weights == "balanced" else dict(enumerate(weights)), labels)
-    scaled = StandardScaler().fit_transform(FEATURES)
+@pytest.mark.parametrize(
+    "task, weights",
+    [("multi_label", None), *(("single_label", of) for of in (None, "balanced", (1.0, 5.0, 0.5)))],
+)
+def test_each_of_several_labels_or_classes_has_a_regression(task, weights):
+    labels = (SCORES > 1).astype("float32") if task == "multi_label" else SCORES.argmax(axis=1)
+    rows, loss = (labels, "softmax") if task == "multi_label" else (np.eye(3)[labels], "sigmoid")
+    found = 1 / (1 + np.exp(-outputs(solution(FEATURES, labels, 3, task, loss, weights))))
     for output in range(3):
-        probe = LogisticRegression(max_iter=2000).fit(scaled, labels == output, sample_weight=each)
-        assert_close(logits[:, output], probe.decision_function(scaled), 1e-4)
+        probe = sklearn_probe(rows[:, output], weights=weights and weights_of(weights, labels))
+        assert_close(found[:, output], probe.predict_proba(FEATURES)[:, 1], 1e-4)
 
 
 @by_table(
@@ -84,16 +86,6 @@ def test_weights_of_classes_are_those_of_the_regression_of_each_class(weights):
 def test_labels_and_weights_that_do_not_fit_are_refused(labels, task, options, message):
     with pytest.raises(ValueError, match=message):
         solution(FEATURES, labels, 3, task, **options)
-
-
-@pytest.mark.parametrize("task, loss", [("multi_label", "softmax"), ("single_label", "sigmoid")])
-def test_each_of_several_labels_has_a_regression(task, loss):
-    rows = (SCORES > 1).astype("float32") if task == "multi_label" else np.eye(3)[SCORES.argmax(axis=1)]
-    labels = rows if task == "multi_label" else SCORES.argmax(axis=1)
-    found = 1 / (1 + np.exp(-outputs(solution(FEATURES, labels, 3, task, loss))))
-    for output in range(3):
-        probe = sklearn_probe(rows[:, output], LogisticRegression(max_iter=2000))
-        assert_close(found[:, output], probe.predict_proba(FEATURES)[:, 1], 1e-4)
 
 
 @pytest.mark.parametrize("numbers", [1, 3])
@@ -120,7 +112,7 @@ def test_a_fitted_head_is_the_probe_of_the_representation():
     images, labels = RNG.random((12, 16, 16, 3)).astype("float32"), np.arange(12) % 3
     fit_head(model, images, labels, batch_size=5)
     features = model.feature_extractor("representation").predict_on_batch(images)["representation"]
-    probe = sklearn_probe(labels, LogisticRegression(max_iter=2000), features)
+    probe = sklearn_probe(labels, features=features)
     assert_close(softmax(model.predict_on_batch(images)), probe.predict_proba(features), 1e-4)
 
 
@@ -148,7 +140,7 @@ def test_a_run_starts_with_the_probe_and_a_resumed_one_does_not_fit_it_again(tmp
         fitted(model, samples, *args)
         images, labels = next(iter(evaluation_batches(samples, model.preprocessing, 64)))
         features = model.feature_extractor("representation").predict_on_batch(images)["representation"]
-        probe = sklearn_probe(labels, LogisticRegression(max_iter=2000), features)
+        probe = sklearn_probe(labels, features=features)
         assert_close(softmax(model.predict_on_batch(images)), probe.predict_proba(features), 1e-4)
         starts.append(len(labels))
 
@@ -183,7 +175,7 @@ def test_a_linear_probe_ends_where_logistic_regression_does(tmp_path, eager):
     model = read_model(workdir.model)
     parts = [load_dataset(dataset, 0).split(split) for split in ("train", "test")]
     (train_features, labels), (features, _) = representations_of_splits(model, parts, 16)
-    probe = sklearn_probe(labels, LogisticRegression(max_iter=2000), train_features)
+    probe = sklearn_probe(labels, features=train_features)
     images, _ = next(iter(evaluation_batches(parts[1], model.preprocessing, 64)))
     assert_close(softmax(model.predict_on_batch(images)), probe.predict_proba(features), 0.05)
 
@@ -220,5 +212,5 @@ def test_trained_weights_choose_the_probe_and_are_not_worse_after_a_few_steps(tr
     model = from_pretrained(trained_folder, image_size=56)
     splits = [load_dataset(dataset, 0).split(split) for split in ("train", "test")]
     (train_features, labels), (features, test_labels) = representations_of_splits(model, splits, 16)
-    probe = sklearn_probe(labels, LogisticRegression(max_iter=2000), train_features)
+    probe = sklearn_probe(labels, features=train_features)
     assert record["test_accuracy"] > probe.score(features, test_labels) - 0.03

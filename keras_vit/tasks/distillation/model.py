@@ -88,8 +88,9 @@ class DistillationModel(ConfiguredModel):
                 targets.append(inputs[key])
                 continue
             key, wants = f"teacher_{number}_images", teacher.preprocessing
-            x, scale, offset = images, *_conversion(reads, wants)
-            if not _shows_the_same(reads, wants):
+            if _shows_the_same(reads, wants):
+                x, (scale, offset) = images, _conversion(reads, wants)
+            else:
                 x, scale, offset = keras.Input((*wants.image_size, wants.channels), name=key), 1.0, 0.0
                 inputs[key], preprocessing[key] = x, wants
             network = _features(teacher) if features else teacher
@@ -98,8 +99,7 @@ class DistillationModel(ConfiguredModel):
         num_students = len(rows)
         rows += [_in_rows(**target) for target in targets] if features else targets
         outputs = ops.stack([ops.cast(row, "float32") for row in rows], axis=1)
-        several = len(inputs) > 1
-        super().__init__(inputs if several else images, outputs, name=name, trainable=trainable)
+        super().__init__(inputs if len(inputs) > 1 else images, outputs, name=name, trainable=trainable)
         self.dtype_policy = student.dtype_policy
         self.students = num_students
         # Keras would take them for layers of this model, which has theirs already.
@@ -108,10 +108,6 @@ class DistillationModel(ConfiguredModel):
         is_stored = any(isinstance(teacher, StoredOutputs) for teacher in teachers)
         vars(self).update(head_inputs=[] if is_stored else [images, *keras.tree.flatten(targets)])
         vars(self).update(preprocessing=preprocessing if len(preprocessing) > 1 else reads)
-        for layer in self.layers:
-            if isinstance(layer, Teacher):
-                for weight in layer.weights:
-                    weight.in_checkpoints = False
 
     def trained(self) -> keras.Model:
         return self.student
@@ -143,6 +139,8 @@ class Teacher(HoldsModel, keras.layers.Layer):
         self.network = network
         self.scale, self.offset, self.size = scale, offset, size
         never_trained(self)
+        for weight in self.weights:
+            weight.in_checkpoints = False
 
     def call(self, images):
         outputs = self.network(images * self.scale + self.offset, training=False)
@@ -205,8 +203,6 @@ def _conversion(reads, wants):
     mean, std, other_mean, other_std = (
         np.array(values, "float32") for values in (reads.mean, reads.std, wants.mean, wants.std)
     )
-    if len(mean) != len(other_mean) or reads == wants:
-        return 1.0, 0.0
     return std / other_std, (mean - other_mean) / other_std
 
 

@@ -93,10 +93,8 @@ def options_of(config):
     Raises:
         ValueError: for an unknown or a wrong option, or without teachers.
     """
-    options, known = (
-        config.recipe.distillation or {},
-        [f.name for f in dataclasses.fields(DistillationOptions)],
-    )
+    options = config.recipe.distillation or {}
+    known = [field.name for field in dataclasses.fields(DistillationOptions)]
     if unknown := options.keys() - {*known}:
         raise ValueError(
             f"expected {', '.join(known)} in the recipe's distillation; got {listed(sorted(unknown))}"
@@ -188,9 +186,8 @@ class LogitDistillation(_Taught, WrappedTask):
             self.distance = SIGMOID_KL
         if not needs_labels:
             self.validate = None
-            self.validation_metric = next(
-                name for name in SELECTING if name in (*METRICS[recipe.task], "loss")
-            )
+            scored = (*METRICS[recipe.task], "loss")
+            self.validation_metric = next(name for name in SELECTING if name in scored)
             self.higher_is_better = SELECTING[self.validation_metric]
 
     @staticmethod

@@ -1,12 +1,8 @@
 """DINO's outputs, loss, center and teacher follow the authors' formulas."""
 
-import math
-
 import keras
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from made.tables import by_table
 from reference.comparing import arrays, assert_close, assert_same_arrays, numpy, randomize
 from reference.fine_tuning import Losses
@@ -22,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("eager")
 slow = pytest.mark.slow
 ON_JAX = keras.backend.backend() == "jax"
 ENCODER = {**SMALL, "num_layers": 1, "num_classes": None, "image_size": 32}
+RELATIVE = {"relative_positions": True, "position_embedding": "none"}
 SIZES = {"num_local": 3, "local_size": 16, "out_dim": 24, "hidden_dim": 20, "bottleneck_dim": 8}
 SCHEDULES = {
     **{"momentum": 0.9, "temperature_steps": 4, "first_teacher_temperature": 0.2, "freeze_steps": 3},
@@ -73,14 +70,16 @@ def authors_loss(student, teacher, center, student_temperature, teacher_temperat
 
 
 @pytest.mark.slow
-def test_ten_steps_follow_the_authors_formulas():
+@pytest.mark.parametrize("total_steps", [10, None])
+def test_ten_steps_follow_the_authors_formulas(total_steps):
     model, data = dino(), views(20)
-    model.compile(SGD(0.05), total_steps=10, seed=3)
+    model.compile(SGD(0.05), total_steps=total_steps, seed=3)
     students = {pair[1].path: pair[1] for pair in model._averages}
     teacher = {pair[1].path: numpy(pair[0]).astype("float64") for pair in model._averages}
     center = numpy(model.center).astype("float64")
     last = "student/last_layer/kernel"
-    momenta = 1 - 0.5 * (1 - 0.9) * (1 + np.cos(np.pi * np.arange(10) / 10))
+    cosine = np.cos(np.pi * np.arange(10) / total_steps) if total_steps else np.ones(10)
+    momenta = 1 - 0.5 * (1 - 0.9) * (1 + cosine)
     temperatures = np.concatenate([np.linspace(0.2, 0.5, 4), np.full(6, 0.5)])
     for step in range(10):
         batch = {name: part[2 * step : 2 * step + 2] for name, part in data.items()}
@@ -118,36 +117,6 @@ def test_a_frozen_last_layer_starts_as_if_its_first_step_were_the_runs_first():
     assert np.median(change) == pytest.approx(1e-3, rel=1e-3)
 
 
-def bicubic(table, size):
-    """`torch.nn.functional.interpolate` of a (n, n, c) table for the scale (size + 0.1) / n."""
-
-    def weight(x, a=-0.75):
-        x = abs(x)
-        if x < 1:
-            return (a + 2) * x**3 - (a + 3) * x**2 + 1
-        return a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a if x < 2 else 0
-
-    def along_rows(table):
-        found = np.zeros((size, *table.shape[1:]))
-        for i in range(size):
-            center = (i + 0.5) * len(table) / (size + 0.1) - 0.5
-            for tap in range(math.floor(center) - 1, math.floor(center) + 3):
-                found[i] += weight(center - tap) * table[min(max(tap, 0), len(table) - 1)]
-        return found
-
-    return np.swapaxes(along_rows(np.swapaxes(along_rows(table), 0, 1)), 0, 1)
-
-
-@given(st.integers(1, 9), st.integers(1, 9))
-def test_positions_are_resized_as_by_the_authors(old, new):
-    table = np.random.default_rng(old).normal(size=(old, old, 2))
-    assert_close(resize_position_grid(table, (new, new), "bicubic_offset"), bicubic(table, new), 1e-5)
-    tensor = keras.ops.convert_to_tensor(table, "float32")
-    size = keras.ops.convert_to_tensor(new)
-    if not ON_JAX:  # which knows every size
-        assert_close(resize_position_grid(tensor, (size, size), "bicubic_offset"), bicubic(table, new), 1e-4)
-
-
 def head(w, x):
     for index in range(3):
         x = x @ w[f"projection_{index}/kernel"] + w[f"projection_{index}/bias"]
@@ -168,36 +137,27 @@ def test_the_outputs_are_those_of_both_encoders_and_heads():
         side = images.shape[1] // 8
         if side != 4:
             table = w["position_embedding/table"][0]
-            resized = bicubic(table[1:].reshape(4, 4, -1), side).reshape(side * side, -1)
-            w["position_embedding/table"] = np.concatenate([table[:1], resized])[np.newaxis]
+            resized = resize_position_grid(table[1:].reshape(4, 4, -1), (side, side), "bicubic_offset")
+            w["position_embedding/table"] = np.concatenate([table[:1], resized.reshape(-1, 12)])[np.newaxis]
         return head(w, forward(w, images, options)["representation"]).reshape(2, count, -1)
 
     parts = [(student, "global_views", 2), (student, "local_views", 3), (found, "global_views", 2)]
     assert_close(model(data), np.concatenate([logits(*part) for part in parts], axis=1), 1e-5)
 
 
-@given(st.integers(2, 5), st.integers(0, 2**16))
-def test_the_loss_is_least_for_the_teachers_distribution_and_ignores_a_shift_of_the_logits(count, seed):
-    rng = np.random.default_rng(seed)
-    teacher = np.repeat(rng.normal(size=(3, 1, 6)), 2, axis=1).astype("float32")
-    student, center = rng.normal(size=(3, count, 6)).astype("float32"), rng.normal(size=6).astype("float32")
-    loss = numpy(dino_loss(student, teacher, center, 0.1, 0.5))
-    same = np.repeat(teacher[:, :1] - center, count, axis=1) * np.float32(0.1 / 0.5)
-    assert (numpy(dino_loss(same, teacher, center, 0.1, 0.5)) <= loss + 1e-5).all()
-    shift = rng.normal(size=(3, 1, 1)).astype("float32")
-    np.testing.assert_allclose(
-        numpy(dino_loss(student + shift, teacher - shift, center, 0.1, 0.5)), loss, rtol=1e-3, atol=1e-4
-    )
+@pytest.mark.parametrize("views", [2, 5])
+def test_the_loss_is_the_authors(views, rng):
+    student, teacher = (rng.normal(size=(3, count, 6)).astype("float32") for count in (views, 2))
+    options = student, teacher, rng.normal(size=6).astype("float32"), 0.1, 0.5
+    assert numpy(dino_loss(*options)).mean() == pytest.approx(authors_loss(*options), rel=1e-5)
 
 
 # Ways to compute a step ---------------------------------------------------------------------------
 
 
-def trained(remat=False, optimizer=None, **encoder):
+def trained(optimizer=None, **encoder):
     """The losses and weights after the steps of eight images."""
     model = dino(encoder=encoder)
-    for part in (model.encoder, model.student):
-        part.get_layer("encoder_block_0").remat = remat
     return train(model, views(8), 4, optimizer=optimizer), arrays(model)
 
 
@@ -211,11 +171,6 @@ def assert_same_training(found, expected, rtol=1e-5):
 @pytest.fixture(scope="module")
 def whole(eager):
     return trained()
-
-
-@slow
-def test_remat_trains_the_same(whole):
-    assert_same_training(trained(remat=True), whole)
 
 
 @slow
@@ -261,29 +216,7 @@ def test_dropout_is_only_the_students():
     assert np.abs(training[:, :-2] - inference[:, :-2]).max() > 1e-3
 
 
-@slow
-def test_without_total_steps_the_momentum_stays():
-    model = dino()
-    before = [(numpy(average), weight) for average, weight in model._averages]
-    train(model, views(8), 8, total_steps=None)
-    for (old, weight), (average, _) in zip(before, model._averages):
-        np.testing.assert_allclose(numpy(average), 0.9 * old + 0.1 * numpy(weight), rtol=1e-5, atol=1e-6)
-
-
 # Files and messages -------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_file_has_the_teacher_the_student_and_the_center(tmp_path):
-    model = dino()
-    train(model, views(4), 4)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert_same_arrays(arrays(loaded), arrays(model))
-    assert loaded.get_config() == model.get_config()
-    assert not loaded.encoder.trainable and loaded.student.trainable
-    more = views(4, seed=5)
-    assert train(loaded, more, 4) == train(model, more, 4)
 
 
 def test_a_new_student_is_a_copy_of_the_given_encoder():
@@ -317,14 +250,11 @@ def test_without_local_views_there_are_two(pooling):
         ({"num_local": -1}, "num_local"),
         ({"student_temperature": 0}, "student_temperature"),
         ({"local_area": (0.0, 0.4)}, "local_area"),
-        ({"local_area": (0.4, 0.2)}, r"must be \(smallest, largest\) in \(0, 1\]; got \(0.4, 0.2\)"),
+        ({"local_area": (0.4, 0.2)}, r"must be \(smallest, largest\) in \(0, 1\]; got"),
         ({"encoder": {**ENCODER, "pooling": None}}, "with pooling, such as 'token'; got pooling=None"),
         ({"encoder": {**ENCODER, "image_size": (None, None)}}, "of a fixed size"),
         ({"encoder": SMALL}, "without layers after its tokens"),
-        (
-            {"encoder": {**ENCODER, "relative_positions": True, "position_embedding": "none"}},
-            "without relative positions",
-        ),
+        ({"encoder": {**ENCODER, **RELATIVE}}, "without relative positions"),
     ],
 )
 def test_invalid_arguments_are_refused(changes, message):

@@ -1,11 +1,11 @@
 """Runs of DINO: scores of neighbors, the encoder of the teacher, and the report."""
 
 import dataclasses
-import pathlib
 import shutil
 
 import numpy as np
 import pytest
+from made.folders import write_classes
 from made.workers import end_of
 from reference.comparing import arrays, assert_close, assert_same_arrays
 
@@ -51,11 +51,7 @@ def test_a_run_ends_with_the_teachers_encoder_and_its_score(config, finished):
 
 @slow
 def test_without_labels_a_run_has_no_scores(config, eager, tmp_path):
-    flat = tmp_path / "images"
-    flat.mkdir()
-    images = sorted(pathlib.Path(config.dataset.removeprefix("folder:")).glob("*/*.png"))
-    for number, image in enumerate(images):
-        shutil.copy(image, flat / f"{number}.png")
+    flat = write_classes(tmp_path / "images", names=("",), count=24)
     config = dataclasses.replace(config, dataset=f"folder:{flat}")
     workdir, record = train(config, tmp_path / "run", 0)
     assert record["best_step"] is None and not [name for name in record if name.startswith("test_")]

@@ -34,6 +34,7 @@ def finished(config, eager, tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_palette_has_the_colors_of_training_pixels(config, finished):
+    assert finished.steps()[0]["loss"] == pytest.approx(math.log(COLORS), rel=1e-5)  # of equal probabilities
     model = from_pretrained(finished.path, kind="pretrainer")
     samples = load_dataset(config.dataset, config.recipe.seed).split("train")
     expected = fit_palette(samples, model.encoder.preprocessing, COLORS, config.recipe.seed)
@@ -51,14 +52,6 @@ def test_weights_keep_their_palette(config, finished, tmp_path):
     continued = train(config, tmp_path / "run", verbose=0)[0]
     palettes = [from_pretrained(run.path, kind="pretrainer").palette for run in (finished, continued)]
     np.testing.assert_array_equal(*palettes)
-
-
-# The loss -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_first_loss_is_that_of_equal_probabilities(finished):
-    assert finished.steps()[0]["loss"] == pytest.approx(math.log(COLORS), rel=1e-5)
 
 
 # A whole run --------------------------------------------------------------------------------------

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made.sampling import some
 from made.tables import by_table
-from reference.comparing import arrays, assert_close, numpy, randomize, without_initial_values
+from reference.comparing import (
+    arrays,
+    assert_close,
+    assert_same_arrays,
+    numpy,
+    randomize,
+    without_initial_values,
+)
 from reference.small import ENCODERS, NEWER, SMALL
 
 from keras_vit import MaskedAutoencoder, VisionTransformer
@@ -165,6 +172,9 @@ def test_the_encoder_is_shared_and_becomes_a_classifier(model):
         np.testing.assert_array_equal(found[path], expected[path])
     assert expected.keys() - found.keys() == {"encoder_norm/gamma", "encoder_norm/beta"}
     np.testing.assert_array_equal(found["pooled_norm/gamma"], 1)
+    assert not numpy(classifier.get_layer("head").kernel).any(), "its head is new"
+    classifier.get_layer("patch_embedding").bias.assign(np.full(12, 7))
+    assert_same_arrays(arrays(model.encoder), expected)  # of which the classifier has copies
 
 
 # Messages -----------------------------------------------------------------------------------------
@@ -178,11 +188,7 @@ def test_the_encoder_is_shared_and_becomes_a_classifier(model):
         (NEWER["DINOv3-S"], {}, "positions are added to its tokens; got rotary="),
         ({"relative_positions": True, "position_embedding": "none"}, {}, "got relative_positions=True"),
         ({"image_size": 8}, {}, "two patches or more; got 1"),
-        (
-            {"causal": True, "class_token": False, "pooling": "gap"},
-            {},
-            "attend to all patches; got causal=True",
-        ),
+        ({"causal": True, "class_token": False, "pooling": "gap"}, {}, "all patches; got causal=True"),
         ({}, {"mask_fraction": 1.0}, r"mask_fraction must be a number in \(0, 1\); got 1.0"),
         ({}, {"decoder_num_layers": 0}, "decoder_num_layers must be .*; got 0"),
         ({}, {"decoder_num_heads": 3}, "decoder_num_heads that divides decoder_hidden_size .*; got 3"),

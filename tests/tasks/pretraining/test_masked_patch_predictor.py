@@ -154,58 +154,28 @@ def test_there_is_a_prediction_for_each_target(kind, target):
 
 # Training -----------------------------------------------------------------------------------------
 
-CROSSENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-LOSSES = {"mean_color": CROSSENTROPY, "downsized": CROSSENTROPY, "pixels": keras.losses.MeanSquaredError()}
-
 
 @pytest.mark.slow
 @pytest.mark.tensorflow_only("training is")
-@pytest.mark.parametrize("target", LOSSES)
-def test_fit_predicts_better_than_from_the_position_alone(target, eager_once):
+def test_fit_predicts_better_than_from_the_position_alone(eager_once):
     import tensorflow as tf
     from sklearn.datasets import load_digits
 
     from keras_vit.data.augmentation.masking import masked_patch_batches
 
-    images = (load_digits().images[..., np.newaxis] / 8 - 1).astype("float32")
-    train, test = images[:1400], images[1400:]
+    train, test = np.split((load_digits().images[..., np.newaxis] / 8 - 1).astype("float32"), [1400])
     sizes = {"image_size": 8, "patch_size": 2, "hidden_size": 32, "num_layers": 1, "num_heads": 4}
-    predictor = MaskedPatchPredictor({**ENCODER, **sizes, "in_channels": 1}, target)
-    predictor.compile(keras.optimizers.Adam(1e-2), LOSSES[target])
+    predictor = MaskedPatchPredictor({**ENCODER, **sizes, "in_channels": 1}, "pixels")
+    predictor.compile(keras.optimizers.Adam(1e-2), "mse")
     batches = tf.data.Dataset.from_tensor_slices(train).shuffle(1400, seed=0).repeat().batch(64).take(400)
     predictor.fit(masked_patch_batches(batches, predictor.patch_targets, seed=0), shuffle=False, verbose=0)
-
     batches = tf.data.Dataset.from_tensors(test)
     loss = predictor.evaluate(masked_patch_batches(batches, predictor.patch_targets, seed=1), verbose=0)
     seen, expected = (numpy(predictor.patch_targets(images)) for images in (train, test))
-    if target == "pixels":
-        baseline = np.square(expected - seen.mean(axis=0)).mean()
-    else:
-        frequencies = np.stack([(seen == color).mean(axis=0) + 1e-4 for color in range(8)], axis=-1)
-        frequencies = frequencies / frequencies.sum(axis=-1, keepdims=True)
-        frequencies = np.broadcast_to(frequencies, (*expected.shape, 8))
-        baseline = -np.log(np.take_along_axis(frequencies, expected[..., np.newaxis], -1)).mean()
-    assert loss < 0.98 * baseline
+    assert loss < 0.98 * np.square(expected - seen.mean(axis=0)).mean()
 
 
 # The encoder --------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@every_kind
-def test_the_encoder_becomes_a_classifier_with_its_weights(kind):
-    predictor = random_predictor(**KINDS[kind])
-    images = inputs_for(predictor)["images"]
-    model = predictor.to_vision_transformer(num_classes=7, class_names=[*"abcdefg"], dropout_rate=0.1)
-    assert model.output_shape == (None, 7)
-    assert not numpy(model(images)).any(), "its head is new"
-    weights = {weight.path: numpy(weight) for weight in model.weights}
-    for weight in predictor.encoder.weights:
-        np.testing.assert_array_equal(weights[weight.path], numpy(weight))
-    tokens = [numpy(m.feature_extractor("tokens")(images)["tokens"]) for m in (model, predictor.encoder)]
-    np.testing.assert_array_equal(*tokens)
-    model.get_layer("patch_embedding").kernel.assign(0 * model.get_layer("patch_embedding").kernel)
-    assert numpy(predictor.encoder.get_layer("patch_embedding").kernel).any(), "a copy"
 
 
 def test_the_given_encoder_is_shared():

@@ -21,11 +21,13 @@ def losses(config, path):
 
 
 @pytest.mark.tensorflow_only("on JAX test_sharded_steps divides the batch among devices")
-@pytest.mark.parametrize("labels", ["mae", "igpt", "dino", "boxes", "sigmoid", "softmax", "flexible"])
+@pytest.mark.parametrize(
+    "labels", ["mae", "igpt", "dino", "boxes", "sigmoid", "softmax", "flexible", "taught", "features"]
+)
 def test_micro_batches_of_two_replicas_train_as_one_device_does(labels, labeled, tmp_path, monkeypatch):
     # Each replica divides its 3 images into micro-batches of 1 and 2. AdamW would make steps from rounding.
     plain = {"optimizer": "sgd", "base_lr": 0.1, "dropout_rate": 0.0, "total_steps": 4, "batch_size": 6}
-    config = labeled(labels, **plain, accumulation_steps=1)
+    config = labeled(labels, **plain, accumulation_steps=1, mixup=0.0)
     ends = [_end(config, tmp_path / "one")]
     if labels not in ("sigmoid", "softmax"):  # Pairs are compared in whole batches.
         config = dataclasses.replace(config, recipe=config.recipe.with_changes(accumulation_steps=2))
