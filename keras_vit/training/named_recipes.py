@@ -16,6 +16,7 @@ _NOT_RUN = "not run here; published: "
 _LONG = {"optimizer": "adamw", "eval_every": 5000, "checkpoint_every": 1000}
 # Table 3: Adam, batch 4096, 10,000 steps of warm-up, 224 pixels, `pre_logits` as wide as the model.
 _PRETRAINING = {"warmup_steps": 10_000, "image_size": (224, 224)}
+_SEVERAL_LABELS = {"decay": "linear", "loss": "sigmoid", "head_bias": -10.0, "clip_norm": None}
 # The official fine-tuning with the length of its AugReg notebook.
 _TUNING = {"optimizer": "sgd", "base_lr": 0.03, "total_steps": 500, "warmup_steps": 100, "batch_size": 512}
 
@@ -522,12 +523,9 @@ RECIPES = {
         7,
         _JFT,
         "87.76 % (L/16) and 88.55 % (H/14) after fine-tuning",
+        **_SEVERAL_LABELS,
         base_lr=8e-4,
-        decay="linear",
-        loss="sigmoid",
-        head_bias=-10.0,
         weight_decay=0.1,
-        clip_norm=None,
         source=f"{_PAPER}, tables 2 and 3, for data such as JFT: 303 million images with several labels each",
     ),
     # L/16 and L/32: 30 or 90 passes at the same rate.
@@ -535,13 +533,10 @@ RECIPES = {
         90,
         _IMAGENET_21K,
         "83.97 % (B/16) after fine-tuning",
+        **_SEVERAL_LABELS,
         base_lr=1e-3,
-        decay="linear",
-        loss="sigmoid",
-        head_bias=-10.0,
         weight_decay=0.03,
         dropout_rate=0.1,
-        clip_norm=None,
         source=f"{_PAPER}, tables 3 and 5; `vision_transformer` issues 2, 28 and 34",
     ),
     "pretrain_imagenet": _pretrain(

@@ -54,9 +54,7 @@ def save_at(checkpoints, model, step, **metrics):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "recipe", ["scaled", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sgd", "averaged"))]
-)
+@pytest.mark.parametrize("recipe", RECIPES)
 def test_a_restored_model_trains_on_bit_for_bit(recipe, checkpoints):
     model = compiled(recipe)
     train(model, 3)

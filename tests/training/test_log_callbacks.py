@@ -75,20 +75,13 @@ def test_a_name_is_a_class_or_a_function_with_arguments(text, options, module):
         (f"{LOGGER}:name=a.csv", r"^keras.callbacks.CSVLogger\(filename, .*\): missing a required argument"),
         ("keras.callbacks.EarlyStopping", "^EarlyStopping does not fit a run: the recipe's patience"),
         ("keras.callbacks.ReduceLROnPlateau", "^ReduceLROnPlateau does not fit a run: the learning rate"),
+        ("recording.broken", "^recording.broken failed: division by zero$"),
+        ("recording.number", "^expected a Keras callback, .*; got int$"),
     ],
 )
 def test_what_is_no_callback_is_refused_in_one_line(text, message, module):
     with pytest.raises(ValueError, match=message):
-        find_callback(text)
-
-
-@by_table(
-    "name, message",
-    [("broken", "^recording.broken failed: division by zero$"), ("number", "^expected a Keras .*; got int$")],
-)
-def test_a_callback_that_cannot_be_made_is_refused_in_one_line(name, message, module):
-    with pytest.raises(ValueError, match=message):
-        find_callback(f"recording.{name}")("run", {})
+        find_callback(text)("run", {})
 
 
 def test_a_package_whose_own_import_fails_is_named(tmp_path, monkeypatch):

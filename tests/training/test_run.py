@@ -159,7 +159,7 @@ def test_a_run_is_not_resumed_with_other_data(unfinished, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("missing", ["result.json", pytest.param("model.keras", marks=slow)])
+@pytest.mark.parametrize("missing", ["result.json", "model.keras"])
 def test_an_interrupted_run_says_so_and_completes_what_is_missing(missing, unfinished, finished, capfd):
     config, path = unfinished
     expected = [
@@ -222,7 +222,7 @@ def test_on_a_signal_the_run_ends_with_a_checkpoint_and_resumes_as_if_it_had_not
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("split", ["test", pytest.param("train", marks=slow)])
+@pytest.mark.parametrize("split", ["test", "train"])
 def test_images_that_break_during_a_run_are_named(split, unfinished, monkeypatch):
     config, path = unfinished
     if split == "train":

@@ -12,6 +12,7 @@ from made.scenes import few_scenes
 from made.tables import by_table
 from reference.comparing import numpy, randomize
 from reference.small import SMALL
+from reference.vit_numpy import softmax
 
 import keras_vit
 from keras_vit.data import load_dataset
@@ -34,11 +35,6 @@ def config(labeled):
 @pytest.fixture(scope="module")
 def finished(config, tmp_path_factory, eager):
     return train(config, tmp_path_factory.mktemp("taught") / "run", 0)
-
-
-def softmax(logits):
-    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
-    return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 @pytest.mark.slow

@@ -17,8 +17,6 @@ from keras_vit.reports.run_report import write_run_report
 from keras_vit.training import train
 from keras_vit.weights.checkpoint import read_model
 
-slow = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def config(labeled):
@@ -49,7 +47,7 @@ def test_a_run_ends_with_the_teachers_encoder_and_its_score(config, finished):
     assert scores[record["best_step"]] == max(scores.values())
 
 
-@slow
+@pytest.mark.slow
 def test_without_labels_a_run_has_no_scores(config, eager, tmp_path):
     flat = write_classes(tmp_path / "images", names=("",), count=24)
     config = dataclasses.replace(config, dataset=f"folder:{flat}")
@@ -61,7 +59,6 @@ def test_without_labels_a_run_has_no_scores(config, eager, tmp_path):
 
 
 @pytest.mark.slow
-@slow
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_a_missing_pretrainer_is_rebuilt_from_a_checkpoint(has_checkpoint, config, finished, tmp_path, capfd):
@@ -80,7 +77,6 @@ def test_a_missing_pretrainer_is_rebuilt_from_a_checkpoint(has_checkpoint, confi
 
 
 @pytest.mark.slow
-@slow
 def test_the_report_shows_the_attention_of_the_class_token(config, finished):
     model = read_model(finished[0].pretrainer, "pretrainer")
     images = np.random.default_rng(0).uniform(-1, 1, (3, 16, 16, 3)).astype("float32")

@@ -15,7 +15,6 @@ from keras_vit.data.color_palette import fit_palette
 from keras_vit.training import RunConfig, find_recipe
 from keras_vit.training.run import train
 
-slow = pytest.mark.slow
 COLORS = 6
 
 
@@ -45,7 +44,6 @@ def test_the_palette_has_the_colors_of_training_pixels(config, finished):
 
 
 @pytest.mark.slow
-@slow
 def test_weights_keep_their_palette(config, finished, tmp_path):
     recipe = config.recipe.with_changes(seed=5, total_steps=2, eval_every=2)
     config = dataclasses.replace(config, recipe=recipe, model=None, weights=str(finished.model))
@@ -57,7 +55,7 @@ def test_weights_keep_their_palette(config, finished, tmp_path):
 # A whole run --------------------------------------------------------------------------------------
 
 
-@slow
+@pytest.mark.slow
 def test_the_recipe_completes_digits_as_the_digit_that_was_begun(tmp_path):
     config = RunConfig("digits", find_recipe("digits_igpt"), objective="igpt")
     workdir, _ = train(config, tmp_path / "run", verbose=0)
