@@ -293,12 +293,12 @@ def _line(shallow, deep, depth):
         return round(a + (b - a) * (depth - few) / (more - few))
 
     def rows(name):
-        found = {}
+        values = {}
         for key, row in ({} if refusal else shallow[name] | deep[name]).items():
             zero = dict.fromkeys(row, 0)
             first, second = shallow[name].get(key, zero), deep[name].get(key, zero)
-            found[key] = {column: at(first[column], second[column]) for column in row}
-        return {key: row for key, row in found.items() if row["count"] > 0}
+            values[key] = {column: at(first[column], second[column]) for column in row}
+        return {key: row for key, row in values.items() if row["count"] > 0}
 
     longest = sorted(rows("operations").items(), key=lambda row: -row[1]["cycles"])
     return {

@@ -286,8 +286,7 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
         if features is not None:
             report("the frozen layers compute each image once")
             splits = features
-    rows = [row for row in workdir.metrics() if row["step"] <= done]
-    early = recipe.patience and StopEarly(checkpoints, rows, recipe.patience, devices)
+    early = _early_end(recipe, workdir, checkpoints, done, devices)
     while done < total and not (early and early.is_due):
         epoch, epochs, steps = next_segment(done, every, total)
         devices.smallest(0)  # All workers have arrived here, so the first one has written the checkpoint.
@@ -327,6 +326,12 @@ def _start(config, model, samples, devices, report):
     if config.recipe.probe_first:
         report("the head starts as the linear probe of the frozen features")
         start_from_probe(model, samples, config.recipe, devices)
+
+
+def _early_end(recipe, workdir, checkpoints, done, devices):
+    """The callback that ends a run by the recipe's `patience`; None without one."""
+    rows = [row for row in workdir.metrics() if row["step"] <= done]
+    return StopEarly(checkpoints, rows, recipe.patience, devices) if recipe.patience else None
 
 
 def _keep_best(config, model, checkpoints, done, report):

@@ -47,6 +47,7 @@ METRICS = {
 }
 # The metrics for data without labels, of which the first one that a task has selects the best checkpoint.
 SELECTING = {"agreement": True, "squared_difference": False, "loss": False}  # whether higher is better
+WITHOUT_TEMPERATURE = ("regression",)
 WITHOUT_LABEL_WEIGHT = ("segmentation",)  # Its loss has a number for each pixel.
 NEIGHBORS = 10  # that are compared of each sample
 STORED_TASKS = ("single_label", "multi_label", "regression")  # with a vector for each image
@@ -101,6 +102,8 @@ def options_of(config):
         )
     if not config.teachers:
         raise ValueError("distillation needs teachers: expected --teacher with a checkpoint or a run")
+    if config.recipe.task in WITHOUT_TEMPERATURE and options.get("temperature", 1) != 1:
+        raise ValueError(f"numbers have no temperature: expected 1; got {options['temperature']}")
     return DistillationOptions(**options)
 
 
@@ -172,8 +175,6 @@ class LogitDistillation(_Taught, WrappedTask):
                 f"expected distillation by {expected}; got method {options.method!r} of task {recipe.task!r}"
             )
         self.distance = known[options.method]
-        if self.distance is distances.squared_difference and options.temperature != 1:
-            raise ValueError(f"numbers have no temperature: expected 1; got {options.temperature}")
         if options.label_weight and (not needs_labels or recipe.task in WITHOUT_LABEL_WEIGHT):
             subject = f"task {recipe.task!r}" if needs_labels else "a run without labels"
             raise ValueError(f"expected label_weight=0 for {subject}; got {options.label_weight}")
