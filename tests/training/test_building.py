@@ -60,9 +60,8 @@ def test_a_model_without_labels_learns_from_images_alone_whatever_its_file_says(
 def test_a_fine_tuned_model_keeps_what_its_weights_learned_from(before, tmp_path):
     small(pretraining=before, num_layers=1, num_classes=None).save(tmp_path / "a.keras")
     model = build_model(config(weights=str(tmp_path / "a.keras"), model=None), DATASET)
-    assert finished_model(model).pretraining == {None: "supervised", "unknown": "supervised"}.get(
-        before, before
-    )
+    expected = "supervised" if before in (None, "unknown") else before
+    assert finished_model(model).pretraining == expected
     assert build_model(config(), DATASET).pretraining == "supervised"
 
 
@@ -139,9 +138,8 @@ def test_without_labels_the_model_predicts_patches_and_has_no_head(stored):
         encoder = backbone(model)
         assert encoder is model.encoder and encoder.num_classes is None
         assert encoder.representation_size is None
-    np.testing.assert_array_equal(
-        arrays(encoder)["class_token/token"], arrays(stored[0])["class_token/token"]
-    )
+    tokens = (arrays(of)["class_token/token"] for of in (encoder, stored[0]))
+    np.testing.assert_array_equal(*tokens)
 
 
 def test_a_pretrainer_gets_the_recipes_arguments_and_refuses_others():

@@ -12,12 +12,7 @@ from keras_vit.training import RECIPES, RunConfig
         ("classify", {"tokenizer": "words"}, {}, "does not use tokenizer='words'"),
         ("igpt", {"tokenizer": "words"}, {"image_text": {}}, r"use image_text=\{\}, tokenizer='words'"),
         ("classify", {}, {"head_options": {"head": "up"}}, "task 'single_label' does not use head_options="),
-        (
-            "classify",
-            {},
-            {"task": "regression", "loss": "sigmoid"},
-            "'regression' does not use loss='sigmoid'",
-        ),
+        ("classify", {}, {"task": "regression", "loss": "sigmoid"}, "does not use loss='sigmoid'"),
         ("classify", {}, {"task": "segmentation", "loss": "sigmoid"}, "does not use loss='sigmoid'"),
         ("classify", {}, {"task": "detection", "head_bias": -3.0}, "does not use head_bias=-3.0"),
         ("mae", {}, {"head_bias": -3.0, "loss": "sigmoid"}, "does not use head_bias=-3.0, loss='sigmoid'"),

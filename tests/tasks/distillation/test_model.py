@@ -9,7 +9,7 @@ from reference.comparing import BOUND, assert_close, numpy, randomize
 from reference.small import SMALL
 
 import keras_vit
-from keras_vit import evaluation, export
+from keras_vit import evaluation, export, save_weights
 from keras_vit.layers.dense import Dense
 from keras_vit.tasks.distillation.model import DistillationModel, resized_maps
 from keras_vit.tasks.distillation.stored_outputs import StoredOutputs
@@ -150,10 +150,7 @@ def test_only_the_student_is_saved_evaluated_and_exported(tmp_path):
     for use, words in (
         (model.get_config, "not saved; save its student"),
         (lambda: model.save(tmp_path / "model.keras"), "not saved; save its student"),
-        (
-            lambda: keras_vit.save_weights(model, tmp_path / "model.npz", "vit_jax"),
-            "whose `student` can be saved",
-        ),
+        (lambda: save_weights(model, tmp_path / "model.npz", "vit_jax"), "whose `student` can be saved"),
         (lambda: evaluation.evaluate(model, None), "use its student"),
         (lambda: export.export_folder(model, tmp_path / "export"), "expected a model of images to export"),
     ):
@@ -162,28 +159,20 @@ def test_only_the_student_is_saved_evaluated_and_exported(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+def with_queries():
+    return keras_vit.ImageSegmenter(BARE, 4, "mask", num_queries=2, query_blocks=1)
+
+
 FEATURES = {"num_classes": None}
 REFUSED = {
     "no teacher": (classifier, [], "expected teachers; got 0"),
-    "classes": (
-        classifier,
-        [{"num_classes": 7}],
-        r"outputs of the shape \(5,\), as the student's; got \(7,\)",
-    ),
+    "classes": (classifier, [{"num_classes": 7}], r"of the shape \(5,\), as the student's; got \(7,\)"),
     "stored classes": (classifier, [StoredOutputs(7)], r"of the shape \(5,\), as the student's; got \(7,\)"),
     "stored features": (FEATURES, [StoredOutputs(7)], "expected a teacher with features; got stored outputs"),
     "several features": (FEATURES, [{}] * 2, "expected one teacher; got 2"),
     "features of a head": ({}, [{}], "expected a student without a head"),
-    "any size": (
-        classifier,
-        [{"image_size": (None, None)}],
-        "expected models for one image size; .* reads any",
-    ),
-    "queries": (
-        lambda: keras_vit.ImageSegmenter(BARE, 4, "mask", num_queries=2, query_blocks=1),
-        [{}],
-        "a student whose head has no queries",
-    ),
+    "any size": (classifier, [{"image_size": (None, None)}], "models for one image size; .* reads any"),
+    "queries": (with_queries, [{}], "a student whose head has no queries"),
 }
 
 

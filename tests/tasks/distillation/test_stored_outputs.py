@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from made.folders import write_classes
-from made.sampling import some
+from made.tables import by_table
 from reference.comparing import numpy
 
 import keras_vit
@@ -77,20 +77,15 @@ def test_the_report_shows_what_the_teacher_decided(stored, finished):
     assert found == Counter(("cat", "dog")[row.argmax()] for row in rows)
 
 
+MAPS = {"task": "segmentation", "class_weights": None, "distillation": None}
 REFUSED = {
-    "features": (
-        {"distillation": {"method": "features"}},
-        "expected a model as teacher of features; got",
-    ),
-    "maps": (
-        {"task": "segmentation", "class_weights": None, "distillation": None},
-        "expected a model as teacher of task 'segmentation'; got embeddings:",
-    ),
+    "features": ({"distillation": {"method": "features"}}, "expected a model as teacher of features; got"),
+    "maps": (MAPS, "expected a model as teacher of task 'segmentation'; got embeddings:"),
     "mixup": ({"mixup": 0.2}, "expected mixup=0 and cutmix=0; got mixup=0.2 and cutmix=0.0"),
 }
 
 
-@pytest.mark.parametrize("reason", some(REFUSED, 3))
+@by_table("reason", REFUSED)
 def test_recipes_that_need_a_model_are_refused(reason, stored):
     changes, words = REFUSED[reason]
     with pytest.raises(ValueError, match=words):

@@ -58,9 +58,8 @@ def test_each_sample_of_a_split_has_its_row(split, folder, teacher, images):
 def test_the_order_is_that_of_the_samples(folder, images):
     samples = split_of(images, "train")
     order = [*range(len(samples))][::-3]
-    np.testing.assert_array_equal(
-        teacher_rows(folder, samples.take(order), "pooled"), teacher_rows(folder, samples, "pooled")[order]
-    )
+    expected = teacher_rows(folder, samples, "pooled")[order]
+    np.testing.assert_array_equal(teacher_rows(folder, samples.take(order), "pooled"), expected)
 
 
 def test_relative_paths_are_those_of_embeddings(folder, images, monkeypatch):

@@ -89,10 +89,7 @@ def moved(state):
 @by_table(
     "change, message",
     [
-        (
-            without("decoder_layers.0."),
-            "2 axes of the checkpoint's decoder_block_0/mlp/dense_0/kernel; got no such array",
-        ),
+        (without("decoder_layers.0."), "2 axes of .* decoder_block_0/mlp/dense_0/kernel; got no such array"),
         (without("decoder."), "holds no decoder of a masked autoencoder"),
         (moved, "expected MAE's sines and cosines of the grid in decoder.decoder_pos_embed"),
         ({"decoder_num_attention_heads": 0}, "num_heads must be .*; got 0"),

@@ -87,11 +87,8 @@ def test_the_mask_token_hides_the_patch_and_keeps_its_position():
     assert_close(predictor(inputs | {"images": other}), expected, 1e-6)
     assert np.abs(expected[:, 1] - expected[:, 3]).max() > 0.1
     # A patch whose vector equals the token, here by the bias, has the same effect.
-    embedding, (token,) = (
-        predictor.encoder.get_layer("patch_embedding"),
-        predictor.get_layer("mask_token").weights,
-    )
-    embedding.bias.assign(numpy(token)[0, 0])
+    (token,) = predictor.get_layer("mask_token").weights
+    predictor.encoder.get_layer("patch_embedding").bias.assign(numpy(token)[0, 0])
     black = inputs["images"].copy()
     black[:, :, 8:] = 0
     assert_close(predictor(inputs_for(predictor) | {"images": black}), numpy(predictor(inputs)), 1e-5)

@@ -5,9 +5,8 @@ from keras_vit.training import RunConfig, find_recipe
 
 
 def objective(target):
-    return RunConfig(
-        "digits", find_recipe("masked_patch"), "mu/8", objective="masked_patch", target=target
-    ).task
+    options = {"objective": "masked_patch", "target": target}
+    return RunConfig("digits", find_recipe("masked_patch"), "mu/8", **options).task
 
 
 @pytest.mark.parametrize("target", ["mean_color", "downsized"])
