@@ -163,7 +163,7 @@ def _variables(model):
 
 def _storable(value):
     """The array in a dtype that .npz files support: bfloat16 becomes float32, which is exact."""
-    return value.astype("float32") if value.dtype.kind == "V" or value.dtype.name == "bfloat16" else value
+    return value.astype("float32") if value.dtype.kind == "V" else value
 
 
 def _step(folder):
