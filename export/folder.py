@@ -182,11 +182,12 @@ def export_folder(
         reference = live_reference(live, description, samples, images, margin)
         live_row = reference.measure(reference.run if representation else live_run(model))
         known = job.facts
+        metric, title = get_task(task).judged_by(description)
         # Exports have the live model's score, within their tolerance.
         if dataset and live_row["score"] is not None:
             size = reference.images.shape[1:3] if live.image_size == DYNAMIC_SIZE else None
             on = title_of(dataset.name), split, len(reference.images)
-            measured = Measurement(live_row["score"], *on, get_task(task).primary_metric_title, size)
+            measured = Measurement(live_row["score"], *on, title, size)
             known = dataclasses.replace(known, accuracy=(*known.accuracy, measured))
         job = dataclasses.replace(job, saved_model=SAVED_MODEL.target(folder, job), facts=known)
         compared = {"": reference, **(references(towers, reference) if tower_exports else {})}
@@ -202,7 +203,7 @@ def export_folder(
         report = {
             "dataset": dataset and f"{title_of(dataset.name)}, {split}",
             "images": len(reference.images),
-            "judged": get_task(task).primary_metric,
+            "judged": metric,
             "margin": margin,
             "live": live_row,
             "formats": {name: {"path": str(path / file), **row} for name, (file, row) in rows.items()},

@@ -100,7 +100,7 @@ class Reference:
             largest, mean = float(differences.max()) / scale, float(differences.mean()) / scale
         agreement, predictions = task.compared(self.outputs, outputs, self.labels, self.description)
         if predictions is not None:
-            score = task.scores(predictions)[task.primary_metric]
+            score = task.scores(predictions)[task.judged_by(self.description)[0]]
         if agreement is not None and task.label.has_rows_of_classes:
             is_decided = task.label.margins(self.outputs) > self.margin
             same = task.label.decide(self.outputs) == task.label.decide(outputs)

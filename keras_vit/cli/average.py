@@ -105,7 +105,7 @@ def _scoring(args, model):
     def scores(split):
         return evaluation.evaluate(model, dataset.split(split), args.batch_size, task)
 
-    return _Scoring(dataset, scores, task.primary_metric, task.higher_is_better)
+    return _Scoring(dataset, scores, task.judged_by(model)[0], task.higher_is_better)
 
 
 def _uniform(args, files, scoring):

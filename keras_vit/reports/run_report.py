@@ -134,11 +134,14 @@ def summary(record):
     'test k-NN accuracy 0.5000 on 10 images after 20 steps in 3 s'
     >>> summary({"test_ap": 0.5, "test_samples": 10, "steps": 20, "train_seconds": 3.2})
     'test ap 0.5000 on 10 images after 20 steps in 3 s'
+    >>> summary({"test_abs_rel": None, "test_mae": 2.5, "test_samples": 9, "steps": 20, "train_seconds": 3.2})
+    'test mae 2.5000 on 9 images after 20 steps in 3 s'
     """
     primary = [task.primary_metric for task in label_tasks().values()]
     metrics = [*dict.fromkeys([*primary, *RETRIEVAL])]  # Several tasks share "ap".
     metrics += [f"teacher_{metric}" for metric in metrics]
-    tests = [name for name in record if name.startswith("test_") and name != "test_samples"]
+    tests = [name for name, value in record.items() if name.startswith("test_") and value is not None]
+    tests = [name for name in tests if name != "test_samples"]
     # Objectives without labels have their own scores, all of which are shown.
     names = [f"test_{metric}" for metric in metrics if f"test_{metric}" in tests] or tests
     scores = [f"{spelled(name)} {record[name]:.4f}" for name in names]

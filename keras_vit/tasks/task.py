@@ -210,6 +210,10 @@ class LabelTask(Task):
     def value_names(self, model):
         """The name of each of the `values` in `rows`; None where there are classes."""
 
+    def judged_by(self, model):
+        """The `primary_metric` of a model, or of its `Description`, and its title."""
+        return self.primary_metric, self.primary_metric_title
+
     def draw_predictions(self, report, model, inputs, names):
         """Draw the predictions for named model inputs in a report, where a table says too little."""
 

@@ -14,8 +14,8 @@ class DepthPictures(ImagePictures):
     task_name = "depth"
 
     def add(self, heading, words, indices, shown, split):
-        errors = self.predictions.errors
-        name = "MAE" if self.model.quantity == "values" else "abs_rel"
+        errors, are_values = self.predictions.errors, self.model.quantity == "values"
+        name, bright = ("MAE", "low values") if are_values else ("abs_rel", "near pixels")
         captions = [": ".join(filter(None, (self.files[i], f"{name} {errors[i]:.3f}"))) for i in indices]
         inputs, truth = zip(*shown)
         colors = [self.model.preprocessing.colors(image) for image in inputs]
@@ -26,7 +26,7 @@ class DepthPictures(ImagePictures):
             captions,
             heading,
         )
-        words = f"Each image as the model receives it, with its {name}; near pixels are bright."
+        words = f"Each image as the model receives it, with its {name}; {bright} are bright."
         if self.model.quantity in WITHOUT_SCALE:
             words += " Estimates have the scale and shift that fit the true depth best."
         self.report.add(heading, words)

@@ -354,7 +354,8 @@ def _read_exr(content):
             pixels = cv2.imdecode(np.frombuffer(content, "uint8"), cv2.IMREAD_UNCHANGED)
     if pixels is None:
         raise ValueError("an OpenEXR file, which OpenCV cannot read here; convert it to .npy")
-    return pixels[..., ::-1] if pixels.ndim == 3 else pixels
+    # OpenCV has blue first, and an alpha channel last.
+    return pixels[..., [2, 1, 0, 3][: pixels.shape[2]]] if pixels.ndim == 3 else pixels
 
 
 def _check_size(shape):

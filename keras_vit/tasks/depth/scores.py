@@ -12,7 +12,6 @@ from keras_vit.models.windows import resized_outputs
 from keras_vit.tasks.depth.estimating import WITHOUT_SCALE, fitted
 
 SCORES = ("a1", "a2", "a3", "abs_rel", "rmse", "log10", "silog", "mae")
-OF_VALUES = ("rmse", "mae")  # those that maps of any numbers have
 RATIO = 1.25  # of the larger to the smaller depth, below which a pixel counts for a1
 MIN_DEPTH, MAX_DEPTH = 1e-3, np.inf
 
@@ -69,8 +68,7 @@ class DepthPredictions:
     @property
     def errors(self) -> np.ndarray:
         """float64 (samples,): the `abs_rel` of each image, of values its `mae`; 0 without a label."""
-        both = (self.image_scores[:, SCORES.index(name)] for name in ("abs_rel", "mae"))
-        relative, absolute = both
+        relative, absolute = (self.image_scores[:, SCORES.index(name)] for name in ("abs_rel", "mae"))
         return np.nan_to_num(np.where(np.isnan(relative), absolute, relative))
 
 
@@ -142,7 +140,7 @@ def _scores(output, label, quantity, min_depth, max_depth):
     valid = np.isfinite(label)
     if quantity != "values":
         valid &= (label >= min_depth) & (label <= max_depth)
-    count = int(valid.all(axis=-1).sum())
+    count = int(valid.any(axis=-1).sum())
     scores = dict.fromkeys(SCORES, np.nan)
     if not count:
         return [*scores.values()], 0

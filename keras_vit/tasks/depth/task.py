@@ -75,12 +75,15 @@ class Depth(MapTask):
         return with_image_weights(batches, model.max_depth if is_limited else math.inf)
 
     def predict(self, model, samples, batch_size):
-        crop, predictions = (getattr(samples, "label_values", None) or {}).get("crop"), []
+        predictions = []
         for outputs, labels in self.computed(model, samples, batch_size):
             self.check_labels(labels, model.num_classes)
-            labels = [cropped(label, crop) for label in labels] if crop else labels
-            predictions.append(self._predictions(outputs, labels, model))
+            predictions.append(self._predictions(outputs, _scored(labels, samples), model))
         return concatenate(predictions)
+
+    def sampled(self, samples, preprocessing, count):
+        images, labels = super().sampled(samples, preprocessing, count)
+        return images, _scored(labels, samples)
 
     def computed(self, model, samples, batch_size):
         from keras_vit.tasks.computing import computed_maps, computed_one_by_one  # need TensorFlow
@@ -116,6 +119,9 @@ class Depth(MapTask):
         names = names_or_indices(model.class_names, model.num_classes)
         return [f"{statistic} {name}" for name in names for statistic in STATISTICS]
 
+    def judged_by(self, model):
+        return ("mae", "mean absolute error") if model.quantity == "values" else super().judged_by(model)
+
     def draw_predictions(self, report, model, inputs, names):
         from keras_vit.tasks.depth.figures import depth_figure  # needs matplotlib
 
@@ -135,8 +141,14 @@ class Depth(MapTask):
         return predictions.errors
 
     def correct(self, predictions):
-        # No map is right in every pixel: the images with the smallest errors count as the best.
-        return np.ones(len(predictions.pixels), bool)
+        # No map is right in every pixel: the labeled images with the smallest errors count as the best.
+        return predictions.pixels > 0
+
+
+def _scored(labels, samples):
+    """Maps of samples, without what the data set's crop leaves out of the scores."""
+    crop = (getattr(samples, "label_values", None) or {}).get("crop")
+    return [cropped(label, crop) for label in labels] if crop else labels
 
 
 TASK = Depth()

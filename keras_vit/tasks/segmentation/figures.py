@@ -67,8 +67,9 @@ def segmentation_figure(
             check_shapes(image=(image, IMAGE), classes=(classes, "height width"))
             show(axes, class_overlay(np.asarray(image), classes))
             axes.set_title(name, fontsize=8)
-    counts = sum(np.bincount(np.ravel(each), minlength=256) for classes in maps.values() for each in classes)
-    shown = [i for i in np.argsort(-counts, kind="stable") if counts[i] and i < len(class_names)]
+    pixels = np.concatenate([np.ravel(each) for classes in maps.values() for each in classes])
+    counts = np.bincount(pixels)[: len(class_names)]
+    shown = [i for i in np.argsort(-counts, kind="stable") if counts[i]]
     colors = class_colors(len(class_names)) / 255
     legend = {str(class_names[i]): colors[i] if i else "none" for i in sorted(shown[:MAX_LEGEND])}
     color_legend(figure, legend)

@@ -19,6 +19,7 @@ from keras_vit.export.openvino import export_openvino
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.tflite import export_tflite
 from keras_vit.export.tolerance import Tolerance
+from keras_vit.export.verify import Reference
 from keras_vit.export.web import check_model, export_web
 from keras_vit.tasks.depth.outputs import DepthOutputs
 from keras_vit.tasks.depth.pictures import depth_colors
@@ -208,6 +209,14 @@ def test_exports_of_depth_have_tolerances_of_their_own(model):
     with pytest.raises(ValueError, match="by 2.1% on average; the bound is 2%"):
         rounded.check(row(0.021), 1, outputs, LIVE)
     assert "of noise" in rounded.check(row(0.5, score=None), 1, outputs, LIVE)
+
+
+def test_exports_of_values_are_judged_by_their_absolute_error(eager):
+    description, live = describe(estimator(**MODELS["normals"])), np.ones((1, 2, 2, 3), "float32")
+    row = Reference(description, pixels(1, SIZE), [live[0]], live, None).compare(live + np.float32(0.25))
+    assert row["score"] == pytest.approx(0.25)
+    with pytest.raises(ValueError, match="by 25.0% on average; the bound is 2%"):
+        Tolerance("agreement", 0.99).check(row, 1, DepthOutputs(description), live)
 
 
 def test_a_page_shows_one_channel_without_attention(model):

@@ -126,9 +126,13 @@ def test_large_maps_and_missing_files_are_refused(monkeypatch, tmp_path):
 
 def test_openexr_is_read_by_opencv(monkeypatch):
     cv2 = types.ModuleType("cv2")
-    cv2.imdecode, cv2.IMREAD_UNCHANGED, cv2.error = lambda content, flags: METERS, -1, RuntimeError
+    cv2.IMREAD_UNCHANGED, cv2.error = -1, RuntimeError
     monkeypatch.setitem(sys.modules, "cv2", cv2)
-    np.testing.assert_array_equal(read_depth_file(b"\x76\x2f\x31\x01")[..., 0], METERS)
+    colors = np.concatenate([NORMALS, METERS[..., np.newaxis]], axis=-1)
+    for values in (METERS, NORMALS, colors):
+        stored = values if values.ndim == 2 else values[..., [2, 1, 0, 3][: values.shape[2]]]
+        cv2.imdecode = lambda content, flags, stored=stored: stored
+        np.testing.assert_array_equal(read_depth_file(b"\x76\x2f\x31\x01").squeeze(), values)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from reference.depth import depth_scores as reference_scores
 
+from keras_vit.tasks import get_task
 from keras_vit.tasks.depth.scores import DepthPredictions, aligned, depth_scores
 from keras_vit.tasks.task import concatenate
 
@@ -75,16 +76,20 @@ def test_maps_are_resized_to_their_labels():
 
 def test_values_that_are_no_depths_have_errors_only(rng):
     label = rng.standard_normal((5, 6, 3))
-    label[2, 3, 1] = np.nan
+    label[2, 3, 1], label[0, 0] = np.nan, np.nan
     predictions = DepthPredictions.of([label + 2], [label], "values")
     scores = depth_scores(predictions)
     assert (scores["rmse"], scores["mae"]) == pytest.approx((2, 2)) and scores["abs_rel"] is None
-    assert predictions.errors == pytest.approx([2])
+    assert predictions.errors == pytest.approx([2]) and predictions.pixels.tolist() == [29]
+    label[..., 0] = np.nan  # Each channel may lack other pixels.
+    assert DepthPredictions.of([label + 2], [label], "values").pixels.tolist() == [29]
 
 
 def test_without_a_label_nothing_is_scored():
-    scores = depth_scores(DepthPredictions.of([np.ones((2, 2, 1))], [np.full((2, 2, 1), np.nan)]))
+    predictions = DepthPredictions.of([np.ones((2, 2, 1))], [np.full((2, 2, 1), np.nan)])
+    scores = depth_scores(predictions)
     assert scores.pop("samples") == 1 and {*scores.values()} == {None}
+    assert get_task("depth").correct(predictions).tolist() == [False]  # It is none of the best.
 
 
 def test_an_alignment_minimizes_the_squared_differences(rng):

@@ -78,6 +78,8 @@ def test_the_crop_of_a_data_set_is_what_is_scored(tmp_path):
     predictions = TASK.predict(Perfect(cropped, "metric"), cropped, 1)
     kept = [label[4:47, 4:60] for _, label in cropped]
     assert predictions.pixels.tolist() == [int(np.isfinite(label).sum()) for label in kept]
+    _, labels = TASK.sampled(cropped, keras_vit.Preprocessing(16), 2)  # for exports
+    assert [int(np.isfinite(label).sum()) for label in labels] == predictions.pixels.tolist()
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from keras_vit.inspection import class_colors, class_overlay, palette_png
+from keras_vit.tasks.segmentation.figures import segmentation_figure
 from keras_vit.tasks.segmentation.samples import read_mask
 
 
@@ -24,6 +25,12 @@ def test_a_palette_png_is_read_as_the_mask_that_it_was(rng):
         np.testing.assert_array_equal(np.asarray(image.convert("RGB")), class_colors()[classes])
     with pytest.raises(ValueError, match="expected classes from 0 to 255.*got classes from 0 to 256"):
         palette_png([[0, 256]])
+
+
+def test_a_figure_may_have_more_classes_than_a_palette():
+    maps = [np.full((4, 6), number) for number in (3, 299)]
+    figure = segmentation_figure(np.zeros((2, 4, 6, 3)), maps, None, "ab", [*map(str, range(300))], "Many")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["3", "299"]
 
 
 @pytest.mark.parametrize("channels", [1, 3])

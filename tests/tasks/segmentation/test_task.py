@@ -118,6 +118,7 @@ def test_scores_without_labeled_pixels_are_undefined():
     assert segmentation_scores(predictions) == expected
     assert segmentation_classes(predictions)[0]["iou"] is None
     assert predictions.image_iou.tolist() == [1]
+    assert TASK.correct(predictions).tolist() == [False]  # It is none of the best.
 
 
 @pytest.mark.parametrize(
