@@ -1,11 +1,13 @@
 """Folders of images and of one map for each, such as masks, in files of the same names."""
 
+import concurrent.futures
 import os
 import pathlib
 
-from keras_vit.data.files import IMAGE_SUFFIXES
+from keras_vit.data.files import IMAGE_SUFFIXES, file_headers, refuse_unreadable
 from keras_vit.data.folder_splits import folder_splits, split_among
 from keras_vit.messages import listed
+from keras_vit.progress import Progress
 
 IMAGES = "images"
 
@@ -109,20 +111,47 @@ def _name_of(file, folder, stated_by):
     return pathlib.PurePath(*parts)
 
 
-def refuse_other_sizes(pairs, noun):
-    """Raise ValueError for maps of another size than their images.
+def read_maps(pairs, check, noun, on_bad_image):
+    """Check images by their headers and maps by a function.
 
     Args:
-        pairs: (the (width, height) of the image, the path of the map, its (width, height)) of each pair.
-        noun: What a map is, for the message.
+        pairs: As of `read_pairs`.
+        check: A function from the path of a map to an object with its (width, height) as `size` and, if it
+            cannot be read, a `reason`.
+        noun: What a map is, for messages.
+        on_bad_image: As for `load_dataset`.
+
+    Returns:
+        (by path of the maps that can be read with their images, what `check` returned; by split the images,
+        these maps, and whether an image is turned; by path of a bad file, the reason).
+
+    Raises:
+        ValueError: for unreadable files, or maps of another size than their images.
     """
+    if on_bad_image == "keep":
+        raise ValueError(f"on_bad_image='keep' is for images without {noun}s, which are all read")
+    headers = file_headers([image for _, image, _ in pairs], decode=on_bad_image == "skip")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        checked = pool.map(check, [path for *_, path in pairs])
+        checked = Progress(checked, f"checking {noun}s", total=len(pairs), unit=noun.split()[-1])
+        rows = [*zip(pairs, headers, checked)]
+    readable = [row for row in rows if row[1] and not row[2].reason]
     wrong = [
-        f"{path} ({_pixels(size)}, but its image has {_pixels(expected)})"
-        for expected, path, size in pairs
-        if expected != size
+        f"{path} ({_pixels(read.size)}, but its image has {_pixels(header.size)})"
+        for (*_, path), header, read in readable
+        if header.size != read.size
     ]
     if wrong:
         raise ValueError(f"{len(wrong)} {noun}(s) have another size than their image: {listed(wrong)}")
+    undecoded = [image for (_, image, _), header, _ in rows if not header]
+    reasons = {path: read.reason for (*_, path), _, read in rows if read.reason}
+    bad_images = refuse_unreadable(undecoded, on_bad_image, f"image(s) or {noun}(s)", reasons)
+    by_split = {}
+    for split in dict.fromkeys(split for split, *_ in pairs):
+        of_split = [(*pair[1:], header.orientation > 1) for pair, header, _ in readable if pair[0] == split]
+        images, maps, turned = zip(*of_split) if of_split else ((), (), ())
+        by_split[split] = images, maps, any(turned)
+    return {path: read for (*_, path), _, read in readable}, by_split, bad_images
 
 
 def _pixels(size):

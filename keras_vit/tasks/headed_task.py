@@ -75,9 +75,11 @@ class MapTask(HeadedTask):
 
     Attributes:
         max_values: The maximum number of outputs of the images that an export is compared on.
+        method: The name of the model's method from images to maps at their own sizes.
     """
 
-    max_values = None
+    reads_images = True
+    max_values = method = None
 
     def preprocessing(self, model):
         return model.preprocessing
@@ -96,3 +98,27 @@ class MapTask(HeadedTask):
 
     def check_samples(self, labels, description):
         self.check_labels(labels, description.num_classes)
+
+    def computed(self, model, samples, batch_size):
+        from keras_vit.tasks.computing import computed_maps  # needs TensorFlow
+
+        return computed_maps(model, samples, batch_size)
+
+    def rows(self, model, paths, inputs, top, windows=False, write=None):
+        """As in `LabelTask`, of maps at the images' own sizes.
+
+        Args:
+            model, paths, inputs, top: As for `LabelTask`.
+            windows: Whether to compute images in windows at their own scale; otherwise each is resized to the
+                model's size, if it has one.
+            write: A function of a path, the image and its map, or None.
+        """
+        whole = model.preprocessing.image_size is not None and not windows
+        for path, image, values in zip(paths, inputs, getattr(model, self.method)(inputs, whole=whole)):
+            if write:
+                write(path, image, values)
+            yield self.row(model, values, top)
+
+    def row(self, model, values, top):
+        """What `rows` has of a map."""
+        raise NotImplementedError

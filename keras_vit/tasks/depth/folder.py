@@ -1,15 +1,13 @@
 """Folders of images and depth maps."""
 
-import concurrent.futures
 import dataclasses
+import functools
 import os
 
 import numpy as np
 
-from keras_vit.data.files import file_headers, refuse_unreadable
 from keras_vit.data.folder_splits import split_fields
-from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
-from keras_vit.progress import Progress
+from keras_vit.data.matched_files import read_maps, read_pairs
 from keras_vit.tasks.depth.samples import (
     SETTINGS,
     SUFFIXES,
@@ -71,36 +69,19 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
         >>> found["class_names"], len(found["splits"]["train"])
         (('depth',), 7)
     """
-    if on_bad_image == "keep":
-        raise ValueError("on_bad_image='keep' is for images without depth maps, which are all read")
     paths = [folder / name for folder, names in files.items() for name in names]
     folder = _folder(root, paths)
     pairs, stated_by = read_pairs(root, paths, folder, SUFFIXES, "depth map")
     reader = _reader(root, QUANTITIES[folder], pairs)
-    headers = file_headers([image for _, image, _ in pairs], decode=on_bad_image == "skip")
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        checked = pool.map(lambda pair: _check(pair[2], reader), pairs)
-        maps = [*Progress(checked, "checking depth maps", total=len(pairs), unit="map")]
-    rows = [*zip(pairs, headers, maps)]
-    readable = [row for row in rows if row[1] and not row[2].reason]
-    refuse_other_sizes([(header.size, pair[2], read.size) for pair, header, read in readable], "depth map")
-    undecoded = [image for (_, image, _), header, _ in rows if not header]
-    reasons = {path: read.reason for (_, _, path), _, read in rows if read.reason}
-    bad_images = refuse_unreadable(undecoded, on_bad_image, "image(s) or depth map(s)", reasons)
-    if not readable:
+    maps, by_split, bad_images = read_maps(
+        pairs, functools.partial(_check, reader=reader), "depth map", on_bad_image
+    )
+    if not maps:
         raise ValueError(f"no image in {os.fspath(root)!r} can be read with its depth map")
-    reader = _with_range(reader, [read.ends for *_, read in readable])
-    splits = {}
-    for split in dict.fromkeys(split for split, *_ in pairs):
-        splits[split] = _samples([row for row in readable if row[0][0] == split], reader)
+    reader = _with_range(reader, [read.ends for read in maps.values()])
+    splits = {split: DepthSamples(*files[:2], reader, files[2]) for split, files in by_split.items()}
     fields = {"class_names": reader.names, **split_fields(splits, stated_by, seed), "bad_images": bad_images}
     return {os.fspath(root / SETTINGS), *(path for pair in pairs for path in pair[1:])}, fields
-
-
-def _samples(rows, reader):
-    """The `DepthSamples` of rows ((split, image, map), header, …)."""
-    images, depths = (tuple(pair[column] for pair, *_ in rows) for column in (1, 2))
-    return DepthSamples(images, depths, reader, exif=any(header.orientation > 1 for _, header, _ in rows))
 
 
 def _with_range(reader, ends):

@@ -90,10 +90,6 @@ def _backbone(config):
     return values
 
 
-def _read_anything(config):
-    return _DEPTH_ANYTHING, _backbone(config)
-
-
 def _read_dpt(config):
     for name in ("is_hybrid", "add_projection"):
         if config.get(name):
@@ -144,7 +140,7 @@ _DEPTH_ANYTHING = DINOV2._replace(
     read={**DINOV2.read, "final_norm": lambda model: model.get("apply_layernorm", True)},
     spare_norm=True,
     head="depth",
-    described=_read_anything,
+    described=lambda config: (_DEPTH_ANYTHING, _backbone(config)),
 )
 _DPT_OF_VIT = VIT._replace(
     name=_DPT,
@@ -199,8 +195,7 @@ class DptForm(ModelForm):
     usage = 'from transformers import pipeline\n\nmodel = pipeline("{task}", model="{repository}")'
     kind = "depth_estimator"
 
-    def has_head(self, arrays):
-        return has_dpt_head(arrays)
+    has_head = staticmethod(has_dpt_head)
 
     def head_options(self, checkpoint, layout, folder):
         arrays, keys = checkpoint.arrays, checkpoint.keys

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+
+from keras_vit.inspection.png import png_bytes
 
 # From the nearest to the farthest: light yellow, orange, red, purple and black, of decreasing lightness.
 COLORS = (
@@ -115,14 +115,13 @@ def depth_png(values: np.ndarray, scale: float) -> bytes:
         scale: The value of the number 1.
 
     Example:
+        >>> import io
         >>> with Image.open(io.BytesIO(depth_png(np.array([[1.5, np.nan]]), 0.001))) as image:
         ...     np.asarray(image).tolist()
         [[1500, 0]]
     """
     numbers = np.clip(np.round(np.nan_to_num(np.asarray(values, "float64")) / scale), 0, LARGEST)
-    file = io.BytesIO()
-    Image.fromarray(numbers.astype("uint16")).save(file, "PNG")
-    return file.getvalue()
+    return png_bytes(numbers.astype("uint16"))
 
 
 def labeled(image, values):

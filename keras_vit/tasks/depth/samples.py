@@ -21,7 +21,7 @@ from PIL import Image
 from keras_vit.data.files import read_text
 from keras_vit.data.maps import MapReader, MapSamples
 from keras_vit.data.png_chunks import check_chunks
-from keras_vit.data.samples import not_converted
+from keras_vit.data.samples import content_of, not_converted
 from keras_vit.messages import did_you_mean, one_line
 from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_files import check_file
@@ -120,10 +120,8 @@ class DepthReader(MapReader):
     @property
     def label_values(self):
         """The arguments that are known, as a JSON value."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {
-            name: value for name, value in (fields | {"names": [*self.names]}).items() if value is not None
-        }
+        values = dataclasses.asdict(self) | {"names": [*self.names]}
+        return {name: value for name, value in values.items() if value is not None}
 
     def read(self, source):
         """The stored numbers: (height, width, channels) in the dtype of the file.
@@ -244,8 +242,7 @@ def read_depth_file(source):
     try:
         if isinstance(source, str):
             check_file(source)
-            with open(source, "rb") as file:
-                source = file.read()
+        source = content_of(source)
     except FileNotFoundError:
         raise ValueError("no such file") from None
     read = next((read for start, read in READERS.items() if source.startswith(start)), None)

@@ -28,8 +28,8 @@ class Depth(MapTask):
     slug = "depth-estimation"
     outputs_in_words = "maps of depth"
     max_values = 2**27  # 512 MiB of float32
+    method = "estimate"
     head_class = property(lambda self: estimators.DepthEstimator)
-    reads_images = True
 
     def loss(self, recipe, model):
         weights = {name: getattr(model, name) for name in ("variance_focus", "gradient_weight")}
@@ -86,34 +86,22 @@ class Depth(MapTask):
         return images, _scored(labels, samples)
 
     def computed(self, model, samples, batch_size):
-        from keras_vit.tasks.computing import computed_maps, computed_one_by_one  # need TensorFlow
+        from keras_vit.tasks.computing import computed_one_by_one  # needs TensorFlow
 
         if model.preprocessing.image_size is None:
             # In a batch, images would be padded to one size, which their tokens would attend to.
             pairs = computed_one_by_one(lambda image: model.estimate([image])[0], samples)
             return (([output], [label]) for output, label in pairs)
-        return computed_maps(model, samples, batch_size)
+        return super().computed(model, samples, batch_size)
 
     def _predictions(self, outputs, labels, model):
         limits = {"max_depth": model.max_depth} if model.quantity == "metric" else {}
         return scoring.DepthPredictions.of(outputs, labels, model.quantity, **limits)
 
-    def rows(self, model, paths, inputs, top, windows=False, write=None):
-        """As in `LabelTask`, with the minimum, median and maximum of each channel as `values`.
-
-        Args:
-            model, paths, inputs: As for `LabelTask`.
-            top: Not used.
-            windows: Whether to compute images in windows at their own scale; otherwise each is resized to the
-                model's size, if it has one.
-            write: A function of a path, the image and its map, or None.
-        """
-        whole = model.preprocessing.image_size is not None and not windows
-        for path, image, values in zip(paths, inputs, model.estimate(inputs, whole=whole)):
-            if write:
-                write(path, image, values)
-            channels = np.moveaxis(values, -1, 0)
-            yield {"values": [float(of(one)) for one in channels for of in STATISTICS.values()]}
+    def row(self, model, values, top):
+        """The minimum, median and maximum of each channel as `values`."""
+        channels = np.moveaxis(values, -1, 0)
+        return {"values": [float(of(one)) for one in channels for of in STATISTICS.values()]}
 
     def value_names(self, model):
         names = names_or_indices(model.class_names, model.num_classes)

@@ -53,8 +53,7 @@ class _DepthAnything3(ModelForm):
 
     kind = "depth_estimator"
 
-    def has_head(self, arrays):
-        return has_dpt_head(arrays)
+    has_head = staticmethod(has_dpt_head)
 
     def head_options(self, checkpoint, layout, folder):
         config = read_json(folder / CONFIG, {}) if folder else {}

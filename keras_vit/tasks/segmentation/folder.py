@@ -1,7 +1,6 @@
 """Folders of images and masks."""
 
 import collections
-import concurrent.futures
 import dataclasses
 import functools
 import os
@@ -9,13 +8,11 @@ import re
 
 import numpy as np
 
-from keras_vit.data.files import CLASSES, file_headers, read_text, refuse_unreadable
+from keras_vit.data.files import CLASSES, read_text
 from keras_vit.data.folder_splits import split_fields
-from keras_vit.data.image_headers import Header
-from keras_vit.data.matched_files import read_pairs, refuse_other_sizes
+from keras_vit.data.matched_files import read_maps, read_pairs
 from keras_vit.labels import IGNORE
 from keras_vit.messages import listed
-from keras_vit.progress import Progress
 from keras_vit.tasks.segmentation.samples import MaskSamples, read_mask
 
 MASKS = "masks"
@@ -23,21 +20,9 @@ NO_CLASS = "-"  # stands in classes.txt for a value whose pixels are ignored
 
 
 @dataclasses.dataclass(frozen=True)
-class _Pair:
-    """An image and its mask.
+class _Mask:
+    """A mask: its (width, height), the pixel count of each of its values, and why it cannot be read."""
 
-    Args:
-        split, image, mask: The split, and the paths.
-        header: Of the image; None if it cannot be read.
-        size: The mask's (width, height).
-        pixels: The pixel count of each of its values.
-        reason: Why the mask cannot be read.
-    """
-
-    split: str
-    image: str
-    mask: str
-    header: Header | None
     size: tuple[int, int] | None = None
     pixels: dict[int, int] = dataclasses.field(default_factory=dict)
     reason: str = ""
@@ -96,31 +81,23 @@ def load_mask_folder(root, files, *, on_bad_image="fail", seed=0):
         >>> found["class_names"], len(found["splits"]["train"])
         (('0', '1'), 7)
     """
-    if on_bad_image == "keep":
-        raise ValueError("on_bad_image='keep' is for images without masks, which are all read")
     files = [folder / name for folder, names in files.items() for name in names]
-    paths, stated_by = read_pairs(root, files, MASKS, (".png",), "mask")
+    pairs, stated_by = read_pairs(root, files, MASKS, (".png",), "mask")
     classes = read_classes(root)
-    pairs = _check_pairs(paths, classes.colors, decode=on_bad_image == "skip")
-    readable = [pair for pair in pairs if pair.header and not pair.reason]
-    refuse_other_sizes([(pair.header.size, pair.mask, pair.size) for pair in readable], "mask")
-    undecoded = [pair.image for pair in pairs if not pair.header]
-    reasons = {pair.mask: pair.reason for pair in pairs if pair.reason}
-    bad_images = refuse_unreadable(undecoded, on_bad_image, "image(s) or mask(s)", reasons)
-    _refuse_other_values(pairs, classes)
-    pixels, splits = collections.Counter(), {}
-    for pair in readable:
-        pixels.update(pair.pixels)
-    for split in {pair.split for pair in pairs}:
-        pairs_of_split = [pair for pair in readable if pair.split == split]
-        images, masks = (tuple(getattr(pair, name) for pair in pairs_of_split) for name in ("image", "mask"))
-        is_turned = any(pair.header.orientation > 1 for pair in pairs_of_split)
-        splits[split] = MaskSamples(images, masks, classes.table, classes.colors, exif=is_turned)
+    check = functools.partial(_check, colors=classes.colors)
+    masks, by_split, bad_images = read_maps(pairs, check, "mask", on_bad_image)
+    _refuse_other_values(masks, classes)
+    splits = {
+        split: MaskSamples(*files[:2], classes.table, classes.colors, files[2])
+        for split, files in by_split.items()
+    }
+    pixels = collections.Counter()
+    for mask in masks.values():
+        pixels.update(mask.pixels)
     _refuse_one_class(root, pixels, classes)
     names = classes.names or tuple(map(str, range(max({*pixels} - {IGNORE}) + 1)))
     fields = {"class_names": names, **split_fields(splits, stated_by, seed), "bad_images": bad_images}
-    used = {os.fspath(root / CLASSES), *(path for pair in pairs for path in (pair.image, pair.mask))}
-    return used, fields
+    return {os.fspath(root / CLASSES), *(path for pair in pairs for path in pair[1:])}, fields
 
 
 def read_classes(root):
@@ -179,29 +156,21 @@ def _parse_key(key):
     return int(key) if re.fullmatch("[0-9]{1,3}", key) and int(key) <= IGNORE else None
 
 
-def _check_pairs(paths, colors, decode):
-    """A `_Pair` for each of (split, image, mask)."""
-    headers = file_headers([image for _, image, _ in paths], decode)
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        checked = pool.map(functools.partial(_check_mask, colors=colors), paths, headers)
-        return [*Progress(checked, "checking masks", total=len(paths), unit="mask")]
-
-
-def _check_mask(paths, header, colors):
-    """The `_Pair` of (split, image, mask) and the image's header."""
+def _check(path, colors):
+    """The `_Mask` of a file."""
     try:
-        mask = read_mask(paths[2], colors=colors)
+        mask = read_mask(path, colors=colors)
     except ValueError as error:
-        return _Pair(*paths, header, reason=str(error))
+        return _Mask(reason=str(error))
     counts = enumerate(np.bincount(mask.ravel()).tolist())
-    return _Pair(*paths, header, mask.shape[::-1], {value: count for value, count in counts if count})
+    return _Mask(mask.shape[::-1], {value: count for value, count in counts if count})
 
 
-def _refuse_other_values(pairs, classes):
+def _refuse_other_values(masks, classes):
     """Raise ValueError for masks with values for which `classes.txt` has no line."""
     known = classes.values
-    unknown = {pair.mask: sorted(pair.pixels.keys() - known) for pair in pairs}
-    wrong = [f"{mask} ({listed(values)})" for mask, values in unknown.items() if values]
+    unknown = {path: sorted(mask.pixels.keys() - known) for path, mask in masks.items()}
+    wrong = [f"{path} ({listed(values)})" for path, values in unknown.items() if values]
     if wrong:
         named = sorted(known - {IGNORE})
         expected = f"from 0 to {named[-1]}" if named == [*range(len(named))] else listed(named)

@@ -27,7 +27,7 @@ from keras_vit.models.features import grids_of_blocks, normalized, patch_grid
 from keras_vit.models.headed_model import HeadedModel
 from keras_vit.models.vit.geometry import patch_pixels
 from keras_vit.models.windows import segment
-from keras_vit.rules import boolean, integer, one_of, optional
+from keras_vit.rules import boolean, integer, items, one_of, optional
 from keras_vit.tasks.segmentation.instances import instances
 from keras_vit.tasks.segmentation.loss import query_loss
 from keras_vit.tasks.segmentation.panoptic_segments import panoptic
@@ -117,6 +117,7 @@ class ImageSegmenter(HeadedModel):
         **dict.fromkeys(("num_classes", "decoder_size", "loss_points"), _POSITIVE),
         **dict.fromkeys(("num_queries", "query_blocks"), _POSITIVE),
         "head": one_of(HEADS),
+        "blocks": optional(items(integer(at_least=0))),
         "head_norm": one_of(NORMS),
         "upscale_blocks": optional(integer(at_least=0)),
         "head_activation": optional(one_of(ACTIVATIONS)),
@@ -284,9 +285,6 @@ class ImageSegmenter(HeadedModel):
         masks = [layer for layer in self.layers if isinstance(layer, QueryAttentionBias)]
         masked = any(float(layer.probability.numpy()) >= 0.5 for layer in masks)
         return super().finished(arrays, masked_attention=masked)
-
-    def _config(self):
-        return {**super()._config(), "blocks": self.blocks}
 
 
 class _QueryLoss(keras.losses.Loss):

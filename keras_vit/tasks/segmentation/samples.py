@@ -14,7 +14,7 @@ from PIL import Image
 from keras_vit.data.files import CLASSES
 from keras_vit.data.maps import MapReader, MapSamples
 from keras_vit.data.png_chunks import check_chunks
-from keras_vit.data.samples import not_converted
+from keras_vit.data.samples import content_of, not_converted
 from keras_vit.labels import IGNORE
 from keras_vit.messages import listed
 from keras_vit.preprocessing import bounds
@@ -117,8 +117,7 @@ def read_mask(source, red=False, colors=None):
     try:
         if isinstance(source, str):
             check_file(source)
-            with open(source, "rb") as file:
-                source = file.read()
+        source = content_of(source)
         check_chunks(source)
         with Image.open(io.BytesIO(source), formats=("PNG",)) as image:
             if image.width * image.height > bounds.MAX_PIXELS:

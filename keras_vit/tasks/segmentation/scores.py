@@ -69,7 +69,7 @@ class SegmentationPredictions:
         return cls(
             np.array([len(rows) for rows in pairs], "int64"),
             np.concatenate([np.zeros((0, 3), "int64"), *pairs]),
-            np.array([np.nan if score is None else score for score in boundaries], "float64"),
+            np.array(boundaries, "float64"),  # of None NaN
             num_classes,
         )
 

@@ -1,13 +1,11 @@
 """Masks, PNG files beside the images."""
 
-import io
-
 import numpy as np
-from PIL import Image
 
 from keras_vit.data.column_types import IMAGE, ColumnForm, is_image
 from keras_vit.data.label_storage import LabelStorage, Meaning
 from keras_vit.data.sources.tfds_masks import KNOWN_MASKS
+from keras_vit.inspection.png import png_bytes
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
 from keras_vit.tasks.segmentation.folder import read_named_classes
@@ -50,9 +48,7 @@ class Masks(LabelStorage):
 
 def _png(label):
     """The contents of a PNG file of a class map (height, width, 1)."""
-    file = io.BytesIO()
-    Image.fromarray(np.uint8(label[..., 0])).save(file, "PNG")
-    return file.getvalue()
+    return png_bytes(np.uint8(label[..., 0]))
 
 
 STORAGES = (Masks(),)

@@ -27,6 +27,7 @@ class Segmentation(MapTask):
     outputs_in_words = "class maps"
     recipe_fields = ("head_options", "class_weights")
     max_values = 2**28  # 1 GiB of float32
+    method = "segment"
     head_class = property(lambda self: segmenters.ImageSegmenter)
 
     def loss(self, recipe, model):
@@ -61,30 +62,12 @@ class Segmentation(MapTask):
             return scoring.predict_maps(lambda image: model.segment([image])[0], samples, model.num_classes)
         return super().predict(model, samples, batch_size)
 
-    def computed(self, model, samples, batch_size):
-        from keras_vit.tasks.computing import computed_maps  # needs TensorFlow
-
-        return computed_maps(model, samples, batch_size)
-
-    reads_images = True
-
-    def rows(self, model, paths, inputs, top, windows=False, write=None):
-        """As in `LabelTask`, with the `fraction` of the pixels of each of the most frequent classes.
-
-        Args:
-            model, paths, inputs, top: As for `LabelTask`.
-            windows: Whether to compute images in windows at their own scale; otherwise each is resized to the
-                model's size, if it has one.
-            write: A function of a path, the image and its class map, or None.
-        """
+    def row(self, model, values, top):
+        """The `fraction` of the pixels of each of the most frequent classes."""
         names = names_or_indices(model.class_names, model.num_classes)
-        whole = model.preprocessing.image_size is not None and not windows
-        for path, image, classes in zip(paths, inputs, model.segment(inputs, whole=whole)):
-            if write:
-                write(path, image, classes)
-            counts = np.bincount(classes.ravel(), minlength=len(names))
-            best = [i for i in np.argsort(-counts, kind="stable")[:top] if counts[i]]
-            yield {"classes": [{"name": names[i], "fraction": int(counts[i]) / classes.size} for i in best]}
+        counts = np.bincount(values.ravel(), minlength=len(names))
+        best = [i for i in np.argsort(-counts, kind="stable")[:top] if counts[i]]
+        return {"classes": [{"name": names[i], "fraction": int(counts[i]) / values.size} for i in best]}
 
     def draw_predictions(self, report, model, inputs, names):
         from keras_vit.tasks.segmentation.figures import segmentation_figure  # needs matplotlib
