@@ -115,7 +115,7 @@ def read_maps(pairs, check, noun, on_bad_image):
     """Check images by their headers and maps by a function.
 
     Args:
-        pairs: As of `read_pairs`.
+        pairs: What `read_pairs` returned.
         check: A function from the path of a map to an object with its (width, height) as `size` and, if it
             cannot be read, a `reason`.
         noun: What a map is, for messages.
@@ -148,8 +148,8 @@ def read_maps(pairs, check, noun, on_bad_image):
     bad_images = refuse_unreadable(undecoded, on_bad_image, f"image(s) or {noun}(s)", reasons)
     by_split = {}
     for split in dict.fromkeys(split for split, *_ in pairs):
-        of_split = [(*pair[1:], header.orientation > 1) for pair, header, _ in readable if pair[0] == split]
-        images, maps, turned = zip(*of_split) if of_split else ((), (), ())
+        files = [(*pair[1:], header.orientation > 1) for pair, header, _ in readable if pair[0] == split]
+        images, maps, turned = zip(*files) if files else ((), (), ())
         by_split[split] = images, maps, any(turned)
     return {path: read for (*_, path), _, read in readable}, by_split, bad_images
 

@@ -117,3 +117,28 @@ def show(axes, image, extent=None):
     height, width, _ = np.shape(image)
     colors = np.clip(np.broadcast_to(image, (height, width, 3)), 0, 1)
     axes.imshow(colors, interpolation="nearest", extent=extent)
+
+
+def images_over_maps(title, images, captions, maps, noun, draw, spare=0):
+    """Return a figure of images, below each its maps by name, and its axes as of `image_grid`.
+
+    Args:
+        title: The figure's title.
+        images: A list of (height, width, 3) in [0, 1], of any sizes.
+        captions: One per image.
+        maps: By name, a list of arrays (height, width), one per image.
+        noun: What a map has, for messages.
+        draw: A function from an image and a map to colors in [0, 1].
+        spare: The number of empty panels below the maps.
+    """
+    for values in (captions, *maps.values()):
+        check_shapes(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
+    figure, grid = image_grid(title, images[0], len(images), rows=1 + len(maps) + spare, words=2)
+    for (above, *below), image, caption, *of_image in zip(grid, images, captions, *maps.values()):
+        show(above, image)
+        above.set_title(wrapped(caption, 20, lines=2), fontsize=9)
+        for axes, name, values in zip(below, maps, of_image):
+            check_shapes(image=(image, IMAGE), **{noun: (values, "height width")})
+            show(axes, draw(image, values))
+            axes.set_title(name, fontsize=8)
+    return figure, grid

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import ListedColormap, Normalize
 
-from keras_vit.inspection.drawing import IMAGE, check_shapes, image_grid, set_fonts, show, wrapped
+from keras_vit.inspection.drawing import images_over_maps, set_fonts, show
 from keras_vit.tasks.depth.pictures import depth_colors, depth_range
 
 if TYPE_CHECKING:
@@ -45,24 +45,20 @@ def depth_figure(
         >>> depth_figure(shown, [1.1 * depths], [depths], ["wall"], "A wall").savefig("wall.png")
     """
     maps = {"predicted": predicted} | ({} if truth is None else {"true": truth})
-    for values in (captions, *maps.values()):
-        check_shapes(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
-    figure, grid = image_grid(title, images[0], len(images), rows=2 if truth is None else 4, words=2)
     low, high = depth_range(*(predicted if truth is None else truth))
-    for (above, *below), image, caption, *of_image in zip(grid, images, captions, *maps.values()):
-        show(above, image)
-        above.set_title(wrapped(caption, 20, lines=2), fontsize=9)
-        for axes, name, depths in zip(below, maps, of_image):
-            check_shapes(image=(image, IMAGE), depths=(depths, "height width"))
-            show(axes, depth_colors(depths, low, high, near_is_high) / 255)
-            axes.set_title(name, fontsize=8)
-        if truth is not None:
-            estimate, true = (np.asarray(depths, "float64") for depths in of_image)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                error = np.abs(estimate - true) / np.abs(true)
-            light = np.where(np.isfinite(error), 1 - np.clip(2 * error, 0, 1), 0.5)
-            show(below[-1], np.repeat(light[..., np.newaxis], 3, axis=-1))
-            below[-1].set_title("relative error", fontsize=8)
+
+    def colors(_, depths):
+        return depth_colors(depths, low, high, near_is_high) / 255
+
+    has_truth = truth is not None
+    figure, grid = images_over_maps(title, images, captions, maps, "depths", colors, spare=has_truth)
+    for panels, estimate, true in zip(grid, predicted, truth) if has_truth else ():
+        estimate, true = np.asarray(estimate, "float64"), np.asarray(true, "float64")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.abs(estimate - true) / np.abs(true)
+        light = np.where(np.isfinite(error), 1 - np.clip(2 * error, 0, 1), 0.5)
+        show(panels[-1], light[..., np.newaxis])
+        panels[-1].set_title("relative error", fontsize=8)
     _color_scale(figure, grid, low, high, near_is_high)
     return set_fonts(figure)
 

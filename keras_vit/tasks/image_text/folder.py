@@ -82,7 +82,7 @@ def _read_tables(root, tables):
             )
     captions, split_of, lines = {}, {}, {}
     for table in tables:
-        for where, row in _rows(root / table):
+        for where, row in (_csv_rows if table.suffix == ".csv" else _json_rows)(root / table):
             path, split = _place_of(root, table, row, where)
             caption = row[TEXT].strip()
             if not caption:
@@ -109,11 +109,13 @@ def _place_of(root, table, row, where):
     return path, split_of_row(root, path, row.get(SPLIT, ""), root / table, f"{where}, column {SPLIT}")
 
 
-def _rows(table):
-    """Pairs of a place for messages and a row."""
-    if table.suffix == ".csv":
-        yield from read_table(table, read_csv(table), {FILE, TEXT}.issubset, COLUMNS)
-        return
+def _csv_rows(table):
+    """Pairs of a place for messages and a row, of a table with the names of its columns in the first line."""
+    return read_table(table, read_csv(table), {FILE, TEXT}.issubset, COLUMNS)
+
+
+def _json_rows(table):
+    """Pairs of a place for messages and a row, of a table with an object on each line."""
     for where, row in json_lines(table):
         values = [row.get(FILE), row.get(TEXT), row.get(SPLIT, "")] if isinstance(row, dict) else [None]
         if not all(isinstance(value, str) for value in values):

@@ -17,6 +17,7 @@ from keras_vit.inspection.drawing import (
     check_shapes,
     color_legend,
     image_grid,
+    images_over_maps,
     set_fonts,
     show,
     subplots,
@@ -57,16 +58,7 @@ def segmentation_figure(
         >>> figure.savefig("segmented.png")
     """
     maps = {"predicted": predicted} | ({} if truth is None else {"true": truth})
-    for values in (captions, *maps.values()):
-        check_shapes(images=(np.zeros(len(images)), "n"), values=(np.zeros(len(values)), "n"))
-    figure, grid = image_grid(title, images[0], len(images), rows=1 + len(maps), words=2)
-    for (above, *below), image, caption, *of_image in zip(grid, images, captions, *maps.values()):
-        show(above, image)
-        above.set_title(wrapped(caption, 20, lines=2), fontsize=9)
-        for axes, name, classes in zip(below, maps, of_image):
-            check_shapes(image=(image, IMAGE), classes=(classes, "height width"))
-            show(axes, class_overlay(np.asarray(image), classes))
-            axes.set_title(name, fontsize=8)
+    figure, _ = images_over_maps(title, images, captions, maps, "classes", class_overlay)
     pixels = np.concatenate([np.ravel(each) for classes in maps.values() for each in classes])
     counts = np.bincount(pixels)[: len(class_names)]
     shown = [i for i in np.argsort(-counts, kind="stable") if counts[i]]
