@@ -142,3 +142,10 @@ def damaged_form(number):
         suffix, content = form(name)
         if len(content) < 10_000:
             return name, suffix, damaged(content, rng)
+
+
+def npy(values, **options):
+    """The content of a .npy file."""
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asarray(values), **options)
+    return file.getvalue()

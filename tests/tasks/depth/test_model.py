@@ -87,46 +87,12 @@ def test_the_head_can_be_computed_from_its_inputs():
     assert_close(numpy(found), numpy(model(images)))
 
 
-@pytest.mark.parametrize("head", some(["double", "values"], 2))
-def test_a_copy_has_every_option(head):
-    model = made(**HEADS[head])
-    again = type(model).from_config(model.get_config())
-    again.set_weights(model.get_weights())
-    images = images_for(model)
-    np.testing.assert_array_equal(numpy(again(images)), numpy(model(images)))
-    assert again.get_config() == model.get_config()
-
-
-def test_the_finished_model_computes_the_same_without_dropout():
-    model = made({"dropout_rate": 0.5}, **HEADS["linear"])
-    images = images_for(model)
-    assert_close(numpy(model.finished()(images, training=True)), numpy(model(images)))
-
-
-def test_depth_maps_have_the_sizes_of_their_images():
-    model = made(**HEADS["linear"])
-    images = [np.zeros((20, 37, 3), "uint8"), np.zeros((9, 5, 3), "uint8")]
-    for whole in (False, True):
-        maps = model.estimate(images, whole=whole)
-        assert [found.shape for found in maps] == [(20, 37, 1), (9, 5, 1)]
-        assert all(found.dtype == "float32" for found in maps)
-
-
 def test_the_depth_of_an_image_of_the_models_size_is_the_models():
     model = made(**HEADS["linear"])
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype("uint8")
     expected = numpy(model(model.preprocessing(pixels[np.newaxis])))[0]
     for whole in (False, True):
         assert_close(model.estimate(pixels, whole=whole)[0], expected)
-
-
-def test_windows_of_values_are_averaged():
-    model = made(**HEADS["values"])
-    pixels = np.random.default_rng(0).integers(0, 256, (16, 24, 3)).astype("uint8")
-    left, right = (model.estimate(pixels[:, start : start + 16])[0] for start in (0, 8))
-    found = model.estimate(pixels)[0]
-    assert_close(found[:, :8], left[:, :8])
-    assert_close(found[:, 8:16], (left[:, 8:] + right[:, :8]) / 2)
 
 
 REFUSED = {

@@ -68,15 +68,6 @@ def loaded(saved):
 
 
 @pytest.mark.slow
-def test_serving_gives_maps_at_the_size_of_the_model(model, loaded):
-    images = pixels(3, SIZE)
-    found = loaded.signatures["serving_default"](images=images)
-    assert [*found] == ["depth"]
-    assert_close(found["depth"].numpy(), run_live(model, images), 1e-5)
-    assert_close(loaded(images), run_live(model, images), 1e-5)
-
-
-@pytest.mark.slow
 def test_served_maps_have_the_sizes_of_the_images(model, loaded):
     images = photos((40, 31), SIZE)
     maps, scales = served_maps(loaded, images)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from made.damage import damaged
-from made.encoded import encoded
+from made.encoded import encoded, npy
 from made.tables import by_table
 from PIL import Image
 
 from keras_vit import Preprocessing
 from keras_vit.data import Augmentation
 from keras_vit.data.augmentation.random_augmentation import image_augmentation
-from keras_vit.data.batches import evaluation_batches, mask_batches, training_batches
+from keras_vit.data.batches import evaluation_batches, mask_batches
 from keras_vit.data.maps import prepare_map
 from keras_vit.labels import label_kind
 from keras_vit.tasks.depth import samples as depth_maps
@@ -24,12 +24,6 @@ MILLIMETERS = np.random.default_rng(0).integers(1, 60_000, (6, 5), "uint16")
 METERS = (MILLIMETERS / 1000).astype("float32")
 NORMALS = np.random.default_rng(1).normal(size=(6, 5, 3)).astype("float32")
 READER = DepthReader(scale=1000, unit="m")
-
-
-def npy(values, **options):
-    file = io.BytesIO()
-    np.lib.format.write_array(file, values, **options)
-    return file.getvalue()
 
 
 def npz(**arrays):
@@ -276,14 +270,3 @@ def test_maps_of_their_own_sizes_are_padded_without_measurements():
     assert sizes.numpy().tolist() == [[2, 3], [4, 2]]
     for values, (height, width) in zip(maps.numpy(), sizes.numpy()):
         assert (values[:height, :width] == 1).all() and np.isfinite(values).sum() == height * width
-
-
-@pytest.mark.slow
-def test_a_resumed_run_has_the_batches_of_an_uninterrupted_one():
-    options = {"seed": 3, "steps": 4, "augmentation": Augmentation(scale_jitter=(0.5, 2.0), flip=True)}
-    whole = [*training_batches(SAMPLES, PIXELS, 2, **options)]
-    rest = [*training_batches(SAMPLES, PIXELS, 2, first_step=2, **options)]
-    assert len(rest) == 2 and whole[0][1].shape == (2, 20, 24, 1)
-    for (images, depths), (resumed, again) in zip(whole[2:], rest):
-        np.testing.assert_array_equal(images, resumed)
-        np.testing.assert_array_equal(depths, again)

@@ -69,11 +69,6 @@ def test_scores_of_parts_are_joined():
     np.testing.assert_allclose(concatenate(parts).errors, [0.1, 1.0])
 
 
-def test_maps_are_resized_to_their_labels():
-    label = np.ones((4, 6, 1), "float32")
-    assert depth_scores(DepthPredictions.of([np.ones((2, 3, 1))], [label]))["abs_rel"] == 0
-
-
 def test_values_that_are_no_depths_have_errors_only(rng):
     label = rng.standard_normal((5, 6, 3))
     label[2, 3, 1], label[0, 0] = np.nan, np.nan

@@ -64,13 +64,6 @@ def test_evaluation_scores_what_estimate_predicts_of_whole_images(tmp_path):
     np.testing.assert_allclose(predictions.image_scores, expected.image_scores, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_scores_do_not_depend_on_the_batch_size(estimator, samples):
-    one, all_at_once = (TASK.scores(TASK.predict(estimator, samples, size)) for size in (1, 6))
-    for name, score in one.items():
-        assert score == pytest.approx(all_at_once[name], rel=1e-4)
-
-
 def test_the_crop_of_a_data_set_is_what_is_scored(tmp_path):
     folder = write_depths(tmp_path / "depths", count=2, size=(48, 64))
     (folder / "depth.json").write_text('{"crop": "nyu_eigen"}')

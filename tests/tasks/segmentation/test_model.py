@@ -158,12 +158,6 @@ def test_lora_trains_all_layers_of_the_head_and_none_of_the_encoder(head):
     assert {weight.path for weight in model.trainable_weights} == own | factors
 
 
-def test_a_batch_norm_refuses_micro_batches():
-    model = made(head_norm="batch")
-    with pytest.raises(ValueError, match="head_norm='batch' needs the whole batch at once"):
-        model.compile("sgd", SegmentationCrossEntropy(), accumulation_steps=2)
-
-
 # Replicas and micro-batches; a batch norm has no micro-batches.
 PARTS = [(head, replicas, steps) for head in HEADS for replicas, steps in ((0, 2), (2, 1), (2, 2))]
 

@@ -51,12 +51,6 @@ def test_a_frozen_backbone_leaves_the_head(head):
     assert trained == {"head_norm", "head"}
 
 
-def test_an_unknown_argument_of_the_segmenter_is_refused():
-    message = "^expected head, .*decoder_size, .* in the recipe's head_options; got decoder_width$"
-    with pytest.raises(ValueError, match=message):
-        built(head_options={"head": "up", "decoder_width": 8})
-
-
 @pytest.mark.slow
 def test_a_run_starts_from_the_head_of_its_weights(tmp_path):
     trained = finished_model(built(head_options={"head": "up", "decoder_size": 8}))
