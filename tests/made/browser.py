@@ -116,3 +116,25 @@ def take_picture(tab):
     tab.click("#shutter")
     wait(tab, "$('video').hidden && !$('picture').hidden")
     tab.evaluate("last")
+
+
+def analyzed(page, file):
+    """Tabs of an exported page that show a file, on a GPU and on the CPU; then each shows the camera."""
+    with served(page) as url, chromium(*WEBGPU, *CAMERA) as browser:
+        for accelerator, name in (("webgpu", "WebGPU"), ("wasm", "WebAssembly")):
+            tab, _, errors = opened(browser, f"{url}/#{accelerator}", permissions=["camera"])
+            assert tab.inner_text("#status") == f"Ready, on {name}."
+            tab.set_input_files("#file", file)
+            tab.evaluate("last")
+            yield tab
+            hide_and_show_overlay(tab)
+            follow_camera(tab)
+            take_picture(tab)
+            assert not errors
+            tab.close()
+
+
+def overlay(tab, height, width):
+    """The colors that are drawn over the picture: (height, width, 4)."""
+    code = f"Array.from($('attention').getContext('2d').getImageData(0, 0, {width}, {height}).data)"
+    return np.reshape(tab.evaluate(code), (height, width, 4))

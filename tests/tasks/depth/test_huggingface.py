@@ -155,15 +155,10 @@ def test_other_configurations_are_refused(name, tmp_path):
         from_pretrained(tmp_path / "model")
 
 
-@pytest.mark.parametrize("indices", some([[3, 0, 2, 1], [-4, -3, -2, -1]], 2))
-def test_blocks_are_read_by_increasing_numbers(indices, tmp_path):
-    name = "DPT" if indices[0] > 0 else "disparity"
-    save_weights(made(name), tmp_path / "model", "huggingface")
-    config = json.loads((tmp_path / "model/config.json").read_text())
-    if name == "DPT":
-        changed(tmp_path / "model", backbone_out_indices=indices)
-    else:
-        changed(tmp_path / "model", backbone_config=config["backbone_config"] | {"out_indices": indices})
+def test_blocks_are_read_by_increasing_numbers(tmp_path):
+    save_weights(made("disparity"), tmp_path / "model", "huggingface")
+    backbone = json.loads((tmp_path / "model/config.json").read_text())["backbone_config"]
+    changed(tmp_path / "model", backbone_config=backbone | {"out_indices": [-1, 1, -2, 2]})
     assert from_pretrained(tmp_path / "model").read_blocks == (0, 1, 2, 3)
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.browser import CAMERA, WEBGPU, chromium, follow_camera, hide_and_show_overlay, opened, served
+from made.browser import analyzed, overlay
 from made.exports import described, photos, pixels
 from PIL import Image
 from reference.comparing import assert_close, randomize
@@ -228,23 +228,13 @@ def test_pages_show_depth_over_pictures_and_the_camera(name, tmp_path):
     exported = open_exported(page)
     images = exported.preprocessing([file])
     [(output, expected)] = exported.outputs(images).items()
-    with served(page) as url, chromium(*WEBGPU, *CAMERA) as browser:
-        for accelerator, said in (("webgpu", "WebGPU"), ("wasm", "WebAssembly")):
-            tab, _, errors = opened(browser, f"{url}/#{accelerator}", permissions=["camera"])
-            assert tab.inner_text("#status") == f"Ready, on {said}."
-            tab.set_input_files("#file", file)
-            tab.evaluate("last")
-            found = np.reshape(tab.evaluate(f"Array.from(result.outputs.{output})"), expected.shape)
-            assert_close(found, expected, 1e-3)
-            low, high = np.quantile(found, (0.02, 0.98), method="nearest")
-            ends = tab.locator("#classes .end").all_inner_texts()
-            near, far = (high, low) if output == "disparity" else (low, high)
-            assert [float(text.removeprefix(output)) for text in ends] == pytest.approx([near, far], rel=1e-3)
-            code = "Array.from($('attention').getContext('2d').getImageData(0, 0, 24, 16).data)"
-            drawn = np.reshape(tab.evaluate(code), (16, 24, 4))
-            colors = depth_colors(found[0, ..., 0], low, high, output == "disparity").astype(int)
-            assert np.abs(drawn[..., :3] - colors).max() <= 4 and (drawn[..., 3] == 255).all()
-            hide_and_show_overlay(tab)
-            follow_camera(tab)
-            assert not errors
-            tab.close()
+    for tab in analyzed(page, file):
+        found = np.reshape(tab.evaluate(f"Array.from(result.outputs.{output})"), expected.shape)
+        assert_close(found, expected, 1e-3)
+        low, high = np.quantile(found, (0.02, 0.98), method="nearest")
+        ends = tab.locator("#classes .end").all_inner_texts()
+        near, far = (high, low) if output == "disparity" else (low, high)
+        assert [float(text.removeprefix(output)) for text in ends] == pytest.approx([near, far], rel=1e-3)
+        drawn = overlay(tab, *SIZE)
+        colors = depth_colors(found[0, ..., 0], low, high, output == "disparity").astype(int)
+        assert np.abs(drawn[..., :3] - colors).max() <= 4 and (drawn[..., 3] == 255).all()

@@ -46,13 +46,10 @@ def test_images_with_masks_of_their_names_are_a_data_set(tmp_path):
     assert found in dataset.summary()
 
 
-@pytest.mark.parametrize("above", [True, False])
-def test_splits_are_above_or_below_images_and_masks(above, tmp_path):
+def test_folders_of_splits_may_be_above_images_and_masks(tmp_path):
+    """Folders below: tests/data/test_folder_splits.py."""
     for split, count in (("train", 5), ("Val", 3), ("test", 2)):
-        if above:
-            write_masks(tmp_path / split, count)
-        else:
-            write_masks(tmp_path, count, below=f"{split}/city")
+        write_masks(tmp_path / split, count)
     assert sizes(load(tmp_path)) == (5, 3, 2)
 
 

@@ -6,16 +6,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from made.browser import (
-    CAMERA,
-    WEBGPU,
-    chromium,
-    follow_camera,
-    hide_and_show_overlay,
-    opened,
-    served,
-    take_picture,
-)
+from made.browser import analyzed, overlay
 from made.exports import HEADS, SCENE, described, photos, pixels, segmenter
 from made.refusals import assert_is, tables
 from made.tables import by_table
@@ -168,22 +159,17 @@ def test_class_maps_have_tolerances_of_their_own():
 
 @SLOW
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("size", [(16, 24), (None, None)], ids=["fixed", "any"])
-def test_every_head_gives_masks_at_its_size_or_at_any(head, size, tmp_path):
-    """Other outputs of a fixed size: test_formats.py."""
-    model = segmenter(head, size)
+def test_every_head_gives_masks_at_the_size_of_each_image(head, tmp_path):
+    """Models of one size: test_formats.py."""
+    model, many = segmenter(head, (None, None)), photos((40, 31), (13, 20))
     saved = export_saved_model(model, tmp_path / "1", warmup=())
-    many = photos((40, 31), (13, 20))
-    masks = masks_of(tf.saved_model.load(saved), many)
-    for mask, expected in zip(masks, model.segment(many, whole=size[0] is not None)):
+    for mask, expected in zip(masks_of(tf.saved_model.load(saved), many), model.segment(many)):
         assert np.mean(mask == expected) > 0.999 and mask.shape == expected.shape
-    if size[0] is None:
-        exports = [*map(open_exported, (saved, export_onnx(saved, tmp_path / "m.onnx")))]
+    for exported in map(open_exported, (saved, export_onnx(saved, tmp_path / "m.onnx"))):
         for batch in (pixels(2, (16, 24)), pixels(2, (32, 16))):
-            for exported in exports:
-                outputs = exported.outputs(batch)
-                assert_close(outputs["logits"], run_live(model, batch), 1e-5)
-                np.testing.assert_array_equal(outputs["class_map"], outputs["logits"].argmax(-1))
+            outputs = exported.outputs(batch)
+            assert_close(outputs["logits"], run_live(model, batch), 1e-5)
+            np.testing.assert_array_equal(outputs["class_map"], outputs["logits"].argmax(-1))
 
 
 @SLOW
@@ -196,29 +182,13 @@ def test_pages_show_the_classes_over_pictures_and_the_camera(head, tmp_path):
     exported = open_exported(page)
     images = exported.preprocessing([file])
     expected = exported.outputs(images)["class_map"][0]
-    with served(page) as url, chromium(*WEBGPU, *CAMERA) as browser:
-        for accelerator in ("webgpu", "wasm"):
-            tab, _, errors = opened(browser, f"{url}/#{accelerator}", permissions=["camera"])
-            name = {"webgpu": "WebGPU", "wasm": "WebAssembly"}[accelerator]
-            assert tab.inner_text("#status") == f"Ready, on {name}."
-            tab.set_input_files("#file", file)
-            tab.evaluate("last")
-            found = tab.evaluate("Array.from(result.outputs.class_map)")
-            assert np.mean(np.reshape(found, expected.shape) == expected) > 0.999
-            numbers, counts = np.unique(found, return_counts=True)
-            order = np.argsort(-counts, kind="stable")
-            labels = tab.locator("#classes .label").all_inner_texts()
-            assert {text.strip() for text in labels} == {SCENE[number] for number in numbers}
-            assert labels[0].strip() == SCENE[numbers[order[0]]]
-            drawn = tab.evaluate(
-                "Array.from($('attention').getContext('2d').getImageData(0, 0, 24, 16).data)"
-            )
-            drawn, found = np.reshape(drawn, (16, 24, 4)), np.reshape(found, (16, 24))
-            assert np.abs(drawn[..., :3] - class_colors(5)[found].astype(int)).max() <= 1
-            assert ((drawn[..., 3] == 0) == (found == 0)).all()
-            assert tab.is_visible("#attention")
-            hide_and_show_overlay(tab)
-            follow_camera(tab)
-            take_picture(tab)
-            assert not errors
-            tab.close()
+    for tab in analyzed(page, file):
+        found = np.reshape(tab.evaluate("Array.from(result.outputs.class_map)"), expected.shape)
+        assert np.mean(found == expected) > 0.999
+        numbers, counts = np.unique(found, return_counts=True)
+        labels = [text.strip() for text in tab.locator("#classes .label").all_inner_texts()]
+        assert {*labels} == {SCENE[number] for number in numbers}
+        assert labels[0] == SCENE[numbers[counts.argmax()]]
+        drawn = overlay(tab, *found.shape)
+        assert np.abs(drawn[..., :3] - class_colors(5)[found].astype(int)).max() <= 1
+        assert ((drawn[..., 3] == 0) == (found == 0)).all() and tab.is_visible("#attention")
