@@ -80,7 +80,6 @@ REFUSED = {
     "--point_cloud and --camera need each other": ["--maps", "out", "--point_cloud"],
     "expected numbers FX,FY,CX,CY with FX, FY > 0; got '1,0,2,3'": ["--maps", "out", "--camera", "1,0,2,3"],
     "a model that detects objects; this one's task is 'depth'": ["--boxes", "out"],
-    "--maps and --windows need a model with outputs for each pixel": ["--maps", "out", "--model", "c.keras"],
     "--point_cloud needs a model of depth; this one's quantity is 'disparity'": [
         *("--maps", "out", "--point_cloud", "--camera", "1,1,0,0", "--model", "d.keras"),
     ],

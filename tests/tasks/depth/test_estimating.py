@@ -44,8 +44,7 @@ def test_windows_without_a_scale_get_one(output, size, options, image, monkeypat
 
 @pytest.mark.parametrize("quantity", some(["relative", "disparity"], 2))
 def test_an_image_that_is_narrower_than_the_model_has_windows(quantity):
-    encoder = keras_vit.VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1, "image_size": 16})
-    model = keras_vit.DepthEstimator(encoder, head="linear", quantity=quantity)
+    model = keras_vit.DepthEstimator({**SMALL, "num_classes": None}, head="linear", quantity=quantity)
     [found] = model.estimate(np.zeros((10, 40, 3), "uint8"))
     assert found.shape == (10, 40, 1) and np.isfinite(found).all()
 

@@ -15,7 +15,7 @@ from PIL import Image
 from reference.comparing import randomize
 from reference.small import SMALL, small
 
-from keras_vit import ImageSegmenter, VisionTransformer
+from keras_vit import ImageSegmenter
 from keras_vit.cli.images import png_files
 from keras_vit.data.datasets import load_dataset
 from keras_vit.export.folder import export_folder
@@ -26,13 +26,13 @@ from keras_vit.tasks.segmentation.samples import read_mask
 pytestmark = pytest.mark.usefixtures("eager")
 
 NAMES = ("sky", "tree", "road")
+ENCODER = {**SMALL, "num_classes": None, "num_layers": 1}
 
 
 @pytest.fixture(scope="module")
 def live(streets):
     """A model that predicts every class somewhere in these images."""
-    encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
-    model = randomize(ImageSegmenter(encoder, 3, class_names=NAMES))
+    model = randomize(ImageSegmenter(ENCODER, 3, class_names=NAMES))
     logits = model.predict_on_batch(model.preprocessing(sorted((streets / "images").iterdir())))
     model.get_layer("head").bias.assign_sub(logits.mean((0, 1, 2)))
     return model
@@ -79,8 +79,7 @@ def test_masks_and_overlays_are_written_and_are_a_data_set(keras_vit, live, mode
 @pytest.fixture(scope="module")
 def queries(tmp_path_factory):
     """The file of a model whose queries find objects of every class."""
-    encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
-    model = ImageSegmenter(encoder, 3, "mask", num_queries=5, query_blocks=1, class_names=NAMES)
+    model = ImageSegmenter(ENCODER, 3, "mask", num_queries=5, query_blocks=1, class_names=NAMES)
     path = tmp_path_factory.mktemp("queries") / "model.keras"
     randomize(model).save(path)
     return path
@@ -217,8 +216,7 @@ def inputs(model, streets, tmp_path_factory):
     for name in ("a/0.jpg", "a/0.png"):
         Image.open(streets / "images" / "00.png").save(folder / name)
     small(num_layers=1).save(folder / "classes.keras")
-    encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
-    ImageSegmenter(encoder, 300).save(folder / "many.keras")
+    ImageSegmenter(ENCODER, 300).save(folder / "many.keras")
     return folder
 
 
@@ -239,9 +237,8 @@ def test_bad_input_is_refused_with_the_message_of_the_manual_and_leaves_nothing(
 
 
 def test_the_figures_of_a_model_for_any_size_need_one(refused, streets, tmp_path):
-    options = {**SMALL, "image_size": (None, None), "position_grid": (2, 2), "num_classes": None}
-    encoder = VisionTransformer(**{**options, "num_layers": 1})
-    ImageSegmenter(encoder, 3).save(tmp_path / "any.keras")
+    any_size = {**ENCODER, "image_size": (None, None), "position_grid": (2, 2)}
+    ImageSegmenter(any_size, 3).save(tmp_path / "any.keras")
     given = ("--image", streets / "images" / "00.png", "--output", tmp_path / "inside")
     refused(("inspect", "--model", tmp_path / "any.keras", *given), "any size; give --image_size")
 
@@ -255,9 +252,8 @@ def test_a_data_set_with_other_classes_is_refused(refused, model, tmp_path):
 
 @pytest.mark.slow
 def test_windows_of_a_model_for_any_size_change_nothing_and_say_so(keras_vit, streets, tmp_path):
-    encoder = {**SMALL, "num_classes": None, "num_layers": 1, "image_size": (None, None)}
-    encoder |= {"position_embedding": "none", "rotary": "dinov3"}
-    ImageSegmenter(VisionTransformer(**encoder), 3).save(tmp_path / "any.keras")
+    any_size = {"image_size": (None, None), "position_embedding": "none", "rotary": "dinov3"}
+    ImageSegmenter({**ENCODER, **any_size}, 3).save(tmp_path / "any.keras")
     given = ("predict", streets / "images" / "00.png", "--model", tmp_path / "any.keras", "--format", "json")
     plain, windows = keras_vit(*given), keras_vit(*given, "--windows")
     assert plain.stdout == windows.stdout != ""

@@ -7,7 +7,7 @@ import pytest
 from reference.comparing import randomize
 from reference.small import SMALL
 
-from keras_vit import ImageSegmenter, VisionTransformer
+from keras_vit import ImageSegmenter
 from keras_vit.tasks.segmentation import instances as module
 from keras_vit.tasks.segmentation.instance_task import INSTANCES
 from keras_vit.tasks.segmentation.instances import best_instances, boxes_of
@@ -15,10 +15,12 @@ from keras_vit.tasks.segmentation.instances import best_instances, boxes_of
 CLASSES, QUERIES = 4, 6
 
 
-@pytest.fixture(scope="module")
-def model():
-    encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
+def made():
+    encoder = {**SMALL, "num_classes": None, "num_layers": 1}
     return randomize(ImageSegmenter(encoder, CLASSES, head="mask", num_queries=QUERIES, query_blocks=1))
+
+
+model = pytest.fixture(made, scope="module", name="model")
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +130,7 @@ def test_wrong_arguments_are_refused(model, photo):
 
 @pytest.mark.slow
 def test_changed_weights_change_the_objects(photo):
-    encoder = VisionTransformer(**{**SMALL, "num_classes": None, "num_layers": 1})
-    model = randomize(ImageSegmenter(encoder, CLASSES, head="mask", num_queries=QUERIES, query_blocks=1))
+    model = made()
     before = model.instances(photo, threshold=0.0)[0].scores
     assert model.query_predictions() is model.query_predictions()
     model.enable_lora(2, targets=("query", "value"))
