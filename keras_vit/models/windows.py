@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,11 +80,9 @@ def segment(
     maps = []
     for image in images:
         pixels = as_pixels(image, model.preprocessing.channels, value_range)
-        class_map = np.zeros(pixels.shape[:2], "int32")
-        for top, left, logits in slide(model, model.predict_on_batch, pixels, window, overlap, batch_size):
-            part = class_map[top : top + logits.shape[0], left : left + logits.shape[1]]
-            part[:] = logits[: part.shape[0], : part.shape[1]].argmax(-1)
-        maps.append(class_map)
+        blocks = slide(model, model.predict_on_batch, pixels, window, overlap, batch_size)
+        classes = ((top, left, logits.argmax(-1).astype("int32")) for top, left, logits in blocks)
+        maps.append(joined(classes, pixels.shape[:2]))
     return maps
 
 
@@ -215,11 +213,8 @@ def dense_features(
         pixels = preprocessing.resized(as_pixels(image, preprocessing.channels, value_range))
         patch = patch_pixels(encoder)
         rows, columns = (-(-side // p) for side, p in zip(pixels.shape, patch))
-        grid = np.zeros((rows, columns, sum(output.shape[-1] for output in extractor.outputs)), "float32")
-        for top, left, features in slide(encoder, compute, pixels, window, overlap, batch_size, patch):
-            part = grid[top : top + features.shape[0], left : left + features.shape[1]]
-            part[:] = features[: part.shape[0], : part.shape[1]]
-        grids.append(grid)
+        parts = slide(encoder, compute, pixels, window, overlap, batch_size, patch)
+        grids.append(joined(parts, (rows, columns)))
     return grids
 
 
@@ -304,6 +299,16 @@ def slide(
             above.seek(0)
             above.truncate()
             above, beneath, shared = beneath, above, height - (end - row)
+
+
+def joined(blocks: Iterable[tuple[int, int, np.ndarray]], size: tuple[int, int]) -> np.ndarray:
+    """One array from (first row, first column, block), without what is beyond its (height, width)."""
+    for index, (top, left, block) in enumerate(blocks):
+        if index == 0:
+            whole = np.zeros((*size, *block.shape[2:]), block.dtype)
+        part = whole[top : top + block.shape[0], left : left + block.shape[1]]
+        part[:] = block[: part.shape[0], : part.shape[1]]
+    return whole
 
 
 def _window_of(

@@ -12,7 +12,7 @@ from keras_vit.messages import names_arguments
 from keras_vit.models.backbones import inner_transformer
 from keras_vit.models.classifying import check_finite
 from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
-from keras_vit.models.windows import checked_images, resized_outputs, slide, whole_outputs
+from keras_vit.models.windows import checked_images, joined, resized_outputs, slide, whole_outputs
 from keras_vit.preprocessing.inputs import as_pixels
 from keras_vit.rules import optional_pair
 from keras_vit.types import Images, Size
@@ -82,13 +82,9 @@ def estimate(
     for image in images:
         pixels = as_pixels(image, model.preprocessing.channels, value_range)
         adjusted = _adjustment(model, pixels, window)
-        values, options = None, (window, overlap, batch_size)
-        for top, left, block in slide(model, model.predict_on_batch, pixels, *options, adjusted=adjusted):
-            if values is None:
-                values = np.zeros((*pixels.shape[:2], block.shape[-1]), "float32")
-            part = values[top : top + block.shape[0], left : left + block.shape[1]]
-            part[:] = block[: part.shape[0], : part.shape[1]]
-        maps.append(values)
+        options = window, overlap, batch_size
+        blocks = slide(model, model.predict_on_batch, pixels, *options, adjusted=adjusted)
+        maps.append(joined(blocks, pixels.shape[:2]))
     return maps
 
 
