@@ -155,10 +155,12 @@ def test_other_configurations_are_refused(name, tmp_path):
         from_pretrained(tmp_path / "model")
 
 
-def test_blocks_are_read_by_increasing_numbers(tmp_path):
-    save_weights(made("disparity"), tmp_path / "model", "huggingface")
-    backbone = json.loads((tmp_path / "model/config.json").read_text())["backbone_config"]
-    changed(tmp_path / "model", backbone_config=backbone | {"out_indices": [-1, 1, -2, 2]})
+@pytest.mark.parametrize("name, indices", some([("DPT", [3, 0, 2, 1]), ("disparity", [-1, 1, -2, 2])], 2))
+def test_blocks_are_read_by_increasing_numbers(name, indices, tmp_path):
+    save_weights(made(name), tmp_path / "model", "huggingface")
+    backbone = json.loads((tmp_path / "model/config.json").read_text()).get("backbone_config")
+    values = {"backbone_config": backbone | {"out_indices": indices}} if backbone else None
+    changed(tmp_path / "model", **(values or {"backbone_out_indices": indices}))
     assert from_pretrained(tmp_path / "model").read_blocks == (0, 1, 2, 3)
 
 
