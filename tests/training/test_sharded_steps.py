@@ -98,11 +98,11 @@ def two_steps(model, inputs, labels=None, weights=None, optimizer=None, **option
     return history.history["loss"], {variable.path: np.asarray(variable) for variable in model.weights}
 
 
-def assert_same_steps(found, expected, rtol=1e-5):
-    np.testing.assert_allclose(found[0], expected[0], rtol=rtol)
+def assert_same_steps(found, expected, losses=1e-5, weights=2e-5):
+    np.testing.assert_allclose(found[0], expected[0], rtol=losses)
     for path, value in expected[1].items():
         if not path.endswith("key/bias"):  # Its gradient is zero but for rounding.
-            assert np.abs(found[1][path] - value).max() <= 2 * rtol * np.abs(value).max(), path
+            assert np.abs(found[1][path] - value).max() <= weights * np.abs(value).max(), path
 
 
 def trained_on_pairs(objective):
@@ -214,7 +214,7 @@ def test_orthogonal_steps_of_divided_kernels_are_those_of_one_device(strategy, d
 
     expected = steps()
     distributed(strategy, 4)
-    assert_same_steps(steps(), expected, rtol=1e-3)
+    assert_same_steps(steps(), expected, losses=1e-4, weights=2e-3)
 
 
 @simulated
