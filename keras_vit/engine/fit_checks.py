@@ -113,7 +113,9 @@ def check_class_indices(loss: Any, labels: Any, classes: int) -> None:
     is_of_indices = isinstance(loss, INDEX_LOSSES) or loss is keras.losses.sparse_categorical_crossentropy
     if not is_of_indices or not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu":
         return
-    if labels.size and labels.size == len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+    # Rows with a number for each class are no indices, also of one class.
+    is_indices = 0 < labels.size == len(labels) and labels.shape[1:] != (classes,)
+    if is_indices and not 0 <= labels.min() <= labels.max() < classes:
         raise ValueError(
             f"expected labels from 0 to {classes - 1}, for a model of {classes} classes; got labels from "
             f"{labels.min()} to {labels.max()}"

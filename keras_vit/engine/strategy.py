@@ -233,17 +233,19 @@ def make_deterministic() -> None:
 
 
 def _cluster() -> tuple[list[str], int]:
-    """(host:port of all workers, index of this one) from TF_CONFIG."""
+    """(host:port of all workers, the chief first, and index of this one) from TF_CONFIG."""
     text = os.environ.get("TF_CONFIG", "")
     try:
         config = json.loads(text or "{}")
-        workers = config.get("cluster", {}).get("worker", [])
-    except (ValueError, AttributeError):
+        jobs, task = config.get("cluster", {}), config.get("task", {})
+        chief, index = [*jobs.get("chief", ())], int(task.get("index", 0))
+        workers = [*chief, *jobs.get("worker", ())]
+        first = 0 if task.get("type") == "chief" else len(chief)
+    except (ValueError, AttributeError, TypeError):
         raise ValueError(f"expected JSON of a cluster in TF_CONFIG; got {text[:80]!r}") from None
-    index = config.get("task", {}).get("index", 0)
-    if workers and not 0 <= index < len(workers):
-        raise ValueError(f"expected a worker index below {len(workers)} in TF_CONFIG; got {index}")
-    return workers, index
+    if workers and not 0 <= index < len(workers) - first:
+        raise ValueError(f"expected a worker index below {len(workers) - first} in TF_CONFIG; got {index}")
+    return workers, first + index
 
 
 def _is_multi_worker(strategy: tf.distribute.Strategy) -> bool:

@@ -11,7 +11,7 @@ from reference.small import small
 from keras_vit import VisionTransformer
 from keras_vit.engine.fit_checks import WarnOfNaN
 from keras_vit.models import DistributedModel
-from keras_vit.training import SoftmaxCrossEntropy, WarmupDecay, compile_model
+from keras_vit.training import SigmoidCrossEntropy, SoftmaxCrossEntropy, WarmupDecay, compile_model
 
 X, Y = np.zeros((4, 2), "float32"), np.arange(4)
 
@@ -56,6 +56,12 @@ def test_labels_that_are_no_classes_are_refused(loss, labels):
     message = rf"expected labels from 0 to {model.num_classes - 1}, .* from {min(labels)} to {max(labels)}"
     with pytest.raises(ValueError, match=message):
         model.fit(np.zeros((2, *model.image_size, 3), "float32"), np.array(labels), verbose=0)
+
+
+def test_rows_of_one_class_are_no_indices(eager):
+    model = small(num_layers=1, num_classes=1)
+    model.compile("sgd", SigmoidCrossEntropy())
+    model.fit(np.zeros((2, *model.image_size, 3), "float32"), np.array([[0], [1]]), verbose=0)
 
 
 def test_the_check_of_the_loss_leaves_keras_its_asynchronous_steps():

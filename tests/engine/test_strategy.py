@@ -13,8 +13,8 @@ def _alone(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
 
 
-def cluster(workers, index=0):
-    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}})
+def cluster(workers, index=0, kind="worker", **others):
+    return json.dumps({"cluster": {"worker": workers, **others}, "task": {"type": kind, "index": index}})
 
 
 def numbers(batch_size):
@@ -60,7 +60,9 @@ def test_mirrored_uses_every_device_and_divides_a_batch_in_its_order():
     [
         ("multi_worker", None, "multi_worker needs TF_CONFIG, such as"),
         ("auto", "[1]", r"expected JSON of a cluster in TF_CONFIG; got '\[1\]'"),
+        ("auto", '{"task": 1}', "expected JSON of a cluster in TF_CONFIG; got"),
         ("auto", cluster(["a:1", "b:1"], 2), "worker index below 2 in TF_CONFIG; got 2"),
+        ("auto", cluster(["b:1"], 1, chief=["a:1"]), "worker index below 1 in TF_CONFIG; got 1"),
         ("tpu", None, "no TPU can be reached"),
         (
             "fsdp",
@@ -81,14 +83,23 @@ def test_auto_uses_the_workers_of_the_environment(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", cluster(["a:1", "b:1"]))
     monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", lambda: "several workers")
     assert make_strategy() == "several workers"
+    monkeypatch.setenv("TF_CONFIG", cluster(["b:1"], chief=["a:1"]))
+    assert make_strategy() == "several workers"
     monkeypatch.setenv("TF_CONFIG", cluster(["a:1"]))
     assert make_strategy() != "several workers"
 
 
 @by_table(
-    "strategy, index, chief",
-    [("auto", 0, True), ("auto", 1, False), ("multi_worker", 1, False), ("single", 1, True)],
+    "strategy, config, chief",
+    [
+        ("auto", cluster(["a:1", "b:1"]), True),
+        ("auto", cluster(["a:1", "b:1"], "1"), False),
+        ("multi_worker", cluster(["a:1", "b:1"], 1), False),
+        ("single", cluster(["a:1", "b:1"], 1), True),
+        ("auto", cluster(["b:1"], 0, chief=["a:1"]), False),
+        ("auto", cluster(["b:1"], 0, "chief", chief=["a:1"]), True),
+    ],
 )
-def test_of_several_workers_the_first_writes_the_files(strategy, index, chief, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", cluster(["a:1", "b:1"], index))
+def test_of_several_workers_the_first_writes_the_files(strategy, config, chief, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", config)
     assert is_chief(strategy) is chief
