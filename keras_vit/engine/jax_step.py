@@ -12,17 +12,16 @@ import jax
 import keras
 from jax import numpy as jnp
 
-from keras_vit.engine.step import folded, loss_weight, seeds_from, statistics, update_metrics
+from keras_vit.engine.step import Batch, loss_weight, seeds_from, statistics, update_metrics
 from keras_vit.types import Tensor
 
 if TYPE_CHECKING:
     from keras_vit.engine.distributed_model import DistributedModel
 
 _Values: TypeAlias = list[Tensor]  # of variables
-_Batch: TypeAlias = tuple[Any, Any, Tensor | None]  # (images, labels, sample_weight)
 # (gradients, loss, outputs, other variables, metrics' variables) of a (micro-)batch
 _Computed: TypeAlias = tuple[_Values, Tensor, Any, _Values, _Values]
-_MicroStep: TypeAlias = Callable[[_Values, _Values, Tensor, _Batch], _Computed]
+_MicroStep: TypeAlias = Callable[[_Values, _Values, Tensor, Batch], _Computed]
 KEYS = "threefry2x32"  # the generator of Keras's seeds, whichever JAX is configured to use
 
 
@@ -40,55 +39,39 @@ def train_step(
         (logs, state).
     """
     trainable, non_trainable, optimizer_values, metrics_values = state
-    images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    weight = loss_weight(model, images, sample_weight)
+    batch = keras.utils.unpack_x_y_sample_weight(data)
+    weight = loss_weight(model, batch)
     places = {id(variable): counter for counter, variable in enumerate(model.optimizer.variables)}
     counter = places[id(model.optimizer._iterations)]
     step = optimizer_values[counter]
-    seed = folded(_fold_in, jnp.array([model.random_seed, 0], "uint32"), step)
+    seed = _fold_in(jnp.array([model.random_seed, 0], "uint32"), step)
 
-    def loss_of(
-        trainable: _Values,
-        non_trainable: _Values,
-        metrics_values: _Values,
-        number: Tensor,
-        fraction: Tensor,
-        x: Any,
-        y: Any,
-        w: Tensor | None,
-    ) -> tuple[Tensor, tuple[Tensor, Any, _Values, _Values]]:
-        with seeds_from(model, _fold_in, folded(_fold_in, seed, number)):
-            scaled, (loss, *rest) = model.compute_loss_and_updates(
-                trainable,
-                non_trainable,
-                metrics_values,
-                x,
-                y,
-                w,
-                training=True,
-                optimizer_variables=optimizer_values,
-            )
-        return scaled * fraction.astype(scaled.dtype), (loss * fraction.astype(loss.dtype), *rest)
+    def micro_step(non_trainable: _Values, metrics_values: _Values, number: Tensor, part: Batch) -> _Computed:
+        fraction = _divided(loss_weight(model, part), weight)
 
-    def micro_step(
-        non_trainable: _Values, metrics_values: _Values, number: Tensor, part: _Batch
-    ) -> _Computed:
-        fraction = _divided(loss_weight(model, part[0], part[2]), weight)
-        (_, (loss, predicted, non_trainable, metrics_values)), gradients = jax.value_and_grad(
-            loss_of, has_aux=True
-        )(trainable, non_trainable, metrics_values, number, fraction, *part)
+        def loss_of(trainable: _Values) -> tuple[Tensor, tuple[Tensor, Any, _Values, _Values]]:
+            values = trainable, non_trainable, metrics_values
+            options = {"training": True, "optimizer_variables": optimizer_values}
+            with seeds_from(model, _fold_in, _fold_in(seed, number)):
+                scaled, (loss, *rest) = model.compute_loss_and_updates(*values, *part, **options)
+            return scaled * fraction.astype(scaled.dtype), (loss * fraction.astype(loss.dtype), *rest)
+
+        (_, (loss, *rest)), gradients = jax.value_and_grad(loss_of, has_aux=True)(trainable)
         # The mean over no samples may be NaN, which must not count.
         gradients, loss = jax.tree.map(lambda x: jnp.where(fraction != 0, x, 0), (gradients, loss))
-        return gradients, loss, predicted, non_trainable, metrics_values
+        return gradients, loss, *rest
 
-    batch = images, labels, sample_weight
     run = micro_step if model.accumulation_steps == 1 else _accumulated(model, micro_step, trainable)
     gradients, loss, predicted, non_trainable, metrics_values = run(non_trainable, metrics_values, 0, batch)
     trainable, optimizer_values = model.optimizer.stateless_apply(optimizer_values, gradients, trainable)
     if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
         optimizer_values[counter] += 1  # The inner optimizer does not count steps that overflow.
-    non_trainable = _after_step(model, trainable, non_trainable, step, predicted, sample_weight)
-    logs, metrics_values = _update_metrics(model, metrics_values, loss, weight, *batch, predicted)
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    with keras.StatelessScope(state_mapping=zip(variables, [*trainable, *non_trainable])) as scope:
+        for update in model.after_step(step, predicted, batch[2], lambda x: x):
+            scope.add_update(update)
+    non_trainable = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
+    logs, metrics_values = _update_metrics(model, metrics_values, loss, weight, batch, predicted)
     return logs, (trainable, non_trainable, optimizer_values, metrics_values)
 
 
@@ -105,17 +88,14 @@ def test_step(
     Returns:
         (logs, state).
     """
-    trainable, non_trainable, metrics_values = state
-    images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    weight = loss_weight(model, images, sample_weight)
+    batch = keras.utils.unpack_x_y_sample_weight(data)
+    weight = loss_weight(model, batch)
     loss, (_, predicted, non_trainable, metrics_values) = model.compute_loss_and_updates(
-        trainable, non_trainable, metrics_values, images, labels, sample_weight, training=False
+        *state, *batch, training=False
     )
     loss = jnp.where(weight != 0, loss, 0)
-    logs, metrics_values = _update_metrics(
-        model, metrics_values, loss, weight, images, labels, sample_weight, predicted
-    )
-    return logs, (trainable, non_trainable, metrics_values)
+    logs, metrics_values = _update_metrics(model, metrics_values, loss, weight, batch, predicted)
+    return logs, (state[0], non_trainable, metrics_values)
 
 
 def gathered(x: Tensor) -> Tensor:
@@ -136,12 +116,12 @@ def _accumulated(model: DistributedModel, micro_step: _MicroStep, trainable: _Va
     count = model.accumulation_steps
     joins = [jnp.maximum if statistic else jnp.add for statistic in statistics(model)]
 
-    def run(others: _Values, metrics_values: _Values, _: Tensor, batch: _Batch) -> _Computed:
+    def run(others: _Values, metrics_values: _Values, _: Tensor, batch: Batch) -> _Computed:
         size = keras.tree.flatten(batch[0])[0].shape[0]
         parts = jax.tree.map(lambda x: jnp.moveaxis(_rows(x, count), 1, 0), _filled_up(batch, size, count))
 
         def body(
-            carry: tuple[_Values, Tensor, _Values, _Values], numbered: tuple[Tensor, _Batch]
+            carry: tuple[_Values, Tensor, _Values, _Values], numbered: tuple[Tensor, Batch]
         ) -> tuple[tuple[_Values, Tensor, _Values, _Values], Any]:
             gradients, loss, non_trainable, metrics_values = carry
             new, part_loss, predicted, non_trainable, metrics_values = micro_step(
@@ -160,7 +140,7 @@ def _accumulated(model: DistributedModel, micro_step: _MicroStep, trainable: _Va
     return run
 
 
-def _filled_up(batch: _Batch, size: int, count: int) -> _Batch:
+def _filled_up(batch: Batch, size: int, count: int) -> Batch:
     """The batch with samples of weight 0 up to a multiple of `count`."""
     missing = -size % count
     if not missing:
@@ -180,35 +160,12 @@ def _merged(x: Tensor) -> Tensor:
     return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
 
 
-def _after_step(
-    model: DistributedModel,
-    trainable: _Values,
-    others: _Values,
-    step: Tensor,
-    predicted: Any,
-    sample_weight: Tensor | None,
-) -> _Values:
-    """The values of the variables that no gradient trains, after a step."""
-    variables = [*model.trainable_variables, *model.non_trainable_variables]
-    with keras.StatelessScope(state_mapping=zip(variables, [*trainable, *others])) as scope:
-        for variable, value in model.after_step(step, predicted, sample_weight, lambda x: x):
-            scope.add_update((variable, value))
-    return [scope.get_current_value(variable) for variable in model.non_trainable_variables]
-
-
 def _update_metrics(
-    model: DistributedModel,
-    values: _Values,
-    loss: Tensor,
-    weight: Tensor,
-    images: Any,
-    labels: Any,
-    sample_weight: Tensor | None,
-    predicted: Any,
+    model: DistributedModel, values: _Values, loss: Tensor, weight: Tensor, batch: Batch, predicted: Any
 ) -> tuple[dict[str, Tensor], _Values]:
     """(logs, new values of the metrics' variables)."""
     with keras.StatelessScope(state_mapping=zip(model.metrics_variables, values)) as scope:
-        logs = update_metrics(model, loss, weight, images, labels, predicted, sample_weight)
+        logs = update_metrics(model, loss, weight, batch, predicted)
     return logs, [scope.get_current_value(variable) for variable in model.metrics_variables]
 
 

@@ -7,11 +7,10 @@ replicas that compute their own, is the gradient of the global batch.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 from keras import ops
@@ -24,6 +23,7 @@ from keras_vit.types import Tensor
 if TYPE_CHECKING:
     from keras_vit.engine.distributed_model import DistributedModel
 
+Batch: TypeAlias = tuple[Any, Any, Tensor | None]  # (images, labels, sample_weight)
 BACKENDS = ("tensorflow", "jax")  # on others a model is trained by Keras's own steps
 
 
@@ -38,8 +38,9 @@ def of_backend() -> ModuleType:
     return tensorflow_step
 
 
-def loss_weight(model: DistributedModel, images: Any, sample_weight: Tensor | None) -> Tensor:
+def loss_weight(model: DistributedModel, batch: Batch) -> Tensor:
     """The denominator of the loss: the sum of the sample weights or, for most losses, the sample count."""
+    images, _, sample_weight = batch
     is_weighted = model.own_loss is not None or getattr(model.loss, "reduction", None) == MEAN
     if sample_weight is not None and is_weighted:
         return ops.sum(ops.cast(sample_weight, "float32"))
@@ -58,11 +59,6 @@ def total_loss(model: DistributedModel, loss: Tensor) -> Tensor:
     return ops.sum(losses)
 
 
-def folded(fold_in: Callable[[Tensor, Tensor], Tensor], seed: Tensor, *numbers: Tensor) -> Tensor:
-    """A seed folded with numbers: of a run with the step and the replica, of these with the micro-batch."""
-    return functools.reduce(fold_in, numbers, seed)
-
-
 def seeds_from(
     model: DistributedModel, fold_in: Callable[[Tensor, Tensor], Tensor], seed: Tensor
 ) -> AbstractContextManager[None]:
@@ -79,14 +75,9 @@ def statistics(model: DistributedModel) -> list[bool]:
 
 
 def update_metrics(
-    model: DistributedModel,
-    mean: Tensor,
-    weight: Tensor,
-    images: Any,
-    labels: Any,
-    predicted: Any,
-    sample_weight: Tensor | None,
+    model: DistributedModel, mean: Tensor, weight: Tensor, batch: Batch, predicted: Any
 ) -> dict[str, Tensor]:
     """Count a mean loss with its weight, update the metrics, and return the logs."""
+    images, labels, sample_weight = batch
     model._loss_tracker.update_state(mean, sample_weight=weight)
     return model.compute_metrics(images, labels, predicted, sample_weight=sample_weight)

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from keras_vit.engine.step import folded, loss_weight, seeds_from, statistics, update_metrics
+from keras_vit.engine.step import Batch, loss_weight, seeds_from, statistics, update_metrics
 from keras_vit.types import Tensor
 
 if TYPE_CHECKING:
     from keras_vit.engine.distributed_model import DistributedModel
 
-_Batch: TypeAlias = tuple[Any, Any, Tensor | None]  # (images, labels, sample_weight)
 _Computed: TypeAlias = tuple[list[Tensor], Tensor, Any]  # (gradients, loss, outputs) of a (micro-)batch
-_MicroStep: TypeAlias = Callable[[Tensor, _Batch], _Computed]
+_MicroStep: TypeAlias = Callable[[Tensor, Batch], _Computed]
 _numbers = itertools.count()
 fold_in = tf.random.experimental.stateless_fold_in
 
@@ -34,19 +33,19 @@ def train_step(model: DistributedModel, data: Any) -> dict[str, Tensor]:
             "expected one replica, since in float8 Keras would scale each replica by its own images; "
             f"got {replica.num_replicas_in_sync} replicas"
         )
-    images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    weight = loss_weight(model, images, sample_weight)
+    batch = keras.utils.unpack_x_y_sample_weight(data)
+    weight = loss_weight(model, batch)
     total = replica.all_reduce(tf.distribute.ReduceOp.SUM, weight)
     variables = [variable.value for variable in model.trainable_variables]
     step = tf.cast(model.optimizer._iterations.value, tf.int32)
-    seed = folded(fold_in, [model.random_seed, 0], step, tf.cast(replica.replica_id_in_sync_group, tf.int32))
+    seed = fold_in([model.random_seed, 0], step)
+    seed = fold_in(seed, tf.cast(replica.replica_id_in_sync_group, tf.int32))
 
-    def micro_step(number: Tensor, part: _Batch) -> _Computed:
-        x, y, w = part
-        fraction = tf.math.divide_no_nan(loss_weight(model, x, w), total)
+    def micro_step(number: Tensor, part: Batch) -> _Computed:
+        fraction = tf.math.divide_no_nan(loss_weight(model, part), total)
         with seeds_from(model, fold_in, fold_in(seed, number)), tf.GradientTape() as tape:
-            predicted = model(x, training=True)
-            loss = _mean_loss(model, x, y, predicted, w, training=True)
+            predicted = model(part[0], training=True)
+            loss = _mean_loss(model, part, predicted, training=True)
             loss *= tf.cast(fraction, loss.dtype)
             scaled = model.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
@@ -59,7 +58,7 @@ def train_step(model: DistributedModel, data: Any) -> dict[str, Tensor]:
         return gradients, loss, predicted
 
     run = micro_step if model.accumulation_steps == 1 else _accumulated(model, micro_step, variables)
-    gradients, loss, predicted = run(0, (images, labels, sample_weight))
+    gradients, loss, predicted = run(0, batch)
     # The tracker multiplies by the weight, so that it accumulates n L and n.
     mean = tf.math.divide_no_nan(loss * tf.cast(total, loss.dtype), tf.cast(weight, loss.dtype))
     if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
@@ -70,22 +69,20 @@ def train_step(model: DistributedModel, data: Any) -> dict[str, Tensor]:
         model.optimizer._iterations.assign_add(1)
     model.optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     total = functools.partial(replica.all_reduce, tf.distribute.ReduceOp.SUM)
-    if updates := model.after_step(step, predicted, sample_weight, total):
+    if updates := model.after_step(step, predicted, batch[2], total):
         replica.merge_call(
             _assign, args=([variable.value for variable, _ in updates], [v for _, v in updates])
         )
-    return _logs(update_metrics(model, mean, weight, images, labels, predicted, sample_weight))
+    return _logs(update_metrics(model, mean, weight, batch, predicted))
 
 
 def test_step(model: DistributedModel, data: Any) -> dict[str, Tensor]:
     """Update the metrics with the replica's part of a batch, which may be empty."""
-    images, labels, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    predicted = model(images, training=False)
-    weight = loss_weight(model, images, sample_weight)
-    loss = _mean_loss(model, images, labels, predicted, sample_weight, training=False)
-    nonempty = tf.cast(weight != 0, loss.dtype)
-    loss = tf.math.multiply_no_nan(loss, nonempty)
-    return _logs(update_metrics(model, loss, weight, images, labels, predicted, sample_weight))
+    batch = keras.utils.unpack_x_y_sample_weight(data)
+    predicted, weight = model(batch[0], training=False), loss_weight(model, batch)
+    loss = _mean_loss(model, batch, predicted, training=False)
+    loss = tf.math.multiply_no_nan(loss, tf.cast(weight != 0, loss.dtype))
+    return _logs(update_metrics(model, loss, weight, batch, predicted))
 
 
 def counted_alone(
@@ -128,7 +125,7 @@ def _accumulated(
     count = model.accumulation_steps
     joins = [tf.maximum if statistic else tf.add for statistic in statistics(model)]
 
-    def run(_: Tensor, batch: _Batch) -> _Computed:
+    def run(_: Tensor, batch: Batch) -> _Computed:
         size = tf.shape(keras.tree.flatten(batch[0])[0])[0]
 
         def body(
@@ -155,14 +152,8 @@ def _accumulated(
     return run
 
 
-def _mean_loss(
-    model: DistributedModel,
-    images: Any,
-    labels: Any,
-    predicted: Any,
-    sample_weight: Tensor | None,
-    training: bool,
-) -> Tensor:
+def _mean_loss(model: DistributedModel, batch: Batch, predicted: Any, training: bool) -> Tensor:
+    images, labels, sample_weight = batch
     loss = model.compute_loss(images, labels, predicted, sample_weight, training)
     return loss * model.distribute_strategy.num_replicas_in_sync  # Keras divides by it
 

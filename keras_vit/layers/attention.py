@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -190,37 +191,27 @@ class MultiHeadSelfAttention(CompositeLayer):
         optional(one_of(ROTATIONS)).check("rotation", rotation)
         self.store_arguments(locals())
 
-    def build(
-        self,
-        tokens_shape: Shape,
-        query_shape: Shape | None = None,
-        positions_shape: Shape | None = None,
-        bias_shape: Shape | None = None,
-    ) -> None:
+    def build(self, tokens_shape: Shape, **shapes: Shape | None) -> None:
         channels: Any = tokens_shape[-1]
         check_heads(channels, self.num_heads, self.num_kv_heads)
         heads = (self.num_heads, channels // self.num_heads)
         kv_heads = (self.num_kv_heads or self.num_heads, heads[1])
 
         def projection(
-            name: str,
-            equation: str,
-            inputs: tuple[int, ...],
-            outputs: tuple[int, ...],
-            bias_axes: str | None,
-            sharding: Sharding = HEADS,
+            name: str, inputs: Sequence[int], outputs: Sequence[int], has_bias: bool
         ) -> Projection:
+            to_heads = len(inputs) == 1
             # Glorot limits of the flattened kernels, as in flax, not of their three-dimensional shape.
             limit = (6 / (math.prod(inputs) + math.prod(outputs))) ** 0.5
             layer = Projection(
-                equation,
+                "btc,chd->bthd" if to_heads else "bthd,hdc->btc",
                 output_shape=(None, *outputs),
-                bias_axes=bias_axes,
+                bias_axes=("hd" if to_heads else "c") if has_bias else None,
                 kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
                 dtype=self.dtype_policy,
                 name=name,
             )
-            sharded(layer, sharding).build((None, None, *inputs))
+            sharded(layer, HEADS if to_heads else HEAD_ROWS).build((None, None, *inputs))
             return layer
 
         def norm(kind: str | None, name: str, shape: tuple[int, ...], sharding: Sharding = PARTS) -> Any:
@@ -230,15 +221,13 @@ class MultiHeadSelfAttention(CompositeLayer):
             sharded(layer, sharding).build((None, None, *shape))
             return layer
 
-        to_heads, bias = "btc,chd->bthd", "hd" if self.qkv_bias else None
-        self.query = projection("query", to_heads, (channels,), heads, bias)
-        self.key = projection("key", to_heads, (channels,), kv_heads, bias if self.key_bias else None)
-        self.value = projection("value", to_heads, (channels,), kv_heads, bias)
+        self.query = projection("query", (channels,), heads, self.qkv_bias)
+        self.key = projection("key", (channels,), kv_heads, self.qkv_bias and self.key_bias)
+        self.value = projection("value", (channels,), kv_heads, self.qkv_bias)
         self.query_norm = norm(self.qk_norm, "query_norm", heads)
         self.key_norm = norm(self.qk_norm, "key_norm", heads)
         self.output_norm = norm(self.sub_norm, "output_norm", (channels,), NORM_OF_PARTS)
-        out_bias = "c" if self.out_bias else None
-        self.out = projection("out", "bthd,hdc->btc", heads, (channels,), out_bias, HEAD_ROWS)
+        self.out = projection("out", heads, (channels,), self.out_bias)
         self.dropout: Any = make_dropout(self.dropout_rate, self.dtype_policy)
         self.position_bias = None
         if self.relative_grid is not None:
@@ -278,81 +267,59 @@ class MultiHeadSelfAttention(CompositeLayer):
         bias: Tensor | None = None,
     ) -> Tensor:
         query, key, value = self.project(tokens, query, positions)
-        options = {"positions": positions, "training": training, "bias": bias}
+        drops, added = bool(training and self.dropout_rate), {"positions": positions, "bias": bias}
         queries, keys = query.shape[1], key.shape[1]
         is_known = queries == 1 or None not in (queries, keys)
         chunks = query_chunks(queries, keys) if is_known else []
-        if not (training and self.dropout_rate) and cudnn_computes(query, key, value):
+        if not drops and cudnn_computes(query, key, value):
             chunks = [slice(0, queries)]  # Its kernel stores no scores.
         if len(chunks) == 1 or (is_known and (XLA_FORM or is_exporting())):
-            return self.projected(self._unrolled(query, key, value, chunks, **options))
-        return self.projected(self._looped(query, key, value, is_known, **options))
+            return self.projected(self._unrolled(query, key, value, chunks, drops, **added))
+        return self.projected(self._looped(query, key, value, is_known, drops, **added))
 
     def _unrolled(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        chunks: list[slice],
-        positions: Tensor | None,
-        training: bool | None,
-        bias: Tensor | None,
+        self, query: Tensor, key: Tensor, value: Tensor, chunks: list[slice], drops: bool, **added: Any
     ) -> Tensor:
         """The heads' outputs for projected queries, in a graph without loops."""
         outputs: list[Tensor] = []
+        bias = added.pop("bias")
         for chunk in chunks:
             # It differs between the queries, or is one for all.
             part = bias if bias is None or bias.shape[2] == 1 else bias[:, :, chunk]
             # A chunk waits for the last but one, so that memory holds the scores of two at most.
             with after(outputs[-2:-1]):
                 outputs.append(
-                    self.chunk_output(query[:, chunk], key, value, chunk, positions, training, part)
+                    self.chunk_output(query[:, chunk], key, value, chunk, drops, bias=part, **added)
                 )
         return ops.concatenate(outputs, axis=1)
 
     def _looped(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        is_known: bool,
-        positions: Tensor | None,
-        training: bool | None,
-        bias: Tensor | None,
+        self, query: Tensor, key: Tensor, value: Tensor, is_known: bool, drops: bool, **added: Any
     ) -> Tensor:
         """The heads' outputs for projected queries, in TensorFlow's loops, whose gradients compute again."""
+        bias = added["bias"]
         bias_of_queries = (
             self.causal or self.position_bias is not None or (bias is not None and bias.shape[2] != 1)
         )
-        if bias_of_queries or (training and self.dropout_rate) or not loops_over_heads():
-            return self._sliced(query, key, value, positions, training, bias)
+        if bias_of_queries or drops or not loops_over_heads():
+            return self._sliced(query, key, value, drops, **added)
         if is_known:
             return attention_by_heads(query, key, value, bias)
         return ops.cond(
             ops.shape(query)[1] <= MAX_CHUNK_SCORES // ops.maximum(ops.shape(key)[1], 1),
-            lambda: self.chunk_output(query, key, value, slice(None), bias=bias),
+            lambda: self.chunk_output(query, key, value, slice(None), drops, bias=bias),
             lambda: attention_by_heads(query, key, value, bias),
         )
 
-    def _sliced(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        positions: Tensor | None,
-        training: bool | None,
-        bias: Tensor | None,
-    ) -> Tensor:
+    def _sliced(self, query: Tensor, key: Tensor, value: Tensor, drops: bool, **added: Any) -> Tensor:
         """The heads' outputs for projected queries, of all images and heads for some queries at a time."""
-        by_row, shared = [(query, 1)], [key, value]
+        by_row, shared, bias = [(query, 1)], [key, value], added.pop("bias")
         if bias is not None and bias.shape[2] == 1:
             shared.append(bias)
         elif bias is not None:
             batch, heads, _, keys = ops.shape(bias)
             by_row.append((ops.broadcast_to(bias, (batch, heads, ops.shape(query)[1], keys)), 2))
-        seed: Any = None
-        if training and self.dropout_rate:
-            seed = self.dropout.seed_generator.next()
+        seed: Any = self.dropout.seed_generator.next() if drops else None
 
         def output(rows: Tensor, parts: list[Tensor], shared: list[Tensor]) -> Tensor:
             query, key, value, *rest = *parts[:1], *shared[:2], *parts[1:], *shared[2:]
@@ -363,7 +330,7 @@ class MultiHeadSelfAttention(CompositeLayer):
                 return seed + ops.cast(ops.stack([rows[0], 0]), seed.dtype)
 
             with override_seeds(self, next_seed):
-                return self.chunk_output(query, key, value, rows, positions, training, bias)
+                return self.chunk_output(query, key, value, rows, drops, bias=bias, **added)
 
         size = ops.maximum(MAX_CHUNK_SCORES // ops.maximum(ops.shape(key)[1], 1), 1)
         return in_slices(output, by_row, shared, size)
@@ -405,41 +372,29 @@ class MultiHeadSelfAttention(CompositeLayer):
         return self.chunk_scores(query, key, slice(None), positions)
 
     def chunk_output(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        chunk: slice | Tensor,
-        positions: Tensor | None = None,
-        training: bool | None = None,
-        bias: Tensor | None = None,
+        self, query: Tensor, key: Tensor, value: Tensor, chunk: slice | Tensor, drops: bool, **added: Any
     ) -> Tensor:
         """The heads' outputs for some projected queries.
 
         Args:
-            query, bias: The projected queries (batch, queries, heads, head size), and the bias of these.
+            query: The projected queries (batch, queries, heads, head size).
             key, value: All of them.
             chunk: The slice of all queries that these are, or their numbers, int32 (queries,).
-            positions, training: As for the layer.
+            drops: Whether dropout is active.
+            **added: `positions`, as for the layer, and the `bias` of these queries.
         """
-        if XLA_FORM and not (training and self.dropout_rate):
-            bias = self.chunk_bias(query, key, chunk, positions, bias)
+        bias = self._chunk_bias(query, key, chunk, **added)
+        if XLA_FORM and not drops:
             return fused_attention(query, key, value, bias)
-        scores = self.chunk_scores(query, key, chunk, positions, bias)
-        return attend(self.dropout(scores, training=training), value)
+        return attend(self.dropout(attention_scores(query, key, bias), training=drops), value)
 
     def chunk_scores(
-        self,
-        query: Tensor,
-        key: Tensor,
-        chunk: slice | Tensor,
-        positions: Tensor | None = None,
-        bias: Tensor | None = None,
+        self, query: Tensor, key: Tensor, chunk: slice | Tensor, positions: Tensor | None = None
     ) -> Tensor:
         """Attention weights of some projected queries; the arguments are those of `chunk_output`."""
-        return attention_scores(query, key, self.chunk_bias(query, key, chunk, positions, bias))
+        return attention_scores(query, key, self._chunk_bias(query, key, chunk, positions))
 
-    def chunk_bias(
+    def _chunk_bias(
         self,
         query: Tensor,
         key: Tensor,
@@ -463,13 +418,7 @@ class MultiHeadSelfAttention(CompositeLayer):
         first, *others = biases
         return sum((ops.cast(other, first.dtype) for other in others), first)
 
-    def compute_output_shape(
-        self,
-        tokens_shape: Shape,
-        query_shape: Shape | None = None,
-        positions_shape: Shape | None = None,
-        bias_shape: Shape | None = None,
-    ) -> Shape:
+    def compute_output_shape(self, tokens_shape: Shape, query_shape: Shape | None = None) -> Shape:
         return tokens_shape if query_shape is None else query_shape
 
 

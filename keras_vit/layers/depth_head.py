@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.aligned_resize import aligned_resize
+from keras_vit.layers.aligned_resize import AlignedResize
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.convolution import Conv2D
 from keras_vit.layers.dense import CompositeLayer, Dense
@@ -189,7 +189,7 @@ class ResidualUnit(Configurable):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class FusionBlock(Configurable):
+class FusionBlock(AlignedResize):
     """Add a map to a coarser one that has its size already, and enlarge the sum.
 
     Args:
@@ -221,9 +221,7 @@ class FusionBlock(Configurable):
         self.residual = boolean.check("residual", residual)
         self.norm = one_of(("batch", None)).check("norm", norm)
 
-    def build(
-        self, x_shape: Shape, target_shape: Shape | None = None, addend_shape: Shape | None = None
-    ) -> None:
+    def build(self, x_shape: Shape, **shapes: Shape | None) -> None:
         policy, shape = self.dtype_policy, (None, None, None, x_shape[-1])
         if self.residual:
             self.unit_0 = ResidualUnit(self.norm, dtype=policy, name="unit_0")
@@ -248,19 +246,12 @@ class FusionBlock(Configurable):
             x = x + self.unit_0(addend, training=training)
         x = self.unit_1(x, training=training)
         # The linear layer and the interpolation can be exchanged: this order has a fourth of the positions.
-        x = self.projection(x)
-        height, width = ops.shape(x)[1:3]
-        return aligned_resize(x, (2 * height, 2 * width) if target is None else ops.shape(target)[1:3])
+        return super().call(self.projection(x), target)
 
     def compute_output_spec(
-        self,
-        x: Tensor,
-        target: Tensor | None = None,
-        addend: Tensor | None = None,
-        training: bool | None = None,
+        self, x: Tensor, target: Tensor | None = None, *more: Any, **options: Any
     ) -> Tensor:
-        sides = [side and 2 * side for side in x.shape[1:3]] if target is None else target.shape[1:3]
-        return keras.KerasTensor((x.shape[0], *sides, x.shape[-1]), self.compute_dtype)
+        return super().compute_output_spec(x, target)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -96,9 +96,7 @@ class EncoderBlock(CompositeLayer):
         self.dropout = make_dropout(dropout_rate, policy)
         self.skip = make_dropout(stochastic_depth_rate, policy, StochasticDepth)
 
-    def build(
-        self, tokens_shape: Shape, positions_shape: Shape | None = None, bias_shape: Shape | None = None
-    ) -> None:
+    def build(self, tokens_shape: Shape, **shapes: Shape | None) -> None:
         for part in self._flatten_layers(include_self=False, recursive=False):
             part.build(tokens_shape)
 
@@ -112,27 +110,19 @@ class EncoderBlock(CompositeLayer):
     ) -> Tensor:
         tokens = ops.cast(tokens, self.compute_dtype)
         options: dict[str, Any] = {"training": training, "num_outputs": num_outputs}
-        arguments = {"tokens": tokens, "positions": positions, "bias": bias}
-        arguments = {name: value for name, value in arguments.items() if value is not None}
-        if self.remat and training:
-            # keras.RematScope fails in TensorFlow's graphs for layers that are called with `training`.
-            residual = replay_seeds(self, lambda *x: self._residual(**dict(zip(arguments, x)), **options))
-            return keras.remat(residual)(*arguments.values())
-        return self._residual(**arguments, **options)
+        if not (self.remat and training):
+            return self._residual(tokens, positions=positions, bias=bias, **options)
+        arrays = {"positions": positions, "bias": bias}
+        names = [name for name, array in arrays.items() if array is not None]
+        # keras.RematScope fails in TensorFlow's graphs for layers that are called with `training`.
+        residual = replay_seeds(self, lambda x, *more: self._residual(x, **dict(zip(names, more)), **options))
+        return keras.remat(residual)(tokens, *map(arrays.get, names))
 
-    def _residual(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        training: bool | None = None,
-        num_outputs: int | None = None,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+    def _residual(self, tokens: Tensor, num_outputs: int | None = None, **options: Any) -> Tensor:
         x, query = self.attention_input(tokens), None
         if num_outputs is not None:
             query, tokens = x[:, :num_outputs], tokens[:, :num_outputs]
-        x = self.attention(x, query, positions=positions, training=training, bias=bias)
-        return self._after_attention(tokens, x, training)
+        return self._after_attention(tokens, self.attention(x, query, **options), options["training"])
 
     def _after_attention(self, tokens: Tensor, x: Tensor, training: bool | None = None) -> Tensor:
         x = self.attention_norm(x) if self.post_norm else x
@@ -165,18 +155,8 @@ class EncoderBlock(CompositeLayer):
     def _norm_first(self) -> bool:
         return not (self.post_norm or self.norm_after_residual)
 
-    def compute_output_shape(
-        self, tokens_shape: Shape, positions_shape: Shape | None = None, bias_shape: Shape | None = None
-    ) -> Shape:
-        return tokens_shape
-
     def compute_output_spec(
-        self,
-        tokens: Tensor,
-        positions: Tensor | None = None,
-        training: bool | None = None,
-        num_outputs: int | None = None,
-        bias: Tensor | None = None,
+        self, tokens: Tensor, *more: Any, num_outputs: int | None = None, **options: Any
     ) -> Any:
         batch, count, channels = tokens.shape
         return keras.KerasTensor((batch, num_outputs or count, channels), self.compute_dtype)
