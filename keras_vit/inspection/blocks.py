@@ -44,14 +44,6 @@ def model_input(model, images):
     check_model(model)
     model.check_one_size("inspection")
     images = model.preprocessing(images) if is_raw(images) else images
-    check_images(model, images)
-    return images
-
-
-def check_images(model, images):
-    """Raise ValueError unless the model is a VisionTransformer and these are input for it."""
-    check_model(model)
-    model.check_one_size("inspection")
     shape = tuple(getattr(images, "shape", ()))
     sides = shape[1:3] if is_dynamic(model.image_size) else model.image_size
     if len(shape) != 4 or shape[1:] != (*sides, model.in_channels):
@@ -60,6 +52,7 @@ def check_images(model, images):
             f"expected images of shape (batch, {height}, {width}, {model.in_channels}), from "
             f"model.preprocessing; got {shape or type(images).__name__}"
         )
+    return images
 
 
 def blocks_of(model):
@@ -104,14 +97,13 @@ def walk(model, images):
         (layer, tensor (batch, tokens, channels), positions).
 
     Raises:
-        ValueError: if the model has no encoder, or the images do not fit it.
+        ValueError: if the model has no encoder.
 
     Example:
         >>> [tokens.shape for _, tokens, _ in walk(model, images)]
         [TensorShape([4, 17, 24]), TensorShape([4, 17, 24])]
     """
     blocks = blocks_of(model)
-    check_images(model, images)
     tokens, *positions = zip(*(keras.tree.flatten(block.input) for block in blocks))
     inputs = [tokens[0], *(each for same in positions for each in same)]
     x, *positions = keras.tree.flatten(keras.Model(model.input, inputs)(images))

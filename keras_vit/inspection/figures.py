@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 TRAINING = {"color": BLUE, "linestyle": "-", "marker": "o", "label": "training"}
 VALIDATION = {"color": ORANGE, "linestyle": "--", "marker": "s", "label": "validation"}
 IMAGES, GRIDS = "n height width colors", "rows columns rows columns"
-UNIFORM = "1 is uniform attention over all patches"
 
 
 def learning_curves(
@@ -194,10 +193,8 @@ def pca_figure(
 
     Source: Oquab et al. 2023 (DINOv2), figure 1.
     """
-    grids = {
-        name: (values, "n rows columns colors")
-        for name, values in (("components", components), ("foregrounds", foregrounds))
-    }
+    axes = "n rows columns colors"
+    grids = {"components": (components, axes), "foregrounds": (foregrounds, axes)}
     check_shapes(images=(images, IMAGES), **grids, names=(names, "n"))
     figure, grid = image_grid(title, images[0], len(images), rows=3, most=4, words=1, inches=2.4)
     height, width = np.shape(images[0])[:2]
@@ -309,8 +306,10 @@ def similarity_figure(
             "expected cells of (row, column) in a grid of {} × {}; got {}".format(*grid_size, cells)
         )
     maps = np.stack([similarity[row][column] for row, column in cells])
-    figure, grid = _image_and_maps(title, image, len(cells), "chosen patches")
+    figure, grid = image_grid(title, image, len(cells) + 1)
     first = grid.flat[0]
+    show(first, image)
+    first.set_title("chosen patches", fontsize=9)
     for number, (cell, axes, cosines) in enumerate(zip(cells, grid.flat[1:], maps), 1):
         axes.set_title("{}: row {}, column {}".format(number, *cell), fontsize=9)
         heat = _overlay(axes, image, cosines, _cosine_limits(maps))
@@ -466,14 +465,6 @@ def confusion_figure(matrix: np.ndarray, class_names: Sequence[str], title: str)
     return set_fonts(axes.figure)
 
 
-def _image_and_maps(title, image, count, label):
-    """Return a figure and its axes, the first with an image, for `count` maps of it."""
-    figure, grid = image_grid(title, image, count + 1)
-    show(grid.flat[0], image)
-    grid.flat[0].set_title(label, fontsize=9)
-    return figure, grid
-
-
 def _heatmap(title, values, limits, label, inches):
     """Return the axes of a new figure of values as colors, whose longer side is `inches`."""
     height, width = (inches * side / max(values.shape) for side in values.shape)
@@ -493,7 +484,7 @@ def _color_bar(figure, heat, grid, label, extend="neither"):
 def _attention_bar(figure, heat, grid, maps):
     extend = "max" if np.max(maps) > heat.get_clim()[1] else "neither"
     _color_bar(figure, heat, grid, "attention / mean", extend)
-    figure.supxlabel(UNIFORM, fontsize=9)
+    figure.supxlabel("1 is uniform attention over all patches", fontsize=9)
 
 
 def _by_block(title, values, label, mean_label, point_label):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from keras import ops
 
-from keras_vit.inspection.blocks import check_images, input_of_block, model_input, patch_grid, pooling_input
+from keras_vit.inspection.blocks import input_of_block, model_input, patch_grid, pooling_input
 from keras_vit.types import Images
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def patch_similarity(model: keras.Model, images: Images, stage: str = "tokens") 
 
     Source: Amir et al. 2021, "Deep ViT Features as Dense Visual Descriptors" (arXiv 2112.05814).
     """
-    features = patch_features(model, model_input(model, images), stage)
+    features = patch_features(model, images, stage)
     batch, rows, columns, channels = features.shape
     cosines = cosine_similarity(features.reshape(batch, rows * columns, channels))
     return cosines.reshape(batch, rows, columns, rows, columns)
@@ -48,13 +48,12 @@ def patch_features(model, images, stage="tokens"):
     """Compute the features of the patches.
 
     Args:
-        model, stage: As for `patch_similarity`.
-        images: Model input (batch, height, width, channels).
+        model, images, stage: As for `patch_similarity`.
 
     Returns:
         float32 array (batch, rows, columns, channels).
     """
-    check_images(model, images)
+    images = model_input(model, images)
     features = ops.convert_to_numpy(ops.cast(_features(model, images, stage), "float32"))
     return features.reshape(len(features), *patch_grid(model, images), features.shape[-1])
 

@@ -48,6 +48,10 @@ class Configurable(keras.layers.Layer):
         start = keras.initializers.RandomNormal(stddev=0.02)
         return self.add_weight(shape=shape, initializer=start, name=name)
 
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        """That of the first input, for layers that do not say another."""
+        return input_shape
+
     def get_config(self) -> dict[str, Any]:
         names: dict[str, None] = {}
         for cls in reversed(type(self).__mro__):

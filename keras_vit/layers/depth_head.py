@@ -184,9 +184,6 @@ class ResidualUnit(Configurable):
                 x = self.norms[i](x, training=training)
         return x + residual
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
 
 @keras.saving.register_keras_serializable("keras_vit")
 class FusionBlock(AlignedResize):

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.layers.configurable import Configurable
 from keras_vit.rules import number
-from keras_vit.types import Shape, Tensor
+from keras_vit.types import Tensor
 
 
 def unchanged(inputs: Tensor, training: bool | None = None) -> Tensor:
@@ -68,6 +68,3 @@ class StochasticDepth(Configurable):
         shape = (ops.shape(inputs)[0], *[1] * (len(inputs.shape) - 1))
         kept = keras.random.uniform(shape, seed=self.seed_generator) >= self.rate
         return inputs * ops.cast(kept, inputs.dtype) / (1 - self.rate)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape

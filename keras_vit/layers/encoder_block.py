@@ -281,6 +281,3 @@ class LayerScale(Configurable):
 
     def call(self, inputs: Tensor) -> Tensor:
         return inputs * self.gamma
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape

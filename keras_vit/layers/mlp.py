@@ -133,6 +133,3 @@ class MlpBlock(CompositeLayer):
         if self.sub_norm is not None:
             x = self.hidden_norm(x)
         return self.dense_1(self.dropout(x, training=training))
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape

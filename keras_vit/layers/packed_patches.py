@@ -73,9 +73,6 @@ class PackedPositionEmbs(Configurable):
         table = ops.convert_to_tensor(self.table)[0]
         return tokens + ops.matmul(ops.cast(weights, table.dtype), table)
 
-    def compute_output_shape(self, tokens_shape: Shape, grids_shape: Shape | None = None) -> Shape:
-        return tokens_shape
-
 
 @keras.saving.register_keras_serializable("keras_vit")
 class PaddingBias(Configurable):

@@ -35,6 +35,3 @@ class StartToken(Configurable):
         batch, count, channels = ops.shape(tokens)
         start = ops.broadcast_to(self.token, (batch, 1, channels))
         return ops.concatenate([start, tokens[:, : count - 1]], axis=1)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit import inspection
 from keras_vit.inspection import figures
-from keras_vit.inspection.blocks import check_images, patch_grid
+from keras_vit.inspection.blocks import model_input, patch_grid
 from keras_vit.inspection.norms import ARTIFACT_NORM
 from keras_vit.inspection.similarity import patch_features
 from keras_vit.models.vit.geometry import is_dynamic, patch_pixels
@@ -48,7 +48,7 @@ class Subject:
     def __post_init__(self):
         for image, name in zip(self.images, self.names, strict=True):
             try:
-                check_images(self.model, image[np.newaxis])
+                model_input(self.model, image[np.newaxis])
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         if self.patches and self.images:
