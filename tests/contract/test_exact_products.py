@@ -64,6 +64,7 @@ EXACT = {
     "rotation of interleaved pairs": lambda: rotate(
         numbers(2, 5, 3, 8), numbers(2, 4, 1, 4), interleaved=True
     ),
+    "rotation of halves": lambda: rotate(numbers(2, 5, 3, 8), numbers(2, 4, 1, 4), interleaved=False),
     "nearest colors": lambda: nearest_colors(GRAYS, GRAYS),
     "aligned resize": lambda: aligned_resize(numbers(1, 3, 4, 2), (5, 9)),
     "expected depths": lambda: DepthBins(1.0, 4.0)(np.abs(numbers(1, 2, 3, 16))),

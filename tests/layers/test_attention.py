@@ -56,11 +56,6 @@ def test_a_chunk_has_the_bias_of_its_own_queries(rng, monkeypatch):
     assert_close(layer(tokens, positions=index), vit_numpy.attention(w, "a", tokens, tokens, PLAIN, index))
 
 
-def test_a_bias_by_relative_positions_without_positions_is_refused():
-    with pytest.raises(ValueError, match="needs the positions of the tokens; got positions=None"):
-        MultiHeadSelfAttention(2, relative_grid=(2, 2))(np.zeros((1, 5, 8)))
-
-
 @given(st.integers(0, 300), st.integers(1, 300), st.integers(1, 5000))
 def test_chunks_cover_all_queries_in_order_within_the_bound(queries, keys, max_scores):
     chunks = attention.query_chunks(queries, keys, max_scores)

@@ -64,10 +64,3 @@ def test_its_gradients_equal_those_of_keras(rng):
         found.append(tape.gradient(total, [x, layer.gamma.value, layer.beta.value]))
     for actual, expected in zip(*found):
         assert_close(actual, numpy(expected), 3e-6)
-
-
-def test_other_arguments_of_keras_are_refused():
-    with pytest.raises(TypeError, match="rms_scaling"):
-        LayerNormalization(rms_scaling=True)
-    config = LayerNormalization(1e-5, name="n").get_config()
-    assert config["epsilon"] == 1e-5 and "rms_scaling" not in config

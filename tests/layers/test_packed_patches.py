@@ -25,12 +25,6 @@ def test_an_image_without_patches_has_finite_positions():
     assert np.isfinite(numpy(layer(np.zeros((1, 3, 8)), np.zeros((1, 2), "int32")))).all()
 
 
-def test_the_scores_of_padding_are_masked():
-    bias = numpy(PaddingBias()(np.zeros((2, 5, 8)), np.array([[2, 2], [1, 3]])))
-    np.testing.assert_array_equal(bias[:, 0, 0] < 0, [[0, 0, 0, 0, 1], [0, 0, 0, 1, 1]])
-    assert (bias[0, 0, 0, :4] == 0).all() and bias.shape == (2, 1, 1, 5)
-
-
 @pytest.mark.parametrize("max_scores", [1, 12, 10**6])
 def test_no_chunk_of_queries_attends_to_padding(max_scores, monkeypatch, rng):
     monkeypatch.setattr(attention, "MAX_CHUNK_SCORES", max_scores)

@@ -5,6 +5,7 @@ import pytest
 from made.tables import by_table
 
 from keras_vit import layers
+from keras_vit.layers import box_head, depth_head
 from keras_vit.layers.attention import Projection
 
 BLOCK = {"num_heads": 2, "mlp_dim": 20}
@@ -30,6 +31,18 @@ CASES = [
     (layers.RotaryPositions, {"kind": "axial", "head_size": 8, "num_registers": 3}, "square number; got 3"),
     (layers.RotaryPositions, {"kind": "dinov3", "head_size": 8, "offset": 1}, "belong to kind='axial'"),
     (layers.RotaryPositions, {"kind": "axial", "head_size": 8, "order": "yz"}, "'yx', 'xy'; got 'yz'"),
+    (
+        layers.MultiHeadSelfAttention,
+        {"num_heads": 2, "relative_grid": (2, 2)},
+        "needs the positions of the tok",
+    ),
+    (box_head.BoxHead, {"activation": "none"}, "^activation must be one of "),
+    (depth_head.Readout, {"kind": "mean"}, "kind must be one of 'ignore', 'add', 'project'"),
+    (depth_head.Reassemble, {"factor": 3}, "factor must be one of"),
+    (depth_head.ResidualUnit, {"norm": "layer"}, "norm must be"),
+    (depth_head.FusionBlock, {}, "with residual=True adds a map to x; got addend=None"),
+    (depth_head.PixelValues, {"activation": "tanh"}, "activation must be one of"),
+    (depth_head.DepthBins, {"min_depth": 5.0, "max_depth": 1.0}, "max_depth must be a number above 5.0"),
     (layers.StochasticDepth, {"rate": 1}, r"rate must be a number in \[0, 1\); got 1"),
     (layers.PatchDropout, {"rate": 1}, r"rate must be a number in \[0, 1\); got 1"),
     (layers.StochasticDepth, {"rate": -0.1}, r"rate must be a number in \[0, 1\); got -0.1"),
