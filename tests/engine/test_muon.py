@@ -1,11 +1,10 @@
 import keras
 import numpy as np
 import pytest
-from reference.small import images_for, small
+from reference.small import small
 
 from keras_vit.engine.muon import Muon, matrix_shape
-from keras_vit.engine.optimizers import make_optimizer
-from keras_vit.training import AdamW, Recipe, compile_model
+from keras_vit.training import AdamW
 
 
 def orthogonalized(matrix):
@@ -63,33 +62,3 @@ def test_kernels_of_attention_are_matrices():
         assert shapes[f"encoder_block_0/attention/{name}/kernel"] == (size, size)
     for path in ("patch_embedding/kernel", "head/kernel", "encoder_block_0/attention/query/bias"):
         assert shapes[path] is None
-
-
-@pytest.mark.slow
-def test_a_recipe_trains_with_it_and_a_file_keeps_it(tmp_path):
-    recipe = Recipe("muon", 0.1, 10, 0, 4, weight_decay=0.1, beta_2=0.9)
-    assert type(make_optimizer(recipe)) is Muon and make_optimizer(recipe).beta_2 == 0.9
-    model = small(num_layers=1)
-    compile_model(model, recipe)
-    model.run_eagerly = True
-    images, labels = images_for(model, 4), np.arange(4) % model.num_classes
-    losses = [model.train_on_batch(images, labels)[0] for _ in range(5)]
-    assert losses[-1] < losses[0]
-    model.save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert again.optimizer.get_config() == model.optimizer.get_config()
-    for one, other in zip(model.optimizer.variables, again.optimizer.variables, strict=True):
-        np.testing.assert_array_equal(other.numpy(), one.numpy())
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"momentum": 1.0}, r"momentum must be a number in \[0, 1\); got 1.0"),
-        ({"newton_schulz_steps": 0}, "newton_schulz_steps must be"),
-        ({"iteration_dtype": "float16"}, "iteration_dtype must be one of 'bfloat16', 'float32'"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        Muon(**options)

@@ -122,7 +122,7 @@ def test_half_precision_gives_float32_close_to_it():
 @by_table("block", [2, -3, 1.0, True])
 def test_a_block_out_of_range_is_refused(block):
     model = small()
-    for function in (attention_weights, attention_maps):
+    for function in (attention_weights, attention_maps, inspection.patch_norms):
         with pytest.raises(ValueError, match=f"block {block} is out of range: the model has 2 blocks"):
             function(model, images_for(model), block)
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from made.tables import by_table
 from made.trained import NotInstalled, photograph, weights_folder
 from PIL import Image
 from sklearn.decomposition import PCA
@@ -27,12 +28,6 @@ def test_equal_images_have_equal_colors(rng):
     assert not feature_pca(np.ones((2, 2, 3))).any()
 
 
-@pytest.mark.parametrize("features, count", [([], 3), (np.zeros((2, 2)), 3), (np.zeros((2, 2, 3)), 4)])
-def test_other_shapes_are_refused(features, count):
-    with pytest.raises(ValueError, match="expected"):
-        feature_pca(features, count)
-
-
 def test_masked_positions_alone_determine_the_components_and_the_others_are_white(rng):
     grid, mask = rng.standard_normal((6, 5, 7)) * np.arange(1, 8), rng.random((6, 5)) < 0.6
     picture = feature_pca(grid, masks=mask)
@@ -42,22 +37,21 @@ def test_masked_positions_alone_determine_the_components_and_the_others_are_whit
     np.testing.assert_array_equal(feature_pca([grid], masks=[mask])[0], picture)
 
 
-@pytest.mark.parametrize(
-    "mask, message",
+@by_table(
+    "features, options, message",
     [
-        (np.zeros((2, 2), bool), "at least one position; got none"),
-        (np.ones((2, 3), bool), r"bool masks of shapes \[\(2, 2\)\]; got"),
-        (np.ones((2, 2)), "float64"),
+        ([], {}, "expected arrays"),
+        (np.zeros((2, 2)), {}, "expected arrays"),
+        (np.zeros((2, 2, 3)), {"count": 4}, "expected at most 3 components, the channels; got 4"),
+        (np.zeros((0, 5, 3)), {}, "at least one position; got none"),
+        (np.zeros((2, 2, 3)), {"masks": np.zeros((2, 2), bool)}, "at least one position; got none"),
+        (np.zeros((2, 2, 3)), {"masks": np.ones((2, 3), bool)}, r"bool masks of shapes \[\(2, 2\)\]; got"),
+        (np.zeros((2, 2, 3)), {"masks": np.ones((2, 2))}, "float64"),
     ],
 )
-def test_masks_that_do_not_fit_are_refused(mask, message):
+def test_features_and_masks_that_do_not_fit_are_refused(features, options, message):
     with pytest.raises(ValueError, match=message):
-        feature_pca(np.zeros((2, 2, 3)), masks=mask)
-
-
-def test_features_without_a_position_are_refused():
-    with pytest.raises(ValueError, match="at least one position; got none"):
-        feature_pca(np.zeros((0, 5, 3)))
+        feature_pca(features, **options)
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from reference.small import images_for, small
 
-from keras_vit.inspection import attention_maps, patch_norms
+from keras_vit.inspection import patch_norms
 from keras_vit.inspection.norms import ARTIFACT_NORM
 
 
@@ -42,11 +42,3 @@ def test_norms_are_of_the_tokens_that_enter_the_block():
     for block in (None, 1, -1):
         np.testing.assert_allclose(patch_norms(model, images, block), expected, rtol=1e-5)
     assert np.abs(patch_norms(model, images, 0) - expected).max() > 0.01
-
-
-@pytest.mark.parametrize("block", [2, -3, 1.0])
-def test_blocks_that_the_model_lacks_are_refused_as_by_attention_maps(block):
-    model = small()
-    for function in (patch_norms, attention_maps):
-        with pytest.raises(ValueError, match="out of range: the model has 2 blocks"):
-            function(model, images_for(model), block)

@@ -49,14 +49,6 @@ def test_windows_without_overlap_are_computed_alone():
             np.testing.assert_array_equal(found[part], model.segment(image[part])[0])
 
 
-@pytest.mark.slow
-def test_maps_have_the_sizes_of_their_images():
-    images = [photo(7, 30), photo(40, 21)]
-    for model in (segmenter(), segmenter(any_size=True)):
-        assert [found.shape for found in model.segment(images)] == [(7, 30), (40, 21)]
-    assert [found.shape for found in segmenter().segment(images, whole=True)] == [(7, 30), (40, 21)]
-
-
 def test_whole_images_are_computed_together_and_their_classes_resized_one_by_one(monkeypatch):
     model, images = segmenter(), [photo(20, 33), photo(40, 21), photo(9, 9)]
     logits = model.predict_on_batch(np.concatenate([model.preprocessing(image) for image in images]))
@@ -192,18 +184,6 @@ def test_wrong_options_are_refused(options, message):
         with pytest.raises(ValueError) as error:
             dense_features(segmenter(), photo(16, 16), **options)
         assert message in str(error.value)
-
-
-@pytest.mark.slow
-def test_an_int_is_the_side_of_a_square():
-    model = segmenter(any_size=True)
-    for compute, option in (
-        (ImageSegmenter.segment, "window"),
-        (dense_features, "window"),
-        (dense_features, "size"),
-    ):
-        found, expected = (compute(model, photo(20, 33), **{option: side}) for side in (16, (16, 16)))
-        np.testing.assert_array_equal(found[0], expected[0])
 
 
 def test_nan_is_refused():

@@ -53,10 +53,6 @@ def test_the_form_of_the_stem_matters_where_its_weights_are_small(form):
     assert np.abs(numpy(other(images)) - numpy(model(images))).max() > 1e-2
 
 
-def test_the_official_form_is_the_default():
-    assert VisionTransformer(**SMALL | HYBRID, resnet=()).resnet_form == "vit_jax"
-
-
 def test_a_new_unit_is_the_identity_except_for_its_relu():
     images = keras.Input((16, 16, 3))
     model = keras.Model(images, resnet_stem(images, (2,), width=32))

@@ -121,15 +121,6 @@ def test_a_new_head_is_zero_and_so_are_its_logits():
     assert not numpy(model(images_for(model))).any()
 
 
-def test_the_layers_have_the_documented_names():
-    model = small(representation_size=9)
-    names = [layer.name for layer in model.layers]
-    stages = "patch_embedding class_token position_embedding encoder_block_0 encoder_block_1 encoder_norm"
-    assert [n for n in names if n in stages.split()] == stages.split()
-    assert names[-4:] == ["pre_logits", "representation", "head", "logits"]
-    assert "pooled_norm" in [x.name for x in small(norm_after_pooling=True, pooling="gap").layers]
-
-
 # Any size -----------------------------------------------------------------------------------------
 
 
@@ -272,33 +263,7 @@ def test_dense_features_of_newer_families_at_any_rectangle(name):
     assert grids["encoder_block_0"].shape == (2, 3, 5, 24)
 
 
-# Classification ----------------------------------------------------------------------------------
-
-
-def test_classify_lists_the_most_probable_classes_first(eager):
-    model = small(class_names=["ant", "bee", "cat", "dog", "eel"])
-    pictures = np.random.default_rng(1).integers(0, 256, (3, 20, 30, 3)).astype("uint8")
-    logits = numpy(model(model.preprocessing(pictures))).astype("float64")
-    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    for result, row in zip(model.classify(pictures, top=3, batch_size=2), probabilities):
-        best = np.argsort(-row)[:3]
-        assert [name for name, _ in result] == [model.class_names[i] for i in best]
-        np.testing.assert_allclose([score for _, score in result], row[best], rtol=1e-4)
-    alone = small().classify(pictures[0])
-    assert len(alone) == 1
-    assert sorted(name for name, _ in alone[0]) == ["0", "1", "2", "3", "4"]
-    assert sum(score for _, score in alone[0]) == pytest.approx(1)
-
-
 # Building -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.tensorflow_only("sizes are the same on every backend")
-def test_options_override_the_sizes_of_a_variant():
-    model = VisionTransformer.from_variant("mu/8", image_size=16, num_classes=3, num_layers=2, pooling="gap")
-    assert (model.hidden_size, model.num_heads, model.patch_size, model.num_layers) == (32, 2, (8, 8), 2)
-    assert model.pooling == "gap"
-    assert model.num_classes == 3
 
 
 def test_preprocessing_fits_the_model_and_is_in_its_configuration():
