@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.layers.configurable import Configurable
 from keras_vit.layers.hints import FREE
 from keras_vit.rules import number
-from keras_vit.types import Shape, Tensor
+from keras_vit.types import Tensor
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -92,9 +92,6 @@ class PatchDropout(Configurable):
         if positions is None:
             return tokens
         return tokens, [keras.KerasTensor(table.shape, table.dtype) for table in positions]
-
-    def compute_output_shape(self, tokens_shape: Shape, positions_shape: Any = None) -> Any:
-        return tokens_shape if positions_shape is None else (tokens_shape, positions_shape)
 
 
 def _rows(table: Tensor, kept: Tensor, count: int | Tensor) -> Tensor:

@@ -96,12 +96,27 @@ class ConfiguredModel(DistributedModel, metaclass=_HintingType):
         if unknown := [name for name in kwargs if name not in ("training", "mask")]:
             hint = instead(unknown[0], CALL)
             raise ValueError(f"expected inputs, training and mask only; got {listed(unknown)}{hint}")
+        self._refuse_pixels(inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
+    # On JAX these do not call the model, and an error in its graph would leave it without weights.
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """As `keras.Model.predict`, but arrays of another shape than the input, and pixels, are refused."""
+        self._refuse_pixels(x)
+        return super().predict(x, *args, **kwargs)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """As `keras.Model.predict_on_batch`, but pixels are refused."""
+        self._refuse_pixels(x)
+        return super().predict_on_batch(x)
+
+    def _refuse_pixels(self, inputs: Any) -> None:
+        """Raise ValueError for pixels, which Keras would take for the normalized input."""
         arrays = [x for x in keras.tree.flatten(inputs) if hasattr(x, "dtype")]
         dtypes = {keras.backend.standardize_dtype(x.dtype) for x in arrays}
-        # Keras would take pixels for the normalized input.
         if "uint8" in dtypes and any("float" in x.dtype for x in self.inputs):
             raise ValueError("expected float input, as from model.preprocessing; got uint8")
-        return super().__call__(inputs, *args, **kwargs)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Self:

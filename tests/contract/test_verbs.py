@@ -609,7 +609,7 @@ def test_pixels_are_no_input(kind):
     pixels = keras.tree.map_structure(
         lambda x: np.zeros((1, *(side or 16 for side in x.shape[1:])), "uint8"), model.input
     )
-    for call in (model, model.predict_on_batch):
+    for call in (model, model.predict, model.predict_on_batch):
         with pytest.raises(
             ValueError, match="^expected float input, as from model.preprocessing; got uint8$"
         ):

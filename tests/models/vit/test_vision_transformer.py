@@ -176,6 +176,12 @@ def test_keras_does_not_choose_xla_for_a_model_of_any_size(monkeypatch):
     assert [model.jit_compile for model in models] == [False, True]
 
 
+@pytest.mark.parametrize("call", ["predict", "predict_on_batch"])
+def test_pixels_are_refused_also_where_the_model_is_not_called(call):
+    with pytest.raises(ValueError, match="^expected float input, as from model.preprocessing; got uint8$"):
+        getattr(small(), call)(np.zeros((1, 16, 16, 3), "uint8"))
+
+
 def test_images_of_whole_patches_stay_as_they_are(rng):
     dynamic, fixed = small(image_size=(None, None), position_grid=(2, 3)), small(image_size=(16, 24))
     fixed.set_weights(dynamic.get_weights())
