@@ -196,15 +196,14 @@ def test_few_tokens_of_unknown_number_are_computed_at_once(num_queries, rng, mon
     import tensorflow as tf
 
     calls = []
-    chunk_output = MultiHeadSelfAttention.chunk_output
-    monkeypatch.setattr(
-        MultiHeadSelfAttention,
-        "chunk_output",
-        lambda self, query, *arguments, **options: (
-            calls.append(query.shape[1]) or chunk_output(self, query, *arguments, **options)
-        ),
-    )
     layer = MultiHeadSelfAttention(2)
+    chunk_output = layer.chunk_output
+
+    def recorded(query, *arguments, **options):
+        calls.append(query.shape[1])
+        return chunk_output(query, *arguments, **options)
+
+    monkeypatch.setattr(layer, "chunk_output", recorded)
     tokens = rng.standard_normal((1, 5, 8)).astype("float32")
     layer.build(tokens.shape)
     compute = tf.function(

@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from made.sampling import some
+from made.tables import by_table
 from made.trained import photograph
 from reference.comparing import assert_close, numpy, randomize
 from reference.small import NEWER, SMALL
@@ -168,22 +169,21 @@ def test_a_model_for_any_size_computes_the_whole_image(size, grid):
     assert dense_features(model, photo(20, 33), size=size)[0].shape == (*grid, 12)
 
 
-@pytest.mark.parametrize(
-    "options, message",
+@by_table(
+    "compute, any_size, options, message",
     [
-        ({"window": (16, 16)}, "the windows of this model have its size (16, 16); got window=(16, 16)"),
-        ({"overlap": 1.0}, "overlap must be a number in [0, 1); got 1.0"),
-        ({"batch_size": 0}, "batch_size must be a positive int; got 0"),
+        (ImageSegmenter.segment, False, {"window": 16}, r"its size \(16, 16\); got window=\(16, 16\)"),
+        (ImageSegmenter.segment, True, {"window": (12, 16)}, "expected a window divisible by"),
+        (ImageSegmenter.segment, True, {"whole": True}, "whole=True"),
+        (ImageSegmenter.segment, False, {"overlap": 1.0}, r"overlap must be a number in \[0, 1\); got 1.0"),
+        (ImageSegmenter.segment, False, {"batch_size": 0}, "batch_size must be a positive int; got 0"),
+        (dense_features, False, {"overlap": 1.0}, r"overlap must be a number in \[0, 1\); got 1.0"),
+        (dense_features, False, {"batch_size": 0}, "batch_size must be a positive int; got 0"),
     ],
 )
-def test_wrong_options_are_refused(options, message):
-    with pytest.raises(ValueError) as error:
-        segmenter().segment(photo(16, 16), **options)
-    assert message in str(error.value)
-    if "window" not in options:
-        with pytest.raises(ValueError) as error:
-            dense_features(segmenter(), photo(16, 16), **options)
-        assert message in str(error.value)
+def test_wrong_options_are_refused(compute, any_size, options, message):
+    with pytest.raises(ValueError, match=message):
+        compute(segmenter(any_size), photo(32, 32), **options)
 
 
 def test_nan_is_refused():
@@ -192,10 +192,3 @@ def test_nan_is_refused():
     for whole in (False, True):
         with pytest.raises(ValueError, match="the model computes NaN or infinity"):
             model.segment(photo(16, 16), whole=whole)
-
-
-def test_windows_that_patches_do_not_divide_are_refused():
-    with pytest.raises(ValueError, match="expected a window divisible by"):
-        segmenter(any_size=True).segment(photo(32, 32), window=(12, 16))
-    with pytest.raises(ValueError, match="whole=True"):
-        segmenter(any_size=True).segment(photo(32, 32), whole=True)
