@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
@@ -31,7 +33,10 @@ class AlignedResize(Configurable):
         height, width = ops.shape(grid)[1:3]
         return aligned_resize(grid, (2 * height, 2 * width) if target is None else ops.shape(target)[1:3])
 
-    def compute_output_spec(self, grid: Tensor, target: Tensor | None = None) -> Tensor:
+    # A subclass has further arguments.
+    def compute_output_spec(
+        self, grid: Tensor, target: Tensor | None = None, *more: Any, **options: Any
+    ) -> Tensor:
         sides = [side and 2 * side for side in grid.shape[1:3]] if target is None else target.shape[1:3]
         return keras.KerasTensor((grid.shape[0], *sides, grid.shape[-1]), self.compute_dtype)
 

@@ -245,11 +245,6 @@ class FusionBlock(AlignedResize):
         # The linear layer and the interpolation can be exchanged: this order has a fourth of the positions.
         return super().call(self.projection(x), target)
 
-    def compute_output_spec(
-        self, x: Tensor, target: Tensor | None = None, *more: Any, **options: Any
-    ) -> Tensor:
-        return super().compute_output_spec(x, target)
-
 
 @keras.saving.register_keras_serializable("keras_vit")
 class PixelValues(Configurable):

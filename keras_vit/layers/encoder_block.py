@@ -274,9 +274,7 @@ class LayerScale(Configurable):
 
     def build(self, input_shape: Shape) -> None:
         self.gamma = self.add_weight(
-            shape=(input_shape[-1],),
-            initializer=keras.initializers.Constant(self.value),
-            name="gamma",
+            shape=(input_shape[-1],), initializer=keras.initializers.Constant(self.value), name="gamma"
         )
 
     def call(self, inputs: Tensor) -> Tensor:

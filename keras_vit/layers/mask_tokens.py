@@ -56,5 +56,5 @@ class MaskTokens(Configurable):
         sources = ops.expand_dims(ops.cast(sources, "int32") + 1, -1)
         return ops.take_along_axis(choices, sources, axis=1)
 
-    def compute_output_shape(self, tokens_shape: Shape, sources_shape: Shape) -> Shape:
-        return (*sources_shape, tokens_shape[-1])
+    def compute_output_spec(self, tokens: Tensor, sources: Tensor) -> Tensor:
+        return keras.KerasTensor((*sources.shape, tokens.shape[-1]), self.compute_dtype)

@@ -58,5 +58,5 @@ class TokensToGrid(Configurable):
         patches = tokens[:, num_tokens - height * width :]
         return ops.reshape(patches, (batch, height, width, channels))
 
-    def compute_output_shape(self, tokens_shape: Shape, grid_shape: Shape) -> Shape:
-        return (tokens_shape[0], grid_shape[1], grid_shape[2], tokens_shape[-1])
+    def compute_output_spec(self, tokens: Tensor, grid: Tensor) -> Tensor:
+        return keras.KerasTensor((tokens.shape[0], *grid.shape[1:3], tokens.shape[-1]), self.compute_dtype)

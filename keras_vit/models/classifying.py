@@ -79,10 +79,7 @@ def classify(
 
 
 def classified(
-    model: VisionTransformer | ExportedModel,
-    inputs: Any,
-    top: int,
-    task: str | None = None,
+    model: VisionTransformer | ExportedModel, inputs: Any, top: int, task: str | None = None
 ) -> list[list[tuple[str, float]]]:
     """As `classify`, of a batch of model input."""
     label = _class_labels(model, task)

@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from reference.comparing import arrays, assert_close, numpy, randomize
 from reference.small import images_for, one_block
 
-from keras_vit.layers import (
-    StochasticDepth,
-    attention,
-    standard_block,
-)
+from keras_vit.layers import StochasticDepth, attention, standard_block
 
 
 def test_norms_after_the_residuals_are_of_the_sums(rng):

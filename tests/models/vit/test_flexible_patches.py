@@ -102,19 +102,13 @@ def test_it_trains_the_transformer_and_validates_at_its_size():
 DINOV3 = {"rotary": "dinov3", "position_embedding": "none"}
 HALVES = {"resnet": (1,), "resnet_width": 32, "patch_size": 1}
 REFUSED = {
-    "another interpolation": (
-        {"position_interpolation": "bilinear"},
-        "needs position_inter",
-    ),
+    "another interpolation": ({"position_interpolation": "bilinear"}, "needs position_inter"),
     "rotary": ({**DINOV3, "hidden_size": 24}, "needs rotary=None; got {'kind': 'dinov3'"),
     "relative": ({"relative_positions": True}, "needs relative_positions=False; got True"),
     "stem": (HALVES, r"needs resnet=None; got \(1,\)"),
     "padding": ({"patch_padding": 1}, "needs patch_padding=0; got 1"),
     "palette": ({**PIXELS, "causal": False}, "needs palette=None; got 7"),
-    "sincos2d": (
-        {"position_embedding": "sincos2d"},
-        "needs learned positions, .* got .*'sincos2d'",
-    ),
+    "sincos2d": ({"position_embedding": "sincos2d"}, "needs learned positions, .* got .*'sincos2d'"),
     "any size": ({"image_size": (None, None)}, r"needs an image size; got \(None, None\)"),
     "rectangles": ({"patch_size": (8, 4)}, r"needs square patches; got \(8, 4\)"),
     "an image that 6 does not divide": ({}, "divide the image of 16×16; got 6$"),

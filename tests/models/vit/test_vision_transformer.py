@@ -80,7 +80,7 @@ FAMILIES = {
         **{"rotary": "dinov3", "norm": "rms", "qk_norm": True},
     },
     "a probe without prefix": {
-        **{"pooling": "map", "class_token": True, "pool_prefix": False, "num_registers": 2},
+        **{"pooling": "map", "class_token": True, "pool_prefix": False, "num_registers": 2}
     },
 }
 
