@@ -103,7 +103,8 @@ class ConfiguredModel(DistributedModel, metaclass=_HintingType):
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.predict`, but arrays of another shape than the input, and pixels, are refused."""
-        self._refuse_pixels(x)
+        elements = getattr(x, "element_spec", None)  # of a tf.data.Dataset
+        self._refuse_pixels(x if elements is None else keras.utils.unpack_x_y_sample_weight(elements)[0])
         return super().predict(x, *args, **kwargs)
 
     def predict_on_batch(self, x: Any) -> Any:

@@ -4,6 +4,7 @@ from itertools import product
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from made.sampling import some, some_on_jax
 from reference.comparing import arrays, assert_close, numpy
 from reference.small import NEWER, NO_TRANSFORMER, SMALL, assert_same_as_numpy, images_for, small
@@ -165,8 +166,6 @@ def test_a_model_of_any_size_resizes_images_to_whole_patches(size, whole, comput
 
 @pytest.mark.tensorflow_only("JAX always compiles")
 def test_keras_does_not_choose_xla_for_a_model_of_any_size(monkeypatch):
-    import tensorflow as tf
-
     gpu = [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda *_: gpu)
     models = small(image_size=(None, None)), small()
@@ -176,10 +175,13 @@ def test_keras_does_not_choose_xla_for_a_model_of_any_size(monkeypatch):
     assert [model.jit_compile for model in models] == [False, True]
 
 
-@pytest.mark.parametrize("call", ["predict", "predict_on_batch"])
-def test_pixels_are_refused_also_where_the_model_is_not_called(call):
-    with pytest.raises(ValueError, match="^expected float input, as from model.preprocessing; got uint8$"):
-        getattr(small(), call)(np.zeros((1, 16, 16, 3), "uint8"))
+def test_pixels_are_refused_also_where_the_model_is_not_called():
+    model, pixels = small(), np.zeros((1, 16, 16, 3), "uint8")
+    batches = tf.data.Dataset.from_tensors((pixels, np.zeros(1, "uint8")))
+    for call, x in ((model.predict, pixels), (model.predict, batches), (model.predict_on_batch, pixels)):
+        with pytest.raises(ValueError, match="^expected float input, as from model.prep.*; got uint8$"):
+            call(x)
+    assert model.predict(batches.map(lambda x, y: (x / 255, y)), verbose=0).shape == (1, 5)
 
 
 def test_images_of_whole_patches_stay_as_they_are(rng):
