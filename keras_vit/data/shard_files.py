@@ -1,6 +1,7 @@
-"""The files of a data set in shards: their paths and splits."""
+"""The files of a data set in shards: their paths and splits, and the data set of what was read of them."""
 
 import collections
+import dataclasses
 import glob
 import hashlib
 import json
@@ -9,9 +10,13 @@ import pathlib
 import re
 import urllib.parse
 
-from keras_vit.data.files import SPLIT_NAMES, paths_of, visible_files
+import numpy as np
+
+from keras_vit.data.files import SPLIT_NAMES, paths_of, refuse_wrong, visible_files
+from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.remote_files import file_name, is_url, urls_of
-from keras_vit.data.shard_cache import shards_at
+from keras_vit.data.shard_cache import folder_beside, shards_at
+from keras_vit.data.texts import Texts
 from keras_vit.messages import listed, redact_url
 
 INCOMPLETE = ".incomplete.json"  # in a folder that `write_shards` has not finished
@@ -167,3 +172,67 @@ def version_of(shards, digests):
     """
     facts = [(shard.name, shard.size, digest) for shard, digest in zip(shards, digests, strict=True)]
     return f"files {hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
+
+
+@dataclasses.dataclass
+class ReadSamples:
+    """What was read of the samples in shards.
+
+    Attributes:
+        rows: By split a list of arrays of the samples' places, int64 (n, …), and what `LabelStorage` read.
+        digests: Those of `read_shards`.
+        unlabeled: The names of samples of unknown classes.
+        wrong: As for `refuse_wrong`, by the names of samples.
+    """
+
+    rows: dict = dataclasses.field(default_factory=dict)
+    digests: list = dataclasses.field(default_factory=list)
+    unlabeled: list = dataclasses.field(default_factory=list)
+    wrong: dict = dataclasses.field(default_factory=dict)
+
+    def add(self, split, places, values):
+        """Add samples of a split."""
+        places_of_split, values_of_split = self.rows.setdefault(split, ([], []))
+        places_of_split.append(places)
+        values_of_split += (tuple(value) if isinstance(value, list) else value for value in values)
+
+
+def dataset_of_shards(shards, storage, stored, make, noun, known, *, seed, on_bad_image, texts):
+    """The fields of a `Dataset` of samples in shards.
+
+    Args:
+        shards: As of `split_shards`.
+        storage: The `LabelStorage`.
+        stored: `ReadSamples`.
+        make: A function that makes samples from an array of places, what was read of them, the labels (None
+            for maps) and the `MapReader` (None for others).
+        noun: Of the files, for messages.
+        known: The class names in the metadata of the files; None without them.
+        seed, on_bad_image, texts: As for `load_dataset`.
+
+    Raises:
+        ValueError: if there are no samples to train on, a sample is wrong, or as `LabelStorage.meaning`.
+    """
+    bad = refuse_wrong(stored.wrong, on_bad_image)
+    rows = {split: part for split, part in stored.rows.items() if part[1]}
+    if not rows or seed is not None and "train" not in rows:
+        raise ValueError(f"no samples to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
+    every_value = [value for _, values in rows.values() for value in values]
+    root = folder_beside(next(iter(shards)), storage.file)
+    names, label_of, reader = storage.meaning(root, every_value, known, noun)
+    splits = {}
+    for split, (places, values) in rows.items():
+        labels = None if reader else tuple(map(label_of, values))
+        splits[split] = make(np.concatenate(places), values, labels, reader)
+    fields = {"class_names": names, "unlabeled": tuple(stored.unlabeled), "bad_images": bad}
+    fields |= {"version": version_of(shards, stored.digests)} | split_fields(
+        splits, names_by_split(shards), seed
+    )
+    if texts:
+        places = np.concatenate([part for places, _ in rows.values() for part in places])
+        captions, wordings = dict(zip(map(tuple, places.tolist()), every_value)), {}
+        for split, samples in fields["splits"].items():
+            wordings[split] = tuple(captions[tuple(place)] for place in samples.rows.tolist())
+            fields["splits"][split] = dataclasses.replace(samples, labels=tuple(range(len(samples))))
+        fields["texts"] = Texts(wordings)
+    return fields

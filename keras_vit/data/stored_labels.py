@@ -1,11 +1,9 @@
 """Labels and captions that are stored with images, as numbers and texts."""
 
-import dataclasses
 import itertools
 import os
 
 from keras_vit.data.files import CLASSES, numbered_names, read_names
-from keras_vit.data.texts import Texts
 from keras_vit.labels.label_kind import is_float32
 from keras_vit.messages import listed
 
@@ -115,19 +113,6 @@ def label_maker(root, values, kind, names=None):
             f"{len(values)} images of {len(names)} classes"
         )
     return names, lambda own: tuple(ROW_VALUES[number in own] for number in range(len(names)))
-
-
-def with_captions(splits, key_of, captions):
-    """Splits whose labels are the indices of their images, and the `Texts` of these.
-
-    Args:
-        splits: dict from the name of a split to its samples.
-        key_of: A function from samples to keys of images.
-        captions: dict from these keys to the captions of an image, a tuple of str.
-    """
-    texts = {split: tuple(captions[key] for key in key_of(of)) for split, of in splits.items()}
-    splits = {split: dataclasses.replace(of, labels=tuple(range(len(of)))) for split, of in splits.items()}
-    return splits, Texts(texts)
 
 
 def _class_names(root, values, names):

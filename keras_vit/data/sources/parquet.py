@@ -12,13 +12,11 @@ from pyarrow import types
 
 from keras_vit.data.chunked_samples import ChunkedSamples
 from keras_vit.data.column_types import IMAGES, is_image, is_text
-from keras_vit.data.files import refuse_wrong
-from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.label_storage import storage_of
 from keras_vit.data.parquet_samples import BoundedReader, check_declared, check_images, read_rows, row_name
-from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
-from keras_vit.data.shard_files import names_by_split, split_shards, version_of
-from keras_vit.data.stored_labels import is_unknown, what_is_wrong, with_captions
+from keras_vit.data.shard_cache import is_remote, opened, read_shards
+from keras_vit.data.shard_files import ReadSamples, dataset_of_shards, split_shards
+from keras_vit.data.stored_labels import is_unknown, what_is_wrong
 from keras_vit.messages import listed
 
 
@@ -72,62 +70,28 @@ def load_parquet(
     shards, storage = split_shards(argument, ".parquet"), storage_of(task, texts, labels)
     paths, chosen = tuple(shards), _chosen(fields)
     by_file = any(map(is_remote, paths))  # A file is then a chunk, not a row group: it is fetched once.
-    chunks, rows, digests, unlabeled, wrong = [], {}, [], [], {}
+    chunks, stored = [], ReadSamples()
     for path, columns_of_file, groups, digest in _contents(paths, storage, chosen):
         columns = columns_of_file
-        digests.append(digest)
-        part = rows.setdefault(shards[path], ([], []))
+        stored.digests.append(digest)
         for group, values in enumerate(groups):
             if group == 0 or not by_file:
                 chunks.append(path)
             reasons = {n: wrongs for n, value in enumerate(values) if (wrongs := what_is_wrong(value))}
             unknown = [n for n, value in enumerate(values) if is_unknown(value)]
             numbers = np.setdiff1d(np.arange(len(values)), [*reasons, *unknown])
-            unlabeled += (row_name(path, (group, n)) for n in unknown)
-            wrong |= {row_name(path, (group, n)): wrongs for n, wrongs in reasons.items()}
+            stored.unlabeled += (row_name(path, (group, n)) for n in unknown)
+            stored.wrong |= {row_name(path, (group, n)): wrongs for n, wrongs in reasons.items()}
             locations = np.full_like(numbers, len(chunks) - 1), np.full_like(numbers, group), numbers
-            part[0].append(np.column_stack(locations))
-            part[1].extend(tuple(values[n]) if isinstance(values[n], list) else values[n] for n in numbers)
-    bad = refuse_wrong(wrong, on_bad_image)
-    rows = {
-        split: (np.concatenate(row_numbers), values)
-        for split, (row_numbers, values) in rows.items()
-        if values
-    }
-    if not rows or seed is not None and "train" not in rows:
-        raise ValueError(f"no rows to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
-    values = [value for _, part in rows.values() for value in part]
-    root = folder_beside(paths[0], storage.file)
-    names, label_of, reader = storage.meaning(root, values, columns.class_names, "Parquet")
-    image = (columns.image, columns.label) if reader else (columns.image,)
-    splits = {
-        split: ChunkedSamples(
-            *(tuple(chunks), row_numbers, image, None if reader else tuple(map(label_of, values))),
-            *(reader, storage.task),
-            read=read_rows,
-            name=row_name,
-        )
-        for split, (row_numbers, values) in rows.items()
-    }
-    fields_of_dataset = {
-        "unlabeled": tuple(unlabeled),
-        "bad_images": bad,
-        **split_fields(splits, names_by_split(shards), seed),
-    }
-    splits = fields_of_dataset.pop("splits")
-    if texts:
-        captions = {}
-        for row_numbers, values in rows.values():
-            captions |= zip(map(tuple, row_numbers.tolist()), values)
-        splits, fields_of_dataset["texts"] = with_captions(
-            splits, lambda of: map(tuple, of.rows.tolist()), captions
-        )
-    return {
-        "class_names": names,
-        "splits": splits,
-        "version": version_of(paths, digests),
-        **fields_of_dataset,
-    }
+            stored.add(shards[path], np.column_stack(locations), (values[n] for n in numbers))
+
+    def samples(places, values, labels, reader):
+        names = (columns.image, columns.label) if reader else (columns.image,)
+        arguments = tuple(chunks), places, names, labels, reader, storage.task
+        return ChunkedSamples(*arguments, read=read_rows, name=row_name)
+
+    options = {"seed": seed, "on_bad_image": on_bad_image, "texts": texts}
+    return dataset_of_shards(shards, storage, stored, samples, "Parquet", columns.class_names, **options)
 
 
 def _contents(paths, storage, chosen):

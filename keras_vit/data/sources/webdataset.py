@@ -10,13 +10,12 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from keras_vit.data.chunked_samples import ChunkedSamples
-from keras_vit.data.files import IMAGE_SUFFIXES, refuse_wrong
-from keras_vit.data.folder_splits import split_fields
+from keras_vit.data.files import IMAGE_SUFFIXES
 from keras_vit.data.label_storage import storage_of
 from keras_vit.data.sample_counts import check_counts
-from keras_vit.data.shard_cache import folder_beside, is_remote, opened, read_shards
-from keras_vit.data.shard_files import names_by_split, split_shards, version_of
-from keras_vit.data.stored_labels import is_unknown, what_is_wrong, with_captions
+from keras_vit.data.shard_cache import is_remote, opened, read_shards
+from keras_vit.data.shard_files import ReadSamples, dataset_of_shards, split_shards
+from keras_vit.data.stored_labels import is_unknown, what_is_wrong
 from keras_vit.data.tar_samples import TarSamples, member, member_name, read_members, tar_index
 from keras_vit.messages import listed, printable
 
@@ -76,44 +75,26 @@ def load_webdataset(
     """
     shards, storage, key = split_shards(argument, ".tar"), storage_of(task, texts, labels), _json_key(fields)
     paths, purpose = tuple(shards), [task, texts, labels, key]
-    read = functools.partial(storage.sample_value, key=key)
-    contents, rows, skipped, wrong = _read_samples(paths, purpose, read), {}, [], {}
-    counts, digests = {}, []
+    contents = _read_samples(paths, purpose, functools.partial(storage.sample_value, key=key))
+    stored, counts = ReadSamples(), {}
     for number, (path, ((places, values, names, reasons), digest)) in enumerate(zip(paths, contents)):
-        digests.append(digest)
-        part = rows.setdefault(shards[path], ([], []))
-        part[0].extend((number, *place) for place in places)
-        part[1].extend(tuple(value) if isinstance(value, list) else value for value in values)
-        skipped.extend(f"{path}/{name}" for name in names)
-        wrong |= {f"{path}/{name}": of_name for name, of_name in reasons.items()}
+        stored.digests.append(digest)
+        stored.add(shards[path], np.insert(np.array(places, int).reshape(-1, 2), 0, number, axis=1), values)
+        stored.unlabeled.extend(f"{path}/{name}" for name in names)
+        stored.wrong |= {f"{path}/{name}": of_name for name, of_name in reasons.items()}
         counts[path] = len(places) + len(names) + len(reasons)
     check_counts(counts, shards)
-    bad = refuse_wrong(wrong, on_bad_image)
-    rows = {split: part for split, part in rows.items() if part[1]}
-    if not rows or seed is not None and "train" not in rows:
-        raise ValueError(f"no samples to train on in {listed(shards)}; they have {', '.join(rows) or 'none'}")
-    values = [value for _, part in rows.values() for value in part]
-    root = folder_beside(paths[0], storage.file)
-    names, label_of, reader = storage.meaning(root, values, None, "tar")
-    columns = ("image", "map") if reader else ("image",)
     make = TarSamples
     if any(map(is_remote, paths)):
         make = functools.partial(ChunkedSamples, read=read_members, name=member_name)
-    splits = {}
-    for split, (places, values) in rows.items():
-        places = np.column_stack([places, values]) if reader else np.array(places)
-        numbers = None if reader else tuple(map(label_of, values))
-        splits[split] = make(paths, places, columns, numbers, reader, storage.task)
-    fields_of_dataset = split_fields(splits, names_by_split(shards), seed)
-    splits = fields_of_dataset.pop("splits")
-    if texts:
-        captions = dict(itertools.chain.from_iterable(zip(*part) for part in rows.values()))
-        splits, fields_of_dataset["texts"] = with_captions(
-            splits, lambda of: map(tuple, of.rows.tolist()), captions
-        )
-    fields_of_dataset |= {"version": version_of(paths, digests), "unlabeled": tuple(skipped)}
-    fields_of_dataset["bad_images"] = bad
-    return {"class_names": names, "splits": splits, **fields_of_dataset}
+
+    def samples(places, values, labels, reader):
+        if reader is None:
+            return make(paths, places, ("image",), labels, None, storage.task)
+        return make(paths, np.column_stack([places, values]), ("image", "map"), None, reader, storage.task)
+
+    options = {"seed": seed, "on_bad_image": on_bad_image, "texts": texts}
+    return dataset_of_shards(shards, storage, stored, samples, "tar", None, **options)
 
 
 def _read_samples(paths, purpose, read):
