@@ -7,6 +7,7 @@ import re
 
 import tensorflow as tf
 
+from keras_vit.labels import label_kind
 from keras_vit.messages import listed, one_line
 from keras_vit.progress import Progress
 
@@ -57,9 +58,10 @@ def of_each(samples, function, words, every=1):
         A function that returns the image's place, and the result.
     """
     stored = itertools.islice(samples.stored(), 0, None, every)
+    has_maps = samples.task is not None and label_kind(samples.task).is_map  # which are counted like images
     with (
         concurrent.futures.ThreadPoolExecutor() as pool,
-        Progress(None, words, total=-(-len(samples) // every), unit="image") as bar,
+        Progress(None, words, total=None if has_maps else -(-len(samples) // every), unit="image") as bar,
     ):
         # The first image compiles functions, which several threads would otherwise do at the same time.
         for size in itertools.chain([1], itertools.repeat(AT_A_TIME)):

@@ -57,7 +57,8 @@ def _all_absolute(paths):
 
 def _without_path(name):
     """The name of what is at a path, or at the last of several."""
-    return pathlib.PurePath(redact_url(name.split("::")[-1])).name
+    last = redact_url(name.split("::")[-1])
+    return os.path.basename(last if "://" in last else os.path.abspath(last))
 
 
 STORED = {"has_fields": True, "has_texts": True}

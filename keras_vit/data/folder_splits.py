@@ -1,5 +1,6 @@
 """The splits that a folder of data states: by the names of folders, or of files of labels."""
 
+import functools
 import os
 import re
 
@@ -56,20 +57,24 @@ def folder_splits(root, paths):
         >>> folder_splits("/a", ["/a/images/val/1.png", "/a/images/2.png"])
         {'/a/images/val/1.png': ('validation', 'images/val'), '/a/images/2.png': (None, '')}
     """
-    stated, unsure = {}, []
-    for folder in dict.fromkeys(map(os.path.dirname, paths)):
-        names = [name for name in os.path.relpath(folder, root).split(os.sep) if name != os.curdir]
-        split, number = split_among(names)
-        stated_by = "" if split is None else os.path.join(*names[: number + 1])
-        stated[folder] = split, stated_by
-        if split and len(re.findall("[a-z]+", names[number].lower())) > 1:
-            unsure.append(stated_by)
-    if unsure and None in {split for split, _ in stated.values()}:
+    folders = dict.fromkeys(map(os.path.dirname, paths))
+    stated = {folder: _stated(os.fspath(root), folder) for folder in folders}
+    names = [stated_by for _, stated_by in stated.values()]
+    unsure = [name for name in names if len(re.findall("[a-z]+", os.path.basename(name).lower())) > 1]
+    if unsure and "" in names:
         raise ValueError(
             f"{os.fspath(root)!r}: expected all files in folders of splits, or folders named train, val and "
             f"test; got {listed(unsure)} beside other folders"
         )
     return {path: stated[os.path.dirname(path)] for path in paths}
+
+
+@functools.lru_cache(maxsize=10_000)  # A table has a row for each image of a folder.
+def _stated(root, folder):
+    """The split that the path of a folder states, or None, and the folder that states it."""
+    names = [name for name in os.path.relpath(folder, root).split(os.sep) if name != os.curdir]
+    split, number = split_among(names)
+    return split, "" if split is None else os.path.join(*names[: number + 1])
 
 
 def split_of_row(root, path, name, table, where):
@@ -92,7 +97,7 @@ def split_of_row(root, path, name, table, where):
         if word not in SPLIT_NAMES:
             raise ValueError(f"{where}: expected one of {', '.join(SPLIT_NAMES)}; got {name!r}")
         return SPLIT_NAMES[word], os.path.relpath(table, root)
-    split, stated_by = folder_splits(root, [path])[path]
+    split, stated_by = _stated(os.fspath(root), os.path.dirname(path))
     return split or "train", stated_by
 
 

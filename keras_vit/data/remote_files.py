@@ -10,6 +10,7 @@ from requests import exceptions
 
 from keras_vit.http_requests import Refused, Session, check_encrypted, get, is_page, received
 from keras_vit.messages import one_line, redact_url
+from keras_vit.preprocessing.web_images import is_url as is_web
 
 WAITS = (0, 1, 4)  # seconds before each attempt
 TIMEOUT = 30  # seconds to connect, and between two pieces
@@ -61,7 +62,7 @@ def urls_of(pattern, suffix):
     Source: https://filesystem-spec.readthedocs.io.
     """
     shown = redact_url(pattern)
-    if _is_web(pattern):
+    if is_web(pattern):
         check_encrypted(pattern, trust=False)
         if "*" in pattern or not file_name(pattern).endswith(suffix):
             raise ValueError(
@@ -116,7 +117,7 @@ def described(url):
         system, path = fsspec.core.url_to_fs(url)
         return system.info(path)["size"], system.ukey(path)
 
-    return _in_attempts(url, of_web if _is_web(url) else of_system)
+    return _in_attempts(url, of_web if is_web(url) else of_system)
 
 
 def download(url, path, size=None):
@@ -140,7 +141,7 @@ def download(url, path, size=None):
     """
 
     def receive():
-        if _is_web(url):
+        if is_web(url):
             with _response(url, "GET") as response, open(path, "wb") as file:
                 for piece in received(response, LARGEST_UNKNOWN if size is None else size):
                     file.write(piece)
@@ -152,10 +153,6 @@ def download(url, path, size=None):
             raise OSError(f"received {length} of {size} bytes")
 
     _in_attempts(url, receive)
-
-
-def _is_web(url):
-    return url.partition("://")[0].lower() in ("http", "https")
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ import tarfile
 import numpy as np
 import pyarrow
 import pyarrow.parquet
-from PIL import Image
 
 from keras_vit.data.column_types import IMAGE
 from keras_vit.data.damage import damage_named
@@ -21,7 +20,7 @@ from keras_vit.data.fingerprint import fingerprint_summary
 from keras_vit.data.label_storage import storage_of
 from keras_vit.data.shard_files import INCOMPLETE
 from keras_vit.messages import listed
-from keras_vit.preprocessing.image_files import image_header, read_image
+from keras_vit.preprocessing.image_files import encode, image_header, read_image
 from keras_vit.progress import Progress
 from keras_vit.rules import integer, one_of
 from keras_vit.writing import atomic_path, atomic_write
@@ -101,7 +100,7 @@ def write_shards(dataset, folder, file_format="webdataset", images_per_shard=500
 
 def _lines(names):
     """Class names that each fit on a line of `classes.txt`."""
-    wrong = [name for name in names if name != name.strip() or not name or "\n" in name]
+    wrong = [name for name in names if name != name.strip() or not name or {*"\r\n"} & {*name}]
     if wrong:
         raise ValueError(f"class names must each fit on a line of {CLASSES}; got {listed(wrong)}")
     return names
@@ -170,7 +169,7 @@ def _row(dataset, split, number, index, content, label):
     try:
         suffix = SUFFIXES.get(image_header(content)[0])
         if suffix is None:
-            content, suffix = _png(read_image(content)), "png"
+            content, suffix = encode(read_image(content)), "png"
     except ValueError as error:
         raise ValueError(f"{dataset.split(split).place(index)}: {error}") from None
     name = f"{number:09}"
@@ -184,12 +183,6 @@ def _storage(dataset):
     """The `LabelStorage` of what a data set has."""
     has_names = bool(dataset.class_names)
     return storage_of(dataset.task, dataset.texts is not None and not has_names, has_names)
-
-
-def _png(pixels):
-    file = io.BytesIO()
-    Image.fromarray(np.uint8(pixels)).save(file, "PNG")
-    return file.getvalue()
 
 
 def _write_tar(path, rows, dataset):

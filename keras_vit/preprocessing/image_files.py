@@ -143,6 +143,19 @@ def picture_pixels(picture):
         raise ValueError(f"not a readable picture of Pillow ({error})") from None
 
 
+def encode(pixels, kind="PNG", **options):
+    """The content of an image file of pixels by Pillow, with options of its `save`.
+
+    >>> encode(np.zeros((8, 9, 3), "uint8"))[:4]
+    b'\x89PNG'
+    """
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
 def _turned(pixels, image):
     """The pixels of a Pillow image in its EXIF orientation."""
     orientation = _orientation(image)

@@ -18,7 +18,7 @@ from keras_vit.preprocessing import bounds
 from keras_vit.preprocessing.image_resizing import INTERPOLATIONS, padded, resize, resize_and_crop
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.preprocessing.packing import packed, packed_size
-from keras_vit.preprocessing.tensors import backend_of, is_symbolic, is_tensor, is_tensorflow, to_float32
+from keras_vit.preprocessing.tensors import arithmetic, is_symbolic, is_tensor, is_tensorflow, to_float32
 from keras_vit.rules import Rule, boolean, check_fields, field, integer, items, number, one_of, optional
 from keras_vit.types import ArrayOrTensor, Images
 
@@ -35,11 +35,6 @@ def is_float32(value):
     limits = np.finfo("float32")
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     return is_number and (value == 0 or float(limits.tiny) <= abs(value) <= float(limits.max))
-
-
-def _are_ints(*sides):
-    """Whether the sides of an image are known; otherwise the graph alone knows them, as scalar tensors."""
-    return all(isinstance(side, numbers.Integral) for side in sides)
 
 
 _SIDE = integer(at_least=1)
@@ -180,18 +175,17 @@ class Preprocessing:
         if not len(images) and not self.packs:
             return np.zeros((0, *(self.image_size or (0, 0)), self.channels), "float32")
 
-        has_size = self.image_size is not None and not self.packs
-        size = (len(images), *self.image_size, self.channels) if has_size else (0,)
-        batch = np.empty(size, "float32")
+        outputs = [None] * len(images)
+        if self.image_size is not None:
+            outputs = np.empty((len(images), *self.image_size, self.channels), "float32")
 
         def prepare(image, out=None):
             return self.normalize(self.resized(as_pixels(image, self.channels, value_range)), out)
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            outputs = batch if has_size else [None] * len(images)
             prepared = [*(pool.map if len(images) > 1 else map)(prepare, images, outputs)]
-        if has_size:
-            return batch
+        if self.image_size is not None:
+            return outputs
         if self.packs:
             return packed(prepared, self.patch_size, self.max_num_patches, self.channels)
         shapes = {p.shape for p in prepared}
@@ -290,12 +284,11 @@ class Preprocessing:
         >>> Preprocessing(image_size=(32, 64), resize="pad").padded_size(30, 50)
         (30, 60)
         """
-        is_known = _are_ints(height, width)
-        numpy = np if is_known else backend_of(height, width).numpy
+        numpy, _ = arithmetic(height, width)
         rows, columns = self.image_size
         least = -(-width * rows // columns), -(-height * columns // rows)  # rounded up
         sides = numpy.maximum(height, least[0]), numpy.maximum(width, least[1])
-        return tuple(map(int, sides)) if is_known else sides
+        return tuple(map(int, sides)) if numpy is np else sides
 
     def window(self, height: int, width: int) -> tuple[Any, Any]:
         """The part of an image that is in the model's input; with "pad" it is larger than the image.
@@ -314,14 +307,11 @@ class Preprocessing:
             >>> Preprocessing(16, "pad").window(30, 60)[1].tolist()
             [2.0, 1.0]
         """
-        is_known = _are_ints(height, width)
-        backend = None if is_known else backend_of(height, width)
+        numpy, cast = arithmetic(height, width)
+        dtype = "float64" if numpy is np else "float32"
 
         def fractions(sides, whole):
-            if is_known:
-                return np.asarray(sides, "float64") / np.asarray(whole, "float64")
-            sides, whole = (backend.cast(backend.numpy.stack(x), "float32") for x in (sides, whole))
-            return sides / whole
+            return cast(numpy.stack(sides), dtype) / cast(numpy.stack(whole), dtype)
 
         image = (height, width)
         if self.image_size is None or self.resize == "squash":
@@ -344,15 +334,11 @@ class Preprocessing:
         >>> Preprocessing(image_size=224, resize="crop", crop_fraction=0.875).crop_window(512, 1024)
         ((256, 512), 16, 144)
         """
-        numpy, cast, least = np, np.asarray, np.array(self.before_crop, "int64")
-        is_known = _are_ints(height, width)
-        if not is_known:
-            backend = backend_of(height, width)
-            numpy, cast = backend.numpy, backend.cast
+        (numpy, cast), least = arithmetic(height, width), np.array(self.before_crop, "int64")
         sides = cast(numpy.stack([height, width]), "float64")
         factor = numpy.max(least.astype("float64") / sides)
         size = numpy.maximum(cast(numpy.round(sides * factor), "int64"), least)
-        size = tuple(size.tolist()) if is_known else (size[0], size[1])
+        size = tuple(size.tolist()) if numpy is np else (size[0], size[1])
         size = self.before_crop if self.resize == "squash_crop" else size
         top, left = ((s - side) // 2 for s, side in zip(size, self.image_size))
         return size, top, left

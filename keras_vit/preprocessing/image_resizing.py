@@ -9,7 +9,7 @@ import numpy as np
 from keras_vit.interpolation import cubic, hat
 from keras_vit.lazy import LazyModule
 from keras_vit.preprocessing import bounds
-from keras_vit.preprocessing.tensors import backend_of, is_imported, to_float32
+from keras_vit.preprocessing.tensors import arithmetic, backend_of, is_imported, to_float32
 
 # By interpolation: the radius of its kernel in pixels, and the weight of a pixel at a signed distance.
 KERNELS = {
@@ -161,20 +161,19 @@ def _resized_axis(pixels, position, axis, first, preprocessing):
 def _resized_part(pixels, axes, preprocessing):
     """As `_resized_array`, of a tensor."""
     backend = backend_of(pixels)
-    rows, columns = (_weights(axis, preprocessing, backend) for axis in axes)
+    rows, columns = (_weights(axis, preprocessing) for axis in axes)
     part = backend.cast(pixels[..., rows[0], columns[0], :], "float32")
     by_rows = backend.numpy.einsum("ij,...jkc->...ikc", rows[1], part)
     resized = backend.numpy.einsum("lk,...ikc->...ilc", columns[1], by_rows)
     return backend.numpy.clip(resized, 0, 255) if preprocessing.interpolation == "bicubic" else resized
 
 
-def _weights(axis, preprocessing, backend=None):
+def _weights(axis, preprocessing):
     """(the slice of an axis that its resized part depends on, weights float32 (part, slice))."""
     old, new, start, count = axis
     radius, kernel = KERNELS[preprocessing.interpolation]
     smooth = preprocessing.antialias and preprocessing.interpolation != "nearest"
-    known = all(isinstance(number, int) for number in axis)
-    numpy, cast = (np, np.asarray) if known else (backend.numpy, backend.cast)
+    numpy, cast = arithmetic(*axis)
     # In float32, as TensorFlow computes them for whole images, so that the pixels are the same.
     old32, new32 = cast(old, "float32"), cast(new, "float32")
     scale = 1 / (new32 / old32) if smooth else old32 / new32
@@ -189,4 +188,4 @@ def _weights(axis, preprocessing, backend=None):
         distances = numpy.round(distances * 1024) / 1024  # TensorFlow has a table of the weights.
     weights = cast(kernel(distances, numpy), "float32")
     weights = weights / numpy.sum(weights, axis=1, keepdims=True)
-    return (slice(int(first), int(stop)) if known else slice(first, stop)), weights
+    return (slice(int(first), int(stop)) if numpy is np else slice(first, stop)), weights

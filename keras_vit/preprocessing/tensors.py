@@ -5,6 +5,7 @@ imported, there are no tensors of it.
 """
 
 import sys
+from numbers import Integral
 
 import numpy as np
 
@@ -36,6 +37,14 @@ def backend_of(*values):
     from keras.src.utils.backend_utils import DynamicBackend  # of Keras's own layers in tf.data: not public
 
     return DynamicBackend("tensorflow" if any(map(is_tensorflow, values)) else None)
+
+
+def arithmetic(*numbers):
+    """The NumPy-like module and the `cast` for numbers: NumPy's for ints, else those of a backend."""
+    if all(isinstance(number, Integral) for number in numbers):
+        return np, np.asarray
+    backend = backend_of(*numbers)
+    return backend.numpy, backend.cast
 
 
 def to_float32(pixels):

@@ -5,8 +5,9 @@ import io
 import numpy as np
 
 from keras_vit.data.samples import Samples
-from keras_vit.data.sources.digits import load_digits, png
+from keras_vit.data.sources.digits import load_digits
 from keras_vit.labels.box_rows import encode_boxes
+from keras_vit.preprocessing.image_files import encode
 from keras_vit.tasks.depth.samples import DepthReader, DepthSamples
 from keras_vit.tasks.keypoints.digit_points import READER, samples_of_scenes
 from keras_vit.tasks.segmentation.samples import MaskSamples
@@ -48,7 +49,7 @@ def load_digits_scenes(argument=None, *, seed, task="segmentation", **options):
         made = [make(scans, samples.labels, [seed, number, index]) for index in range(COUNTS[split])]
         pictures, maps, *owners = zip(*made)
         # A small file takes longer to write than to keep.
-        pictures = tuple(png(pixels, compress_level=0) for pixels in pictures)
+        pictures = tuple(encode(pixels, compress_level=0) for pixels in pictures)
         if task == "detection":
             boxes = tuple(encode_boxes(boxes_of(*of_scene)) for of_scene in zip(maps, *owners))
             splits[split] = Samples(pictures, boxes, exif=False)
@@ -56,7 +57,7 @@ def load_digits_scenes(argument=None, *, seed, task="segmentation", **options):
         if task == "keypoints":
             splits[split] = samples_of_scenes(pictures, *owners)
             continue
-        maps = tuple(png(values, compress_level=0) for values in maps)
+        maps = tuple(encode(values, compress_level=0) for values in maps)
         if task == "depth":
             splits[split] = DepthSamples(pictures, maps, DISTANCES, exif=False)
         else:

@@ -14,9 +14,9 @@ from keras_vit.data.batches import box_batches, evaluation_batches, training_bat
 from keras_vit.data.boxes import trained, visible
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.data.samples import Samples, hold_out
-from keras_vit.data.sources.digits import png
 from keras_vit.labels.box_rows import decode_boxes, encode_boxes
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.preprocessing.image_files import encode
 
 SIDES = (90, 120)
 CHANGES = {
@@ -44,7 +44,7 @@ def picture(rng, count=3):
 @pytest.fixture
 def samples(rng):
     made = [picture(rng) for _ in range(8)]
-    return Samples(tuple(png(image) for image, _ in made), tuple(encode_boxes(rows) for _, rows in made))
+    return Samples(tuple(encode(image) for image, _ in made), tuple(encode_boxes(rows) for _, rows in made))
 
 
 def boxes_of_pixels(image):
@@ -94,7 +94,7 @@ def test_a_batch_is_a_function_of_seed_and_step(samples):
 @pytest.mark.slow
 def test_crowds_are_not_trained_on_but_evaluated():
     rows = [[0, 0, 0.5, 0.5, 0, 1, 0.25], [0, 0, 1, 1, 1, 0, 1.0]]
-    samples = Samples((png(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
+    samples = Samples((encode(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
     [(_, trained)] = training_batches(samples, Preprocessing(8), 1, seed=0, steps=1)
     [(_, evaluated)] = evaluation_batches(samples, Preprocessing(8), 1)
     assert trained[0, :, 4].numpy().tolist()[:3] == [1, -1, -1]
@@ -143,7 +143,7 @@ def test_a_mosaic_draws_the_boxes_that_a_batch_holds():
 @pytest.mark.slow
 def test_more_boxes_than_a_batch_holds_are_left_out():
     rows = np.tile([[0, 0, 1, 1, 1, 0, 1.0]], (120, 1))
-    samples = Samples((png(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
+    samples = Samples((encode(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
     [(_, labels)] = training_batches(samples, Preprocessing(8), 1, seed=0, steps=1)
     [(_, boxes, counts, sizes)] = box_batches(samples, Preprocessing(8), 1)
     assert labels.shape == (1, 100, 7) and boxes.shape == (1, 120, 7)

@@ -11,6 +11,7 @@ from made.sampling import some
 from made.shards import encoded, structs, write_parquet, write_tar
 from PIL import Image
 
+from keras_vit import progress
 from keras_vit.data.damage import damage_named, damaged
 from keras_vit.data.dataset import Dataset
 from keras_vit.data.datasets import load_dataset
@@ -70,7 +71,7 @@ def mask_png(value, size=(8, 6)):
 
 
 @pytest.mark.parametrize("source", ["webdataset", "parquet"])
-def test_masks_of_other_values_and_sizes_are_named(source, tmp_path):
+def test_masks_of_other_values_and_sizes_are_named(source, tmp_path, monkeypatch, capsys):
     (tmp_path / "classes.txt").write_text("sky\n-\nsea\n")
     turned = io.BytesIO()
     Image.new("RGB", (8, 6)).save(turned, "JPEG", exif=exif(6))
@@ -95,7 +96,10 @@ def test_masks_of_other_values_and_sizes_are_named(source, tmp_path):
         places[7]: "10×6 pixels, but its image has 8×6 pixels",
         places[11]: "8×6 pixels, but its image has 6×8 pixels",
     }
+    monkeypatch.setattr(progress, "LINE_EVERY", 1e-9)
     assert dict(damaged(samples)) == reasons
+    shown = capsys.readouterr().err  # A total of the images alone would be half of all.
+    assert "decoding images: image 24\n" in shown and "left" not in shown
     with (
         pytest.raises(ValueError, match=re.escape(f"{places[4]} ({reasons[places[4]]})")),
         damage_named([samples]),

@@ -77,6 +77,7 @@ def test_a_folder_needs_no_source_unless_a_source_has_its_name(tmp_path, monkeyp
         assert load_dataset(name).class_names == ("cat", "dog")
         assert absolute_name(name) == f"folder:{tmp_path}/photos" and title_of(name) == "photos"
     assert load_dataset("photos").name == "folder:photos"
+    assert [title_of(f"folder:photos/{name}") for name in (".", "cat/..")] == ["photos", "photos"]
     assert len(load_dataset("digits").class_names) == 10
 
 

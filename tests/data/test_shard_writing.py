@@ -246,10 +246,11 @@ def test_a_folder_with_files_and_names_of_several_lines_are_refused(tmp_path):
     with pytest.raises(ValueError, match="format must be one of 'webdataset', 'parquet'; got 'zip'"):
         write_shards(dataset, tmp_path / "out", "zip")
     columns = {"image": structs(range(6)), "label": [0, 1] * 3}
-    features = {"label": {"_type": "ClassLabel", "names": ["a\nb", "c"]}}
-    file = write_parquet(tmp_path / "train.parquet", columns, features)
-    with pytest.raises(ValueError, match="class names must each fit on a line of classes.txt; got a"):
-        write_shards(load_dataset(f"parquet:{file}"), tmp_path / "out")
+    for name in ("a\nb", "a\rb"):
+        features = {"label": {"_type": "ClassLabel", "names": [name, "c"]}}
+        file = write_parquet(tmp_path / "train.parquet", columns, features)
+        with pytest.raises(ValueError, match="class names must each fit on a line of classes.txt; got a"):
+            write_shards(load_dataset(f"parquet:{file}"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from keras_vit.data.samples import by_step, not_converted, stream_seed
 from keras_vit.rules import number
 from keras_vit.types import Tensor
-
-if TYPE_CHECKING:
-    pass
 
 STREAM = 0x6D61736B  # makes the random numbers independent of others of the same seed and step
 

@@ -206,17 +206,15 @@ def batch_augmentation(augmentation):
             )
         choice_seed, layer_seed = tf.unstack(tf.random.split(seed, 2))
 
-        def mix(layer, part):
-            mixed = apply_layer(layer, {"images": part, "labels": labels}, layer_seed)
-            parts = (("images", part), ("labels", labels))
-            return tuple(tf.ensure_shape(mixed[name], x.shape) for name, x in parts)
-
         def by(layer):
-            if not isinstance(images, dict):
-                return mix(layer, images)
-            mixed = {name: mix(layer, part) for name, part in images.items()}
-            _, new_labels = next(iter(mixed.values()))  # the same for all
-            return {name: part for name, (part, _) in mixed.items()}, new_labels
+            new_labels = []  # the same for all inputs
+
+            def mix(part):
+                mixed = apply_layer(layer, {"images": part, "labels": labels}, layer_seed)
+                new_labels.append(tf.ensure_shape(mixed["labels"], labels.shape))
+                return tf.ensure_shape(mixed["images"], part.shape)
+
+            return tf.nest.map_structure(mix, images), new_labels[0]
 
         chosen = tf.random.stateless_uniform((), choice_seed, 0, len(layers), tf.int32)
         return tf.switch_case(chosen, [functools.partial(by, layer) for layer in layers])

@@ -1,18 +1,16 @@
 """Encoded images to model input in TensorFlow graphs, with the same pixels as `Preprocessing`."""
 
 import contextlib
-import io
 import os
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 
 from keras_vit.data.decoding.encoded_images import JPEG, assert_bounded, decode_stored
 from keras_vit.data.decoding.exif import orientation, stored_window, upright, upright_shape
 from keras_vit.data.image_headers import shown
 from keras_vit.preprocessing import read_image
-from keras_vit.preprocessing.image_files import BOX, TIFF, check_file, needs_pillow
+from keras_vit.preprocessing.image_files import BOX, TIFF, check_file, encode, needs_pillow
 from keras_vit.preprocessing.inputs import LUMA
 
 JPEG_MARGIN = 2  # columns left and right of a window from which its chroma is interpolated
@@ -38,13 +36,7 @@ def read(path):
 
 def _as_bmp(path):
     path = os.fsdecode(np.asarray(path, object).item())  # Outside of a graph the bytes are an array ().
-    return _bmp(read_image(path))
-
-
-def _bmp(pixels):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "BMP")
-    return file.getvalue()
+    return encode(read_image(path), "BMP")
 
 
 def decodable(content):
@@ -60,7 +52,7 @@ def decodable(content):
     """
     if needs_pillow(content):
         with contextlib.suppress(ValueError):
-            return _bmp(read_image(content))
+            return encode(read_image(content), "BMP")
     return content
 
 

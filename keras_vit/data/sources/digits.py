@@ -1,10 +1,9 @@
 """scikit-learn's scanned digits."""
 
-import io
-
 import numpy as np
 
 from keras_vit.data.samples import Samples, hold_out_missing
+from keras_vit.preprocessing.image_files import encode
 
 
 def load_digits(argument=None, *, seed, **options):
@@ -16,16 +15,7 @@ def load_digits(argument=None, *, seed, **options):
     from sklearn import datasets
 
     digits = datasets.load_digits()  # scans of 8×8 numbers from 0 to 16
-    scans = tuple(png(np.round(scan * 255 / 16).astype("uint8")) for scan in digits.images)
+    scans = tuple(encode(np.round(scan * 255 / 16).astype("uint8")) for scan in digits.images)
     samples = Samples(scans, tuple(map(int, digits.target)), exif=False)
     names = tuple(map(str, digits.target_names))
     return {"class_names": names, "splits": hold_out_missing({"train": samples}, seed)}
-
-
-def png(pixels, **options):
-    """The content of a PNG file by Pillow, with options of its `save`."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG", **options)
-    return file.getvalue()

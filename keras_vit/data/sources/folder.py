@@ -228,12 +228,8 @@ def _read_table(root, rows, kind):
     """The names of the classes or targets, and by split the paths and their labels."""
     table, rows = os.fspath(root / TABLE), [(line, [*map(str.strip, values)]) for line, values in rows]
     names = tuple(column for column in rows[0][1] if column not in (*FILE, "split"))
-    by_split, stated_by, lines, expected = (
-        {},
-        {},
-        {},
-        f"file (or filename), split (may be missing) and {kind.columns}",
-    )
+    expected = f"file (or filename), split (may be missing) and {kind.columns}"
+    by_split, stated_by, lines = {}, {}, {}
 
     def accepts(columns):
         return len({*FILE} & {*columns}) == 1 and kind.fits_columns(names)
