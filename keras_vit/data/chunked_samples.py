@@ -116,15 +116,10 @@ class ChunkedSamples(ShardSamples):
     def _parser(self):
         """A function from a record to (encoded image, label)."""
         image, *maps = self.columns
-        if maps:
+        read_label = self.reader.decode if maps else label_reader(self.labels)
 
-            def label_of(record):
-                return self.reader.decode(record["images"][maps[0]])
+        def parse(record):
+            source = record["images"][maps[0]] if maps else record["index"]
+            return record["images"][image], read_label(source)
 
-        else:
-            read_label = label_reader(self.labels)
-
-            def label_of(record):
-                return read_label(record["index"])
-
-        return not_converted(lambda record: (record["images"][image], label_of(record)))
+        return not_converted(parse)

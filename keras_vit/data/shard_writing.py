@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -200,24 +201,15 @@ def _write_tar(path, rows, dataset):
 
 def _write_parquet(path, rows, dataset):
     """Write samples as rows of a Parquet file, with the class names in its metadata."""
-    writer, chunk, columns = None, [], {"image": IMAGE, **_storage(dataset).types}
-    with contextlib.ExitStack() as stack:
-        for row in rows:
-            if writer is None:
-                features = {
-                    name: feature(list(dataset.class_names)) for name, (_, feature) in columns.items()
-                }
-                metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-                schema = pyarrow.schema([(name, of) for name, (of, _) in columns.items()], metadata)
-                # Images do not repeat, and are read in less time without a dictionary.
-                repeated = [name for name in columns if name != "image"]
-                parquet = pyarrow.parquet.ParquetWriter(path, schema, use_dictionary=repeated)
-                writer = stack.enter_context(parquet)
-            chunk.append({name: row[name] for name in columns})
-            if len(chunk) == ROWS:
-                writer.write_table(pyarrow.Table.from_pylist(chunk, schema))
-                chunk.clear()
-        if chunk:
+    columns = {"image": IMAGE, **_storage(dataset).types}
+    features = {name: feature(list(dataset.class_names)) for name, (_, feature) in columns.items()}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = pyarrow.schema([(name, of) for name, (of, _) in columns.items()], metadata)
+    # Images do not repeat, and are read in less time without a dictionary.
+    repeated = [name for name in columns if name != "image"]
+    with pyarrow.parquet.ParquetWriter(path, schema, use_dictionary=repeated) as writer:
+        while chunk := [*itertools.islice(rows, ROWS)]:
+            chunk = [{name: row[name] for name in columns} for row in chunk]
             writer.write_table(pyarrow.Table.from_pylist(chunk, schema))
 
 

@@ -56,10 +56,8 @@ class TarSamples(ShardSamples, IndexedSamples):
             image, *maps = (tf.ensure_shape(part, positions.shape) for part in encoded)
             return positions, image, *(maps or [indices])
 
-        if self.labels is None:
-            read_label = self.reader.decode
-        else:
-            read_label = label_reader(self.labels)  # from the index
+        # A label is read from the encoded map, or from the index.
+        read_label = self.reader.decode if self.labels is None else label_reader(self.labels)
         records = indexed.batch(READ_BATCH).map(read_batch, tf.data.AUTOTUNE).unbatch()
         labeled = not_converted(lambda position, image, label: (position, image, read_label(label)))
         return records.map(labeled, tf.data.AUTOTUNE)

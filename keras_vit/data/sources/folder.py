@@ -35,9 +35,7 @@ VOC = "JPEGImages"  # its folder of images
 FILE = ("file", "filename")  # names of its column of images
 
 
-def load_folder(
-    path, *, task="single_label", on_bad_image="fail", seed=0, texts=False, labels=True, **options
-):
+def load_folder(path, *, task, on_bad_image, seed, texts, labels, **options):
     r"""Load a folder of images. Hidden files and folders, whose names begin with a dot, are skipped.
 
     Args:
@@ -60,7 +58,7 @@ def load_folder(
         >>> _ = (tmp / "labels.csv").write_text("file,smile,hat\na.png,1,0\nb.png,1,1\nc.png,0,1")
         >>> for name in ("a.png", "b.png", "c.png"):
         ...     keras.utils.save_img(tmp / name, np.zeros((8, 8, 3)))
-        >>> load_folder(tmp, task="multi_label")["class_names"]
+        >>> load_dataset(tmp, task="multi_label").class_names
         ('smile', 'hat')
     """
     root = pathlib.Path(path).expanduser()

@@ -17,7 +17,7 @@ from keras_vit.labels import label_kind
 from keras_vit.messages import did_you_mean, listed
 
 
-def load_mixture(name, *, classes=None, task="single_label", texts=False, labels=True, fields=(), **options):
+def load_mixture(name, *, classes, task, texts, labels, fields, **options):
     r"""Load the sources of a mixture.
 
     In training, each batch has a fixed number of samples of each source: the batch size times its fraction of
@@ -61,7 +61,7 @@ def load_mixture(name, *, classes=None, task="single_label", texts=False, labels
         for (source, _), of_source in zip(sources, _fields_of(sources, fields))
     ]
     untrained = [part.name for part in parts if "train" not in part.splits]
-    if options.get("seed", 0) is not None and 0 < len(untrained) < len(parts):
+    if options["seed"] is not None and 0 < len(untrained) < len(parts):
         raise ValueError(f"expected sources with a training split; {listed(untrained)} have none")
     if classes is not None:
         names, numbers = read_class_list(classes)

@@ -20,17 +20,7 @@ from keras_vit.data.stored_labels import is_unknown, what_is_wrong
 from keras_vit.messages import listed
 
 
-def load_parquet(
-    argument,
-    *,
-    task="single_label",
-    seed=0,
-    on_bad_image="fail",
-    texts=False,
-    labels=True,
-    fields=(),
-    **options,
-):
+def load_parquet(argument, *, task, seed, on_bad_image, texts, labels, fields, **options):
     """Load the rows of Parquet files.
 
     Images are a column of bytes, or of structs of `bytes` and `path`, as the package datasets writes them.

@@ -22,7 +22,7 @@ PRESETS = {
 }
 
 
-def load_tfds(name, *, task="single_label", data_dir=None, **options):
+def load_tfds(name, *, task, data_dir, **options):
     """Load a data set of TensorFlow Datasets.
 
     Args:
@@ -51,7 +51,7 @@ def load_tfds(name, *, task="single_label", data_dir=None, **options):
     return {"class_names": class_names, "splits": splits, "version": builder.info.full_name}
 
 
-def prepared(name, data_dir=None):
+def prepared(name, data_dir):
     """The builder of a data set on disk, which is downloaded if necessary.
 
     Raises:

@@ -36,7 +36,7 @@ TASKS = {
 DSPRITES_CLASSES = 16  # bins of positions and angles
 
 
-def load_vtab(name, *, data_dir=None, **options):
+def load_vtab(name, *, data_dir, **options):
     """Load a task of VTAB-1k.
 
     Args:

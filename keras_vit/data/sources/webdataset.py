@@ -22,17 +22,7 @@ from keras_vit.messages import listed, printable
 IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 
 
-def load_webdataset(
-    argument,
-    *,
-    task="single_label",
-    seed=0,
-    on_bad_image="fail",
-    texts=False,
-    labels=True,
-    fields=(),
-    **options,
-):
+def load_webdataset(argument, *, task, seed, on_bad_image, texts, labels, fields, **options):
     """Load the samples of tar files, as the package webdataset, timm, open_clip and img2dataset read them.
 
     The name of a sample is that of its members up to the first dot after the last slash; the rest, in lower
