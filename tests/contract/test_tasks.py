@@ -33,7 +33,7 @@ def several(root):
 
 def numbers(root):
     lines = (f"{name},{n / 4},{-n}" for n, name in enumerate(IMAGES))
-    return write_table(root, "file,target_0,target_1", *lines, images=IMAGES)
+    return write_table(root, "file,age,height", *lines, images=IMAGES)
 
 
 FOLDERS = {

@@ -52,18 +52,6 @@ def test_the_global_batches_do_not_depend_on_the_number_of_workers(workers):
     assert sorted(record for part in parts for record in part) == stream(samples())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size, lanes", [(12, 6), (7, 7), (8, 8)])
-def test_the_parts_of_all_lanes_have_each_record_once_in_an_epoch(batch_size, lanes):
-    """Those of unequal lanes, of which the shorter ones begin the next epoch earlier."""
-    everything = sorted(record for _, record in stream(samples(), steps=EPOCH, batch_size=1)[:EPOCH])
-    sizes = [(lane + 1) * EPOCH // lanes - lane * EPOCH // lanes for lane in range(lanes)]
-    rows = of_lanes(stream(samples(), steps=40, batch_size=batch_size), batch_size, lanes)
-    for epoch in range(3):
-        parts = [row[epoch * size : (epoch + 1) * size] for row, size in zip(rows, sizes)]
-        assert sorted(sum(parts, [])) == everything
-
-
 def test_the_order_is_that_of_earlier_runs():
     found = [record for _, record in stream(samples(), first_step=3, steps=6, batch_size=8, seed=3)]
     assert found[:8] == [4003, 4, 2006, 2012, 6002, 6008, 6016, 5001]

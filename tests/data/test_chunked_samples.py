@@ -1,7 +1,7 @@
 import pytest
 from made.sampling import some
 from made.servers import serving_files
-from made.shards import encoded, encoded_mask, read, read_splits, stored, structs, write_parquet, write_tar
+from made.shards import encoded, encoded_mask, read, read_splits, stored, structs, tar_of, write_parquet
 
 from keras_vit.data import remote_files
 from keras_vit.data.datasets import load_dataset
@@ -85,9 +85,8 @@ def test_masks_and_captions_are_read_from_remote_shards(source, folder):
     write_parquet(
         folder / "0.parquet", {"image": structs(numbers), "text": texts, "mask": masks}, features=None
     )
-    parts = {".png": map(encoded, numbers), ".txt": map(str.encode, texts), ".seg.png": masks}
-    rows = zip(numbers, *parts.values())
-    write_tar(folder / "0.tar", ((f"{n}{s}", c) for n, *row in rows for s, c in zip(parts, row)))
+    parts = {"txt": map(str.encode, texts), "seg.png": masks}
+    tar_of(folder / "0.tar", map(encoded, numbers), **parts)
     (folder / "classes.txt").write_text("sky\nsea\n")
     fields = ["image=image"] if source == "parquet" else []
     with serving_files(folder) as server:

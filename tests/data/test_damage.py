@@ -8,7 +8,7 @@ from made.folders import BROKEN, write_classes
 from made.photos import exif
 from made.prepared import example, prepare
 from made.sampling import some
-from made.shards import encoded, structs, write_parquet, write_tar
+from made.shards import encoded, encoded_mask, structs, tar_of, write_parquet
 from PIL import Image
 
 from keras_vit import progress
@@ -30,8 +30,7 @@ def of_folder(root, damage=None):
 
 def of_tar(root, damage=BROKEN):
     images = [damage if number == 7 else encoded(number) for number in range(9)]
-    parts = [((f"{n}.png", image), (f"{n}.cls", b"%d" % (n % 2))) for n, image in enumerate(images)]
-    tar = write_tar(root / "train.tar", [member for pair in parts for member in pair])
+    tar = tar_of(root / "train.tar", images, cls=[0, 1, 0] * 3)
     return f"webdataset:{tar}", f"{tar}/7.png"
 
 
@@ -64,28 +63,17 @@ def test_an_image_of_too_many_pixels_is_named(write, tmp_path):
     assert found == place and re.search(r"more than \d+ pixels", reason)
 
 
-def mask_png(value, size=(8, 6)):
-    file = io.BytesIO()
-    Image.new("L", size, value).save(file, "PNG")
-    return file.getvalue()
-
-
 @pytest.mark.parametrize("source", ["webdataset", "parquet"])
 def test_masks_of_other_values_and_sizes_are_named(source, tmp_path, monkeypatch, capsys):
     (tmp_path / "classes.txt").write_text("sky\n-\nsea\n")
     turned = io.BytesIO()
     Image.new("RGB", (8, 6)).save(turned, "JPEG", exif=exif(6))
     images = [*map(encoded, range(11)), turned.getvalue()]
-    masks = [mask_png(value) for value in (0, 1, 2, 255, 9)] + [mask_png(0)] * 7
-    masks[7] = mask_png(1, (10, 6))
+    masks = [encoded_mask(value) for value in (0, 1, 2, 255, 9)] + [encoded_mask(0)] * 7
+    masks[7] = encoded_mask(1, (10, 6))
     numbers = range(len(images))
     if source == "webdataset":
-        members = [
-            (f"{number}.{suffix}", content)
-            for number, row in enumerate(zip(images, masks))
-            for suffix, content in zip(("png", "seg.png"), row)
-        ]
-        path = write_tar(tmp_path / "train.tar", members)
+        path = tar_of(tmp_path / "train.tar", images, **{"seg.png": masks})
         places = {number: f"{path}/{number}.seg.png" for number in numbers}
     else:
         path = write_parquet(tmp_path / "train.parquet", {"image": images, "mask": masks})

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from made.folders import BROKEN
 from made.prepared import example, prepare
-from made.shards import encoded, write_parquet, write_tar
+from made.shards import encoded, tar_of, write_parquet
 
 from keras_vit import Preprocessing
 from keras_vit.data.datasets import load_dataset
@@ -21,8 +21,8 @@ def of_folder(root):
 
 
 def of_tar(root):
-    parts = [((f"{n}.png", image), (f"{n}.cls", b"%d" % n)) for n, image in enumerate(IMAGES)]
-    return load_dataset(f"webdataset:{write_tar(root / 'a.tar', sum(parts, ()))}", seed=None).split("train")
+    tar = tar_of(root / "a.tar", IMAGES, cls=range(COUNT))
+    return load_dataset(f"webdataset:{tar}", seed=None).split("train")
 
 
 def of_parquet(root):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 from made.servers import serving_files
-from made.shards import encoded, write_tar
+from made.shards import encoded, tar_of
 
 from keras_vit.data import remote_files
 from keras_vit.data.datasets import load_dataset
@@ -20,8 +20,7 @@ METADATA = {
 @pytest.fixture
 def tar(tmp_path):
     """A tar file of 20 images of two classes, the first of which is left out."""
-    pairs = (((f"{n}.png", encoded(n)), (f"{n}.cls", b"%d" % (n % 2 if n else -1))) for n in range(20))
-    return write_tar(tmp_path / "a.tar", (member for pair in pairs for member in pair))
+    return tar_of(tmp_path / "a.tar", map(encoded, range(20)), cls=[-1, 1, *[0, 1] * 9])
 
 
 @pytest.mark.parametrize("file", METADATA)

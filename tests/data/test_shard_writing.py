@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from made.encoded import png_of
-from made.folders import BROKEN, write_captions, write_classes, write_table
+from made.folders import BROKEN, write_captions, write_classes
 from made.photos import photo
 from made.shards import encoded, encoded_mask, stored, structs, write_parquet
 from PIL import Image
@@ -87,17 +87,6 @@ def test_captions_are_read_again_and_several_need_parquet(tmp_path):
     with pytest.raises(ValueError, match="an image has 2 captions: write parquet"):
         write_shards(dataset, tmp_path / "refused", "webdataset")
     assert not [*(tmp_path / "refused").glob("*.tar")]
-
-
-@FORMATS
-def test_shards_have_the_names_of_targets(file_format, tmp_path):
-    images = [f"{number}.png" for number in range(10)]
-    lines = [f"{name},{number / 2},{-number}" for number, name in enumerate(images)]
-    folder = write_table(tmp_path / "in", "file,age,height", *lines, images=images)
-    dataset = load_dataset(f"folder:{folder}", task="regression")
-    write_shards(dataset, tmp_path / "out", file_format)
-    written = load_dataset(f"{file_format}:{tmp_path}/out", task="regression")
-    assert written.class_names == ("age", "height") and contents(written) == contents(dataset)
 
 
 def test_shards_are_equal_and_their_counts_are_written(tmp_path):

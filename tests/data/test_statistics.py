@@ -5,7 +5,7 @@ import pytest
 from made.encoded import png_of
 from made.folders import BROKEN, write_classes
 from made.prepared import prepare
-from made.shards import encoded, structs, write_parquet, write_tar
+from made.shards import encoded, structs, tar_of, write_parquet
 from PIL import Image
 
 from keras_vit.data.datasets import load_dataset
@@ -34,8 +34,7 @@ def test_sizes_formats_classes_and_their_order_are_counted(tmp_path):
 def test_damaged_and_doubled_images_have_places(tmp_path):
     giant = png_of(bytes(10), 20_000, 20_000, 8, 0)
     images = [BROKEN, encoded(1), encoded(1), giant, *map(encoded, range(2, 10))]
-    parts = [((f"{n}.png", image), (f"{n}.cls", b"%d" % (n % 2))) for n, image in enumerate(images)]
-    tar = write_tar(tmp_path / "train.tar", [member for pair in parts for member in pair])
+    tar = tar_of(tmp_path / "train.tar", images, cls=[0, 1] * 6)
     found = describe(load_dataset(f"webdataset:{tar}"))
     reasons = dict(found["damaged"])
     assert reasons.keys() == {f"{tar}/0.png", f"{tar}/3.png"}

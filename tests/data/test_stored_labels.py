@@ -18,10 +18,20 @@ def test_numbers_of_classes_may_be_written_as_floats(task, value, expected):
     assert parse_numbers(value, "a", label_kind(task)) == expected
 
 
-@by_table("value", ["1.5", "nan", "inf", "1e400", "cat", True, None, [1, 2], "1 2"])
-def test_other_values_are_no_class(value):
-    with pytest.raises(ValueError, match="^a: expected an integer as label; got "):
-        parse_numbers(value, "a", label_kind("single_label"))
+NO_CLASS = ("1.5", 1.5, "nan", "inf", float("inf"), "1e400", "cat", True, None, [1, 2], "1 2")
+
+
+@by_table(
+    "task, noun, value",
+    [
+        *(("single_label", "an integer", value) for value in NO_CLASS),
+        *(("multi_label", "numbers of classes", value) for value in ("-1", "1.5", [10**40])),
+        *(("regression", "numbers", value) for value in ("nan", "-1e39", 1e300, [10**400], [])),
+    ],
+)
+def test_other_values_are_no_labels(task, noun, value):
+    with pytest.raises(ValueError, match=f"^a: expected {noun} as label; got "):
+        parse_numbers(value, "a", label_kind(task))
 
 
 def test_labels_of_several_classes_share_their_values(tmp_path):

@@ -4,28 +4,26 @@ import io
 import json
 import tarfile
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import tensorflow as tf
 from made.folders import picture, write_classes
 from made.prepared import prepare
-from PIL import Image
+
+from keras_vit.preprocessing.image_files import encode
 
 
 def encoded(number, size=(6, 8)):
     """A PNG image whose first pixel says its number."""
     image = picture(0, number, size)
     image[0, 0, 0] = number
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "PNG")
-    return file.getvalue()
+    return encode(image)
 
 
-def encoded_mask(value):
+def encoded_mask(value, size=(8, 6)):
     """A PNG mask of one value."""
-    file = io.BytesIO()
-    Image.new("L", (8, 6), value).save(file, "PNG")
-    return file.getvalue()
+    return encode(np.full(size[::-1], value, "uint8"))
 
 
 def read(records):
@@ -40,15 +38,22 @@ def read_splits(data, *splits):
 
 
 def write_tar(path, members, mode="w"):
-    """A tar file of (name, content) each; a dict or list is written as JSON."""
+    """A tar file of (name, content) each; a dict or an int is written as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, mode) as tar:
         for name, content in members:
-            content = json.dumps(content).encode() if isinstance(content, dict) else content
+            content = json.dumps(content).encode() if isinstance(content, dict | int) else content
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
     return path
+
+
+def tar_of(path, images, **members):
+    """A tar file of samples 0, 1, …, with these images, and by suffix what else each of them has."""
+    members = {"png": images, **members}
+    rows = enumerate(zip(*members.values(), strict=True))
+    return write_tar(path, ((f"{n}.{s}", content) for n, row in rows for s, content in zip(members, row)))
 
 
 def structs(numbers):
@@ -79,9 +84,5 @@ def stored(folder, source):
         if source == "parquet":
             write_parquet(folder / f"{shard}.parquet", {"image": structs(numbers), "label": labels})
         else:
-            parts = (
-                ((f"{n}.png", encoded(n)) for n in numbers),
-                ((f"{n}.cls", b"%d" % (n % 3)) for n in numbers),
-            )
-            write_tar(folder / f"{shard}.tar", (member for pair in zip(*parts) for member in pair))
+            tar_of(folder / f"{shard}.tar", map(encoded, numbers), cls=labels)
     return f"{source}:{folder}"

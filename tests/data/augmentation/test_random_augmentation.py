@@ -210,9 +210,10 @@ GRAY = Preprocessing(24, mean=(0.5,), std=(0.5,))
         ({"scale_jitter": (0.5, 2.0)}, Preprocessing(None), f"scale_jitter {SIZE}"),
         ({"cutmix": 0.1}, Preprocessing(None), f"cutmix {SIZE}"),
         ({"randaugment": (2, 0.5)}, GRAY, "randaugment needs 3 channels; the model reads 1"),
+        ({"rotate": 30}, Preprocessing(8), "^rotate is for keypoints, which turn with their image; got 30$"),
     ],
 )
-def test_some_changes_need_a_size_or_colors(fields, preprocessing, message):
+def test_some_changes_need_a_size_colors_or_keypoints(fields, preprocessing, message):
     with pytest.raises(ValueError, match=message):
         image_augmentation(Augmentation(**fields), preprocessing)
 
@@ -234,8 +235,3 @@ def test_maps_of_vectors_are_mirrored_as_their_kind_says():
     found = {str(augment(image, [seed, 0], label)[1].numpy().tolist()) for seed in range(8)}
     right, left = [[1.0, 3.0], [2.0, 3.0]], [[-2.0, 3.0], [-1.0, 3.0]]
     assert found == {str([row, [[x, 4.0] for x, _ in row]]) for row in (right, left)}
-
-
-def test_only_keypoints_are_turned():
-    with pytest.raises(ValueError, match="^rotate is for keypoints, which turn with their image; got 30$"):
-        image_augmentation(Augmentation(rotate=30), Preprocessing(8))

@@ -102,14 +102,14 @@ def test_split_folders_of_several_names_are_kept_and_a_missing_one_is_held_out(c
             assert all("/test/" in path.lower() for path in samples.images)
 
 
-@pytest.mark.parametrize("suffix", [".jpg", ".BMP", ".tif"])
+@pytest.mark.parametrize("suffix", [".jpg", ".BMP", ".tif", ".avif"])
 def test_images_of_each_format_are_found_and_decoded(suffix, tmp_path):
     dataset = load_dataset(write_classes(tmp_path / "images", count=3, suffix=suffix))
     assert sum(sizes(dataset)) == 6
     for path in dataset.split("train").images:
         label, number = int("/dog/" in path), int(path.rpartition("/")[2][:2])
         difference = decode(read(path)).numpy().astype(int) - picture(label, number)
-        assert np.abs(difference).mean() <= (60 if suffix == ".jpg" else 0)
+        assert np.abs(difference).mean() <= (60 if suffix in (".jpg", ".avif") else 0)
 
 
 def test_files_without_a_class_are_ignored_and_listed_and_hidden_ones_skipped(tmp_path):
@@ -205,10 +205,6 @@ REFUSED = [
     (
         lambda root: write_classes(root, count=2),
         "too few images of each class: none for the validation split; three images of each class are enough",
-    ),
-    (
-        lambda root: [write_broken(root / name / "0.png") for name in ("cat", "dog")],
-        r"2 image\(s\) cannot be read: .*cat/0.png, .*dog/0.png",
     ),
 ]
 
@@ -333,13 +329,6 @@ def test_a_table_and_a_task_that_do_not_fit_are_refused(tmp_path):
     write_table(tmp_path / "one", "image,class", "cat/a.png,cat")
     with pytest.raises(ValueError, match="of one class only: 'cat'; labels.csv has no column label"):
         load_dataset(tmp_path / "one")
-
-
-def test_a_folder_may_have_avif(tmp_path):
-    dataset = load_dataset(write_classes(tmp_path / "images", suffix=".avif"))
-    assert sizes(dataset) == (14, 2, 4)
-    _, image, label = next(iter(dataset.split("train").training_records(0, 0, 1, 1)))
-    assert np.abs(decode(image).numpy() - picture(int(label), 0).astype(int)).mean() < 80
 
 
 @by_table("name", [b"caf\xe9.png", b"caf\xe9/1.png"])

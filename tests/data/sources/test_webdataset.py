@@ -131,14 +131,15 @@ def test_captions_belong_to_their_images_in_each_split(tmp_path):
 
 
 def test_samples_of_one_name_in_two_files_are_two_samples(tmp_path):
+    parts = {"png": encoded, "cls": lambda number: number % 2}
     for shard in (0, 1):
-        numbers = range(8 * shard, 8 * shard + 8)
-        members = [((f"{n % 8}.png", encoded(n)), (f"{n % 8}.cls", b"%d" % (n % 2))) for n in numbers]
-        write_tar(tmp_path / f"{shard}.tar", [member for pair in members for member in pair])
+        names = [(n, suffix) for n in range(8) for suffix in parts]
+        members = [(f"in.side/{n}.{suffix}", parts[suffix](8 * shard + n)) for n, suffix in names]
+        write_tar(tmp_path / f"{shard}.tar", members)
     data = load(tmp_path)
     assert read_splits(data, "train", "validation", "test") == [(n, n % 2) for n in range(16)]
     places = [place() for samples in data.splits.values() for place, *_ in samples.stored()]
-    assert sorted(places) == [f"{tmp_path}/{shard}.tar/{n}.png" for shard in (0, 1) for n in range(8)]
+    assert sorted(places) == [f"{tmp_path}/{shard}.tar/in.side/{n}.png" for shard in (0, 1) for n in range(8)]
 
 
 def test_images_without_labels_and_a_subset(tmp_path):
@@ -178,35 +179,12 @@ DAMAGED = {
     "two images": ([IMAGE, ("a.jpg", b""), ("a.cls", b"1")], {}, "/a has several members with an image"),
     "no label": ([IMAGE], {}, "/a has no member with the suffix cls; its members are png"),
     "no integer": ([IMAGE, ("a.cls", b"cat")], {}, "/a: expected an integer as label; got 'cat'"),
-    "half": ([IMAGE, ("a.json", {"y": 1.5})], {"fields": ["label=json:y"]}, "expected an integer .* got 1.5"),
-    "infinity": (
-        [IMAGE, ("a.json", b'{"y": 1e400}')],
-        {"fields": ["label=json:y"]},
-        "expected an integer as label; got inf",
-    ),
-    "large numbers": (
-        [IMAGE, ("a.json", b'{"y": [1%s]}' % (b"0" * 400))],
-        {"fields": ["label=json:y"], "task": "regression"},
-        "expected numbers as label; got",
-    ),
-    "large classes": (
-        [IMAGE, ("a.json", b'{"y": [1%s]}' % (b"0" * 40))],
-        {"fields": ["label=json:y"], "task": "multi_label"},
-        "expected numbers of classes as label; got",
-    ),
-    "beyond float32": ([IMAGE, ("a.cls", b"-1e39")], {"task": "regression"}, "as label; got '-1e39'"),
     "id as class": ([IMAGE, ("a.cls", b"99999999")], {}, "below 1,000,000; got 99999999: number them from 0"),
-    "true": (
-        [IMAGE, ("a.json", {"y": True})],
-        {"fields": ["label=json:y"]},
-        "expected an integer .* got True",
-    ),
     "no key": ([IMAGE, ("a.json", {"x": 1})], {"fields": ["label=json:y"]}, "/a.json has no 'y'; it has x"),
     "no json": ([IMAGE, ("a.json", b"{")], {"fields": ["label=json:y"]}, "/a.json is damaged: Expecting"),
     "no field": ([IMAGE], {"fields": ["y"]}, "expected one field as label=json:KEY; got y"),
     "empty caption": ([IMAGE, ("a.txt", b" ")], {"texts": True}, "/a: expected a caption; got ''"),
     "text": ([IMAGE, ("a.txt", b"\xff")], {"texts": True}, "/a.txt is no text in UTF-8"),
-    "nan": ([IMAGE, ("a.cls", b"nan")], {"task": "regression"}, "/a: expected numbers as label; got 'nan'"),
     "twice": ([IMAGE, ("a.PNG", b"")], {}, "has two members 'a.PNG'"),
     "apart": (
         [*OTHERS[:1], IMAGE, *OTHERS[1:2]],
@@ -252,8 +230,6 @@ def test_compressed_missing_and_doubled_files_are_refused(folder):
         load(packed)
     with pytest.raises(ValueError, match=r"2 of 4 .tar files are missing: .*0002.tar, .*0003.tar"):
         load(f"{folder}/toy-train-{{0000..0003}}.tar")
-    with pytest.raises(ValueError, match="twice"):
-        load(f"{folder}::{folder}/toy-test-0000.tar")
     with pytest.raises(ValueError, match=r"expected {first..last} with up to 100,000 numbers; got '{9..1}'"):
         load(f"{folder}/{{9..1}}.tar")
     (folder / "empty").mkdir()
@@ -262,8 +238,6 @@ def test_compressed_missing_and_doubled_files_are_refused(folder):
         load(folder / "empty")
     with pytest.raises(ValueError, match="no samples to train on in .*; they have test"):
         load(folder / "toy-test-0000.tar")
-    with pytest.raises(ValueError, match="digits has no fields to choose from; got label=json:y"):
-        load_dataset("digits", fields=["label=json:y"])
 
 
 def test_a_file_that_becomes_shorter_is_named_when_it_is_read(folder):
@@ -282,17 +256,6 @@ def test_hidden_members_links_and_folders_are_left_out(tmp_path):
             info.type = kind
             tar.addfile(info)
     assert len(tar_index(path)) == 18
-
-
-def test_names_longer_than_a_header_are_read(tmp_path):
-    members = [(f"{'folder/' * 30}{name}", content) for name, content in samples(range(9), cls=classes)]
-    for number, form in enumerate((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)):
-        with tarfile.open(tmp_path / f"{number}.tar", "w", format=form) as tar:
-            for name, content in members:
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-    assert sum(map(len, load(tmp_path).splits.values())) == 18
 
 
 @pytest.mark.parametrize("kind", ["AVIF", "TIFF"])
