@@ -12,8 +12,7 @@ from keras_vit.data.augmentation.mosaic import mosaic_augmentation
 from keras_vit.data.augmentation.options import Augmentation
 from keras_vit.data.batches import box_batches, evaluation_batches, training_batches
 from keras_vit.data.boxes import trained, visible
-from keras_vit.data.fingerprint import fingerprint
-from keras_vit.data.samples import Samples, hold_out
+from keras_vit.data.samples import Samples
 from keras_vit.labels.box_rows import decode_boxes, encode_boxes
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.preprocessing.image_files import encode
@@ -77,21 +76,6 @@ def test_boxes_move_with_the_pixels(name, resize, samples):
 
 
 @pytest.mark.slow
-def test_a_batch_is_a_function_of_seed_and_step(samples):
-    options = {"seed": 1, "augmentation": Augmentation(**CHANGES["all"])}
-    whole = [*training_batches(samples, Preprocessing(32), 4, steps=6, **options).as_numpy_iterator()]
-    rest = training_batches(samples, Preprocessing(32), 4, steps=6, first_step=4, **options)
-    halves = (
-        training_batches(samples, Preprocessing(32), 4, steps=6, worker=worker, workers=2, **options)
-        for worker in range(2)
-    )
-    for expected, resumed in zip(whole[4:], rest.as_numpy_iterator(), strict=True):
-        assert all(np.array_equal(*pair) for pair in zip(expected, resumed))
-    for expected, parts in zip(whole, zip(*(half.as_numpy_iterator() for half in halves)), strict=True):
-        assert all(np.array_equal(one, np.concatenate(of)) for one, of in zip(expected, zip(*parts)))
-
-
-@pytest.mark.slow
 def test_crowds_are_not_trained_on_but_evaluated():
     rows = [[0, 0, 0.5, 0.5, 0, 1, 0.25], [0, 0, 1, 1, 1, 0, 1.0]]
     samples = Samples((encode(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
@@ -148,13 +132,6 @@ def test_more_boxes_than_a_batch_holds_are_left_out():
     [(_, boxes, counts, sizes)] = box_batches(samples, Preprocessing(8), 1)
     assert labels.shape == (1, 100, 7) and boxes.shape == (1, 120, 7)
     assert counts.numpy().tolist() == [120] and sizes.numpy().tolist() == [[8, 8]]
-
-
-def test_splits_and_fingerprints_have_the_boxes(samples):
-    rest, held = hold_out(samples, 4, [0])
-    assert (len(rest), len(held)) == (6, 2) and {*rest.labels, *held.labels} == {*samples.labels}
-    data = few_scenes()
-    assert fingerprint(data)["classes"] == [str(digit) for digit in range(10)]
 
 
 def test_the_boxes_of_scenes_are_those_of_their_masks():

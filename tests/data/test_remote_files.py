@@ -134,9 +134,7 @@ def test_a_server_that_sends_a_byte_now_and_then_is_not_waited_for(server, tmp_p
 
     server.answers["/a.tar"] = slow
     start = time.monotonic()
-    with pytest.raises(
-        ValueError, match="/a.tar: expected 1024 bytes a second; the server has sent [0-9]+ in"
-    ):
+    with pytest.raises(ValueError, match="/a.tar: expected 1024 bytes a second; .* has sent [0-9]+ in"):
         download(f"{server.url}/a.tar", tmp_path / "a.tar", len(CONTENT))
     assert time.monotonic() - start < 1.5 and server.downloads("/a.tar") == 1
 
@@ -144,9 +142,7 @@ def test_a_server_that_sends_a_byte_now_and_then_is_not_waited_for(server, tmp_p
 @pytest.mark.parametrize("method", [described, lambda url: download(url, os.devnull, 6)])
 def test_a_page_in_place_of_a_file_is_named(method, server):
     server.answers["/a.tar"] = lambda handler: handler.answer(200, b"<html>", Content_Type="text/html")
-    with pytest.raises(
-        ValueError, match=f"{server.url}/a.tar: the server answered with a web page, not with"
-    ):
+    with pytest.raises(ValueError, match=f"{server.url}/a.tar: the server answered with a web page"):
         method(f"{server.url}/a.tar")
 
 

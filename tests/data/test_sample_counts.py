@@ -66,7 +66,6 @@ def test_the_counts_of_written_shards_are_compared(tar):
     counts = [json.loads((folder / "sizes.json").read_text())[file.rpartition("/")[2]] for file in files]
     shards = shards_at(files)
     check_counts(dict(zip(shards, counts)))
-    with pytest.raises(
-        ValueError, match=f"expected {counts[0]} samples, as _info.json beside it says; got {counts[0] + 1}"
-    ):
+    message = f"expected {counts[0]} samples, as _info.json beside it says; got {counts[0] + 1}"
+    with pytest.raises(ValueError, match=message):
         check_counts({shards[0]: counts[0] + 1})

@@ -97,9 +97,7 @@ def test_other_formats_are_read_from_the_branch_that_the_hub_converts(publish, t
     data = load_dataset("hf:org/cats")
     assert (data.version, len(data.split("test"))) == (f"org/cats@{commit}", 20)
     publish({"default/partial-train/0000.parquet": content}, CONVERTED)
-    with pytest.raises(
-        ValueError, match="^hf:org/cats: the Hub has converted only the first part to Parquet"
-    ):
+    with pytest.raises(ValueError, match="^hf:org/cats: the Hub has converted only the first part"):
         load_dataset("hf:org/cats")
 
 
@@ -122,9 +120,7 @@ def test_without_an_answer_the_cache_is_read(publish, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     data = load_dataset("hf:org/cats")
     assert data.version == f"org/cats@{commit}" and sum(map(len, data.splits.values())) == 30
-    with pytest.raises(
-        ValueError, match="^hf:org/dogs: HF_HUB_OFFLINE is set, and .* does not have main of it$"
-    ):
+    with pytest.raises(ValueError, match="^hf:org/dogs: HF_HUB_OFFLINE is set, and .* have main of it$"):
         load_dataset("hf:org/dogs")
     [blob] = (tmp_path / "cache").glob("*/snapshots/*/data/train-0.parquet")
     blob.unlink()

@@ -284,8 +284,6 @@ def test_a_run_resumes_bit_for_bit(config, tmp_path):
 
 def test_a_batch_that_is_too_small_is_refused_before_the_folder_is_made(config, tmp_path):
     config = dataclasses.replace(config, recipe=RECIPE.with_changes(batch_size=1))
-    with pytest.raises(
-        ValueError, match="a batch of 1 has no sample of 'parquet:.*'; expected a batch size of at least 4"
-    ):
+    with pytest.raises(ValueError, match="a batch of 1 has no sample of 'parquet:.*size of at least 4"):
         train(config, tmp_path / "run", verbose=0)
     assert not (tmp_path / "run").exists()

@@ -280,9 +280,7 @@ def test_rows_that_repeat_a_large_image_are_not_decoded_at_once(encoding, tmp_pa
 def test_columns_that_declare_more_than_a_file_can_hold_are_refused(tmp_path, monkeypatch):
     path = write_parquet(tmp_path / "a.parquet", {"image": [bytes(1 << 20)] * 4, "label": [0, 1] * 2})
     monkeypatch.setattr(parquet_samples, "LARGEST", 1 << 16)
-    with pytest.raises(
-        ValueError, match="a.parquet' declares [0-9]+ bytes in image, label; expected at most"
-    ):
+    with pytest.raises(ValueError, match="a.parquet' declares [0-9]+ bytes in image, label; expected"):
         load(path)
 
 
@@ -292,10 +290,7 @@ def test_a_run_refuses_sorted_classes(tmp_path, monkeypatch):
     config = RunConfig(f"parquet:{path}", find_recipe("finetune"), "Ti/16")
     load_data(config)
     monkeypatch.setattr(chunked_records, "WINDOW_RECORDS", 10)
-    with pytest.raises(
-        ValueError,
-        match="random order, where 22 follow one of another class; got images sorted by class: 1 do",
-    ):
+    with pytest.raises(ValueError, match="where 22 follow one of another class; got .* by class: 1 do"):
         load_data(config)
     write_parquet(path, {**columns, "label": [n % 2 for n in range(60)]})
     load_data(config)

@@ -140,9 +140,7 @@ def test_labels_of_another_task_are_refused_with_what_there_is(features, keys, t
     values = {"label": 1, "kind": 0, "tags": [2], "age": np.float32(1), "text": "no"}
     found = [blank(**{key: values[key] for key in features})] * 2
     prepare(tmp_path, {"train": found}, {"image": PICTURE, **features}, supervised_keys=keys)
-    with pytest.raises(
-        ValueError, match=f"task '{task}' needs exactly one feature of such labels; 'toy/1.0.0' {said}"
-    ):
+    with pytest.raises(ValueError, match=f"task '{task}' needs .* one feature .*; 'toy/1.0.0' {said}"):
         load(tmp_path, task=task)
 
 

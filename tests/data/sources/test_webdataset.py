@@ -224,9 +224,7 @@ def test_a_damaged_tar_file_is_refused_wherever_it_is_cut_off(folder):
 
 def test_compressed_missing_and_doubled_files_are_refused(folder):
     packed = write_tar(folder / "a.tar.gz", samples(range(3), cls=classes), "w:gz")
-    with pytest.raises(
-        ValueError, match="a.tar.gz' is damaged: .*; expected a whole .* not compressed: unpack .tar.gz"
-    ):
+    with pytest.raises(ValueError, match="a.tar.gz' is damaged: .* not compressed: unpack .tar.gz"):
         load(packed)
     with pytest.raises(ValueError, match=r"2 of 4 .tar files are missing: .*0002.tar, .*0003.tar"):
         load(f"{folder}/toy-train-{{0000..0003}}.tar")
