@@ -66,8 +66,8 @@ def training_batches(
 
     Raises:
         ValueError: if there are no samples; if the batch size is not a multiple of the workers; if labels are
-            to be mixed and `num_classes` is missing; if the augmentation cannot change masks; if
-            `preprocessing` has no `image_size` and the augmentation needs one.
+            to be mixed and `num_classes` is missing, or a label is none of these classes; if the augmentation
+            cannot change masks; if `preprocessing` has no `image_size` and the augmentation needs one.
 
     Example:
         >>> samples = load_dataset("digits").split("train")
@@ -89,6 +89,10 @@ def training_batches(
     if augmentation.mixes and label_type.is_class_id and num_classes is None:
         raise ValueError("mixup and cutmix mix one-hot labels; pass num_classes")
     one_hot = label_type.is_class_id and num_classes is not None
+    if one_hot and num_classes and samples.labels is not None:  # Images without labels have no classes.
+        lowest, highest = min(samples.labels), max(samples.labels)
+        if lowest < 0 or highest >= num_classes:
+            raise ValueError(f"expected labels from 0 to {num_classes - 1}; got {lowest} to {highest}")
     augment = augment or image_augmentation(augmentation, preprocessing, samples.exif, label_type)
 
     @not_converted

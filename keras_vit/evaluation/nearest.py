@@ -75,7 +75,8 @@ def knn_accuracy(
 
     Raises:
         ValueError: for a k that is not between 1 and the number of samples, a temperature of 0 or less, no
-            test samples, arrays whose numbers of samples or widths differ, or negative labels.
+            test samples, arrays whose numbers of samples or widths differ, negative labels, or features that
+            are not finite.
 
     Example:
         >>> features = np.array([[1.0, 0.0], [0.0, 1.0], [0.1, 1.0]])
@@ -128,7 +129,7 @@ def neighbor_difference(features: np.ndarray, other_features: np.ndarray, k: int
         float64 (samples,) in [0, 1], 0 for the same nearest samples.
 
     Raises:
-        ValueError: for fewer than two samples, or different numbers of them.
+        ValueError: for fewer than two samples, different numbers of them, or features that are not finite.
 
     Example:
         >>> features = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
@@ -162,4 +163,6 @@ def neighbor_difference(features: np.ndarray, other_features: np.ndarray, k: int
 
 
 def _normalized(features):
+    if not np.isfinite(features).all():
+        raise ValueError("expected finite features; got NaN or infinity")
     return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)

@@ -134,6 +134,13 @@ def test_mixed_labels_need_the_number_of_classes():
         training_batches(NUMBERED, PIXEL, 4, seed=0, steps=1, augmentation=augmentation)
 
 
+@pytest.mark.parametrize("labels", [(0, 1, 2), (1, -1)])
+def test_labels_without_a_class_are_refused(labels):
+    samples = Samples(NUMBERED.images[: len(labels)], labels)
+    with pytest.raises(ValueError, match="^expected labels from 0 to 1; got (0 to 2|-1 to 1)$"):
+        training_batches(samples, PIXEL, 1, seed=0, steps=1, num_classes=2)
+
+
 def test_labels_of_several_numbers_are_not_encoded_but_mixed():
     options = {"num_classes": 2, "augmentation": Augmentation(mixup=1.0)}
     samples = Samples(NUMBERED.images[:6], tuple((float(i), float(i % 2)) for i in range(6)))

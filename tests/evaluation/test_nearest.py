@@ -65,6 +65,8 @@ def test_representations_of_one_sample_or_of_others_have_no_neighbors_to_compare
     for shapes in (((1, 3), (1, 3)), ((4, 3), (5, 3))):
         with pytest.raises(ValueError, match=f"expected two or more samples in both .*; got {shapes[0][0]}"):
             neighbor_difference(*map(np.ones, shapes))
+    with pytest.raises(ValueError, match="expected finite features; got NaN or infinity"):
+        neighbor_difference(np.ones((4, 3)), np.full((4, 3), np.nan))
 
 
 @pytest.mark.slow
@@ -88,6 +90,8 @@ def test_a_model_is_scored_by_its_representations():
         ({"test_features": np.zeros((1, 3))}, r"got \(4, 2\), \(4,\), \(1, 3\), \(1,\)"),
         ({"labels": [0, 1, -1, 0]}, "expected labels of 0 or more; got -1"),
         ({"test_labels": [-1]}, "expected labels of 0 or more; got -1"),
+        ({"features": np.full((4, 2), np.nan)}, "expected finite features; got NaN or infinity"),
+        ({"test_features": [[np.inf, 0]]}, "expected finite features; got NaN or infinity"),
     ],
 )
 def test_invalid_arguments_are_refused(changes, message):

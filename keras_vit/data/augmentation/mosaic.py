@@ -56,21 +56,19 @@ def _mosaics(images, boxes, grid, seed):
     count, (height, width, _) = tf.shape(images)[0], images.shape[1:]
     sides = -(-height // grid), -(-width // grid)
     small = tf.image.resize(images, sides, antialias=True)
-    rows, moved_boxes = [], []
+    scale = sides[0] / height, sides[1] / width
+    tiles, moved_boxes = [], []
     seeds = tf.unstack(tf.random.split(seed, grid**2))
-    for down in range(grid):
-        row = []
-        for right in range(grid):
-            position = down * grid + right
-            order = tf.range(count)
-            if position:
-                order = tf.random.experimental.stateless_shuffle(order, seeds[position])
-            row.append(tf.gather(small, order))
-            scale = sides[0] / height, sides[1] / width
-            offset = down * scale[0], right * scale[1]
-            drawn_boxes = tf.reshape(tf.gather(boxes, order), (-1, len(COLUMNS)))
-            moved_boxes.append(tf.reshape(moved(drawn_boxes, scale, offset), (count, -1, len(COLUMNS))))
-        rows.append(tf.concat(row, axis=2))
+    for position in range(grid**2):
+        order = tf.range(count)
+        if position:
+            order = tf.random.experimental.stateless_shuffle(order, seeds[position])
+        tiles.append(tf.gather(small, order))
+        down, right = divmod(position, grid)
+        drawn_boxes = tf.reshape(tf.gather(boxes, order), (-1, len(COLUMNS)))
+        drawn_boxes = moved(drawn_boxes, scale, (down * scale[0], right * scale[1]))
+        moved_boxes.append(tf.reshape(drawn_boxes, (count, -1, len(COLUMNS))))
+    rows = [tf.concat(tiles[start : start + grid], axis=2) for start in range(0, grid**2, grid)]
     made = tf.concat(rows, axis=1)[:, :height, :width]
     return tf.ensure_shape(made, images.shape), _drawn(tf.concat(moved_boxes, axis=1), boxes, seeds[0])
 

@@ -75,11 +75,14 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         pixels = preprocessing.normalize(pixels)
         if label is None:
             return pixels
+        size = size if needs_size else tf.shape(label)[:2]
+        place = _augmented_placement(size, window, place_seeds[0], augmentation, preprocessing)
         if needs_size:
             geometry = kind.geometry()
-            label = _move_objects(geometry, label, size, window, place_seeds, augmentation, preprocessing)
+            label = _move_objects(geometry, label, place, place_seeds, augmentation)
             return pixels, geometry.trained(label, seed)
-        enlarged = _zoom(tf.shape(label)[:2], window, place_seeds[0], augmentation, preprocessing)
+        # How much larger than in evaluation it is shown: the geometric mean of both axes.
+        enlarged = tf.sqrt(tf.reduce_prod(place[0] / placement(size, preprocessing)[0]))
         label = cut(label, window) if window else label
         label = _move(label, place_seeds, augmentation, nearest(preprocessing), kind.outside)
         label = in_batches(label, kind)
@@ -115,21 +118,10 @@ def _move(values, seeds, augmentation, preprocessing, outside=None):
     return tf.image.stateless_random_flip_left_right(values, flip_seed) if augmentation.flip else values
 
 
-def _move_objects(geometry, label, size, window, seeds, augmentation, preprocessing):
-    """The label of an image of a size (height, width), moved as the image is by a module of `LabelKind`."""
-    crop_seed, shift_seed, flip_seed = seeds
-    if window:
-        top_left, extent = tf.split(tf.cast(window(size), tf.float32), 2)
-        label = geometry.moved(label, tf.cast(size, tf.float32) / extent, -top_left / extent)
-    elif augmentation.scale_jitter:
-        numbers = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
-        extent, kept, corner, before = (tf.cast(number, tf.float32) for number in numbers)
-        factor, sides = kept / extent, tf.constant(preprocessing.image_size, tf.float32)
-        scale = tf.cast(size, tf.float32) * factor / sides
-        label = geometry.moved(label, scale, (before - corner * factor) / sides)
-    else:
-        label = geometry.moved(label, *placement(size, preprocessing))
-    label = geometry.visible(label)  # A shift does not bring back what was cut off.
+def _move_objects(geometry, label, place, seeds, augmentation):
+    """The label of an image, moved as the image is, to a place of `moved`, by a module of `LabelKind`."""
+    _, shift_seed, flip_seed = seeds
+    label = geometry.visible(geometry.moved(label, *place))  # A shift does not bring back what was cut off.
     if augmentation.shift:
         label = geometry.moved(label, tf.ones(2), shift_fractions(shift_seed, augmentation.shift))
         label = geometry.visible(label)
@@ -142,17 +134,17 @@ def _is_mirrored(flip_seed):
     return row[0, 0, 0] > 0
 
 
-def _zoom(size, window, crop_seed, augmentation, preprocessing):
-    """How much larger than in evaluation an image of a size is shown: the geometric mean of both axes."""
+def _augmented_placement(size, window, crop_seed, augmentation, preprocessing):
+    """As `placement`, of an image of a size (height, width) that is cropped or scaled by chance."""
     if window:
-        shown = tf.cast(window(size)[2:] / size, tf.float32)
-    elif augmentation.scale_jitter:
-        extent, kept, *_ = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
-        shown = tf.cast(extent / size, tf.float32) * preprocessing.image_size / tf.cast(kept, tf.float32)
-    else:
-        return tf.constant(1.0)
-    scale, _ = placement(size, preprocessing)
-    return tf.sqrt(1 / tf.reduce_prod(shown * tf.cast(scale, tf.float32)))
+        top_left, extent = tf.split(tf.cast(window(size), tf.float32), 2)
+        return tf.cast(size, tf.float32) / extent, -top_left / extent
+    if augmentation.scale_jitter:
+        numbers = scaled_place(crop_seed, size, preprocessing, augmentation.scale_jitter)
+        extent, kept, corner, before = (tf.cast(number, tf.float32) for number in numbers)
+        factor, sides = kept / extent, tf.constant(preprocessing.image_size, tf.float32)
+        return tf.cast(size, tf.float32) * factor / sides, (before - corner * factor) / sides
+    return placement(size, preprocessing)
 
 
 def _in_all(functions, encoded, seed, label=None):

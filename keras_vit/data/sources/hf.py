@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import json
-import os
 import pathlib
 import re
 
@@ -12,6 +11,7 @@ from keras_vit.data.sources.parquet import load_parquet
 from keras_vit.data.sources.webdataset import load_webdataset
 from keras_vit.http_requests import connection_problem
 from keras_vit.messages import listed, one_line
+from keras_vit.writing import atomic_write
 
 LOADERS = {".parquet": load_parquet, ".tar": load_webdataset}
 DOWNLOADS = 8  # at a time
@@ -77,9 +77,7 @@ def _files(repo, revision):
         info = HfApi().dataset_info(repo, revision=revision)
         names = [file.rfilename for file in info.siblings]
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{listing.name}.{os.getpid()}"
-        partial.write_text(json.dumps([info.sha, names]))
-        partial.replace(listing)
+        atomic_write(listing, json.dumps([info.sha, names]))
         return info.sha, names
     if not listing.is_file():
         raise FileNotFoundError(f"{problem}, and {constants.HF_HUB_CACHE} does not have {revision} of it")
