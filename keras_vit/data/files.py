@@ -132,10 +132,9 @@ def file_headers(paths, decode=False):
     headers = [None] * len(paths) if decode else mapped(read_header, paths, "reading headers")
     unknown = [number for number, header in enumerate(headers) if header is None]
     # The first call compiles the function, which several threads would otherwise do at the same time.
-    for number in unknown[:1]:
-        headers[number] = file_header(paths[number])
+    first = [file_header(paths[number]) for number in unknown[:1]]
     rest = mapped(file_header, [paths[number] for number in unknown[1:]], "decoding images")
-    for number, header in zip(unknown[1:], rest):
+    for number, header in zip(unknown, first + rest):
         headers[number] = header
     return headers
 

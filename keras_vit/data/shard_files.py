@@ -201,7 +201,7 @@ def dataset_of_shards(shards, storage, stored, make, noun, known, *, seed, on_ba
     """The fields of a `Dataset` of samples in shards.
 
     Args:
-        shards: As of `split_shards`.
+        shards: What `split_shards` returns.
         storage: The `LabelStorage`.
         stored: `ReadSamples`.
         make: A function that makes samples from an array of places, what was read of them, the labels (None

@@ -76,13 +76,13 @@ def image_augmentation(augmentation, preprocessing, exif=True, kind=None):
         if label is None:
             return pixels
         size = size if needs_size else tf.shape(label)[:2]
-        place = _augmented_placement(size, window, place_seeds[0], augmentation, preprocessing)
+        moves = _augmented_placement(size, window, place_seeds[0], augmentation, preprocessing)
         if needs_size:
             geometry = kind.geometry()
-            label = _move_objects(geometry, label, place, place_seeds, augmentation)
+            label = _move_objects(geometry, label, moves, place_seeds, augmentation)
             return pixels, geometry.trained(label, seed)
         # How much larger than in evaluation it is shown: the geometric mean of both axes.
-        enlarged = tf.sqrt(tf.reduce_prod(place[0] / placement(size, preprocessing)[0]))
+        enlarged = tf.sqrt(tf.reduce_prod(moves[0] / placement(size, preprocessing)[0]))
         label = cut(label, window) if window else label
         label = _move(label, place_seeds, augmentation, nearest(preprocessing), kind.outside)
         label = in_batches(label, kind)
@@ -118,10 +118,10 @@ def _move(values, seeds, augmentation, preprocessing, outside=None):
     return tf.image.stateless_random_flip_left_right(values, flip_seed) if augmentation.flip else values
 
 
-def _move_objects(geometry, label, place, seeds, augmentation):
-    """The label of an image, moved as the image is, to a place of `moved`, by a module of `LabelKind`."""
+def _move_objects(geometry, label, moves, seeds, augmentation):
+    """The label of an image that is moved by a scale and an offset, by a module of `LabelKind`."""
     _, shift_seed, flip_seed = seeds
-    label = geometry.visible(geometry.moved(label, *place))  # A shift does not bring back what was cut off.
+    label = geometry.visible(geometry.moved(label, *moves))  # A shift does not bring back what was cut off.
     if augmentation.shift:
         label = geometry.moved(label, tf.ones(2), shift_fractions(shift_seed, augmentation.shift))
         label = geometry.visible(label)

@@ -60,9 +60,15 @@ def load_parquet(argument, *, task, seed, on_bad_image, texts, labels, fields, *
     shards, storage = split_shards(argument, ".parquet"), storage_of(task, texts, labels)
     paths, chosen = tuple(shards), _chosen(fields)
     by_file = any(map(is_remote, paths))  # A file is then a chunk, not a row group: it is fetched once.
-    chunks, stored = [], ReadSamples()
-    for path, columns_of_file, groups, digest in _contents(paths, storage, chosen):
-        columns = columns_of_file
+    contents = read_shards(
+        paths, ["parquet", storage.purpose, chosen], lambda path: _read(path, storage, chosen)
+    )
+    chunks, stored, columns = [], ReadSamples(), None
+    for path, ((fields_of_file, groups), digest) in zip(paths, contents):
+        columns_of_file = Columns(*fields_of_file)
+        columns = columns or columns_of_file
+        if columns_of_file != columns:
+            raise ValueError(f"{path!r} has {columns_of_file}; {paths[0]!r} has {columns}")
         stored.digests.append(digest)
         for group, values in enumerate(groups):
             if group == 0 or not by_file:
@@ -82,18 +88,6 @@ def load_parquet(argument, *, task, seed, on_bad_image, texts, labels, fields, *
 
     options = {"seed": seed, "on_bad_image": on_bad_image, "texts": texts}
     return dataset_of_shards(shards, storage, stored, samples, "Parquet", columns.class_names, **options)
-
-
-def _contents(paths, storage, chosen):
-    """Yield (path, `Columns`, row groups, digest) of each file, whose columns are equal."""
-    key, first = ["parquet", storage.purpose, chosen], None
-    contents = read_shards(paths, key, lambda path: _read(path, storage, chosen))
-    for path, ((names, groups), digest) in zip(paths, contents):
-        columns = Columns(*names)
-        first = first or columns
-        if columns != first:
-            raise ValueError(f"{path!r} has {columns}; {paths[0]!r} has {first}")
-        yield path, columns, groups, digest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,20 +188,16 @@ def _read(path, storage, chosen):
                 columns = _columns(file.schema_arrow, path, storage, chosen)
                 check_declared(file, path, [columns.image, *([columns.label] if columns.label else [])])
                 check_images(file, path, columns.image)
-                read = BoundedReader(file, path)
-                values = [_values(read, number, columns, storage) for number in range(file.num_row_groups)]
+                reader, values = BoundedReader(file, path), []
+                for number in range(file.num_row_groups):
+                    count, read = file.metadata.row_group(number).num_rows, functools.partial(reader, number)
+                    row_group = f"{path!r}, row group {number}, row"
+                    values.append(storage.column_values(read, count, columns, row_group))
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(
                 f"{path!r} is no Parquet file, or is damaged: {str(error).splitlines()[0]}"
             ) from None
     return dataclasses.astuple(columns), values
-
-
-def _values(read, number, columns, storage):
-    """What the storage reads of each row of a row group."""
-    count = read.file.metadata.row_group(number).num_rows
-    row_group = f"{read.shard!r}, row group {number}, row"
-    return storage.column_values(functools.partial(read, number), count, columns, row_group)
 
 
 def _chosen(fields):
