@@ -162,7 +162,7 @@ class EncodedSamples(IndexedSamples):
 
     def _label_reader(self):
         """A function from an index to the label."""
-        raise NotImplementedError
+        return label_reader(self.labels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,10 +189,6 @@ class Samples(EncodedSamples):
     images: tuple[str | bytes, ...]
     labels: tuple[int | tuple[float, ...] | bytes, ...]
     exif: bool = True
-
-    def _label_reader(self):
-        """A function from an index to the label."""
-        return label_reader(self.labels)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,8 +43,8 @@ def test_labels_of_several_classes_share_their_values(tmp_path):
     assert kind.parse("0") is kind.parse("0.0")
 
 
-@by_table("text", ["age\n", "age\nage\n", "age\n\nheight\n", "a\nb\nc\n", "\n", ""])
-def test_other_lines_are_no_names_of_targets(text, tmp_path):
+@by_table("text", ["age\nheight\n", "age\n", "age\nage\n", "age\n\nheight\n", "a\nb\nc\n", "\n", ""])
+def test_as_many_lines_as_targets_are_their_names(text, tmp_path):
     (tmp_path / "classes.txt").write_text(text)
     names, _ = label_maker(tmp_path, [(0.5, 1.0)], label_kind("regression"))
-    assert names == ("target_0", "target_1")
+    assert names == (("age", "height") if text == "age\nheight\n" else ("target_0", "target_1"))
