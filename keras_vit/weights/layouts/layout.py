@@ -3,8 +3,10 @@
 import re
 
 from keras_vit.layers.dense import STATE
+from keras_vit.lazy import LazyModule
 from keras_vit.models.vit.schema import DEFAULTS, OPTIONS
-from keras_vit.weights.layouts.hub_config import stored_image_size
+
+hub_config = LazyModule("keras_vit.weights.layouts.hub_config")  # which some layouts do without
 
 
 class _Anything:
@@ -272,7 +274,7 @@ class Layout:
 
     def unsupported_in_config(self, config):
         """List the options that `config_files` cannot express."""
-        resize, size = config["preprocessing"]["resize"], stored_image_size(config)
+        resize, size = config["preprocessing"]["resize"], hub_config.stored_image_size(config)
         is_unknown = {
             "squash_crop": True,
             "pad": "words" not in config,
