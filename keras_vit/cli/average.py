@@ -168,6 +168,5 @@ def _check(args):
         raise ValueError("--method greedy needs --dataset, on whose validation split models are scored")
     if args.method == "greedy" and args.proportions:
         raise ValueError("expected --proportions with --method uniform only; got --method greedy")
-    dataset_options = ("data_dir", "field", "classes", "task")
-    if not args.dataset and (unused := [f"--{name}" for name in dataset_options if getattr(args, name)]):
-        raise ValueError(f"expected --dataset with {', '.join(unused)}; got none")
+    if not args.dataset:
+        options.refuse_unused(args, (*options.OF_DATASET, "task"), "--dataset")

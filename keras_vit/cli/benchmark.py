@@ -34,6 +34,8 @@ def run(args):
     from keras_vit.cli.measuring import all_files, files_of, measure
 
     check_json(args)
+    if not args.all:
+        options.refuse_unused(args, ("dataset", *options.OF_DATASET), "--all")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # the processes share a GPU's memory
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # of the processes, too, whose errors are raised here
     with tempfile.TemporaryDirectory() as folder:

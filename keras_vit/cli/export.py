@@ -61,6 +61,8 @@ def run(args):
     opening = {"image_size": args.image_size, "patch_size": args.patch_size}
     opening |= {"trust": args.trust, "sha256": args.sha256}
     check_json(args)
+    if not args.dataset:
+        options.refuse_unused(args, options.OF_DATASET, "--dataset")
     model = open_live(args.model, kind=opened_kind, **opening)
     if args.labels or args.prompts:
         model = with_labels(model, args.labels, args.prompts)

@@ -44,6 +44,8 @@ def run(args):
     paths = [path for argument in args.image for path in images_of(argument, urls=True)]
     if not paths and not args.dataset:
         raise ValueError("expected images with --image, or a data set with --dataset")
+    if not args.dataset:
+        options.refuse_unused(args, options.OF_DATASET, "--dataset")
     check_json(args)
     folder = pathlib.Path(args.output).expanduser()
     with contextlib.ExitStack() as at_end, atomic_path(folder, overwrite=False) as temporary:
@@ -225,9 +227,8 @@ def _summary(value, predictions):
     if "samples" in value:
         sampled = f" sampled from {value['drawn_from']}" if value["samples"] < value["drawn_from"] else ""
         rows.append(("samples", f"{value['samples']}{sampled}"))
-    scores = [
-        task.primary_metric for task in label_tasks().values() if value.get(task.primary_metric) is not None
-    ]
+    metrics = dict.fromkeys(task.primary_metric for task in label_tasks().values())  # Several share "ap".
+    scores = [name for name in metrics if value.get(name) is not None]
     rows += predictions + [(spelled(name), f"{value[name]:.4f}") for name in scores]
     if "mean_attention_distance" in value:
         distances = ", ".join(f"{x:.1f}" for x in np.mean(value["mean_attention_distance"], axis=1))

@@ -50,7 +50,7 @@ def read_labels(text, prompts=("{}",)):
         ValueError: if a file cannot be read or has another form, or a class is there twice.
 
     Example:
-        >>> read_labels('cat,"black, white",red_car')
+        >>> read_labels('cat, "black, white",red_car')
         {'cat': ['cat'], 'black, white': ['black, white'], 'red_car': ['red car']}
         >>> read_labels("cat", ["a photo of a {}", "a drawing of a {}"])
         {'cat': ['a photo of a cat', 'a drawing of a cat']}
@@ -77,7 +77,7 @@ def read_labels(text, prompts=("{}",)):
 
 def _separated(text):
     try:
-        return next(csv.reader([text]), [])
+        return next(csv.reader([text], skipinitialspace=True), [])
     except csv.Error:
         raise ValueError(f"expected labels separated by commas; got {text!r}") from None
 

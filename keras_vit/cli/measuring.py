@@ -38,8 +38,9 @@ NOISE_IMAGES = 20  # that calibrate int8 without a data set
 
 def all_files(args, folder):
     """Return the file of each format, the reasons why others are missing, and the live model's outputs."""
-    if is_exported(args.model) or args.formats:
-        raise ValueError("--all exports a model in every format; omit --formats, and give no export")
+    if is_exported(args.model) or args.formats or args.precisions:
+        unused = "--precisions" if args.precisions else "--formats"
+        raise ValueError(f"--all exports a model in every format; omit {unused}, and give no export")
     model = float32_copy(_live(args.model, args.image_size, args.patch_size, **_checks(args)))
     task = task_of(args.model, model)
     dataset = open_dataset(args, model, task) if args.dataset else None
@@ -69,8 +70,9 @@ def all_files(args, folder):
 def files_of(args, folder):
     """Return the file or folder of each format: that of an export, or new ones."""
     if is_exported(args.model):
-        if args.formats:
-            raise ValueError(f"{args.model!r} is an export and is measured as it is; omit --formats")
+        for name in ("formats", "precisions", "patch_size"):
+            if getattr(args, name):
+                raise ValueError(f"{args.model!r} is an export and is measured as it is; omit --{name}")
         path = exported_path(args.model, trust=args.trust, sha256=args.sha256)
         return {format_of(path).option: path}
     options = [option for option in args.formats or DEFAULT if option != "live"]

@@ -16,6 +16,7 @@ PATHS = "image files, URLs, folders, patterns such as 'a/**/*.jpg', or - for a l
 LABELS = "a .json file of the texts of each class, a text file with one class a line, or imagenet_1k"
 COMMAS = "separated by commas, in double quotes where they hold one"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
+OF_DATASET = ("data_dir", "field", "classes")  # that have no effect without --dataset
 ON_BAD_FILE = names.ON_BAD_IMAGE[:2]  # of commands that read image files, not a data set
 
 
@@ -163,11 +164,11 @@ def fraction(text):
 def words(text):
     """Parse names separated by commas, with quotes where they hold one.
 
-    >>> words('wall,"door, double door"')
+    >>> words('wall, "door, double door"')
     ('wall', 'door, double door')
     """
     try:
-        return tuple(next(csv.reader([text]))) or ("",)
+        return tuple(next(csv.reader([text], skipinitialspace=True))) or ("",)
     except csv.Error:
         raise argparse.ArgumentTypeError(f"expected names separated by commas; got {text!r}") from None
 
@@ -196,6 +197,18 @@ def patch(text):
     return int(parts[0]), int(parts[1])
 
 
+def refuse_unused(args, names, needed):
+    """Raise ValueError for options that are given and have no effect.
+
+    Args:
+        args: The arguments of a command.
+        names: Those of the options without effect.
+        needed: What they need, in words.
+    """
+    if unused := [f"--{name}" for name in names if getattr(args, name)]:
+        raise ValueError(f"expected {needed} with {', '.join(unused)}; got none")
+
+
 def settings(pairs):
     """Parse `["base_lr=0.01", "flip=False"]` to a dict; a value that is no Python literal is a string."""
     values = {}
@@ -208,3 +221,22 @@ def settings(pairs):
         except (ValueError, SyntaxError):
             values[name] = text
     return values
+
+
+def changed_fields(arguments, names):
+    """The fields of a recipe that a command changes, by --set or by options with the names of fields.
+
+    Args:
+        arguments: dict of the arguments of the command.
+        names: Those options.
+
+    >>> changed_fields({"set": ["flip=False"], "seed": 0, "remat": False, "dtype": None}, ("seed", "remat"))
+    {'flip': False, 'seed': 0}
+    """
+    changes = settings(arguments["set"])
+    for name in names:
+        if (value := arguments[name]) is not None and value is not False:
+            if name in changes:
+                raise ValueError(f"expected --{name} or --set {name}=; got both")
+            changes[name] = value
+    return changes

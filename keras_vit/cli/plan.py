@@ -89,8 +89,7 @@ def _plan(arguments):
     from keras_vit.training.named_recipes import find_recipe
     from keras_vit.training.plan import largest_batch, plan, smaller
 
-    changes = options.settings(arguments["set"])
-    changes |= {name: arguments[name] for name in FIELDS if arguments[name]}
+    changes = options.changed_fields(arguments, FIELDS)
     recipe = find_recipe(arguments["recipe"]).with_changes(**changes)
     names = ("image_size", "num_classes", "objective", "target", "extrapolate")
     names = {name: arguments[name] for name in names}

@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 
+from keras_vit.cli import options
 from keras_vit.cli.report import introduce
 from keras_vit.export.exported_model import ExportedModel, open_exported
 from keras_vit.export.formats import SAVED_MODEL, format_of, suffix_of
@@ -101,9 +102,9 @@ def open_live(source, image_size=None, trust=False, sha256=None, kind="auto", pa
         if not (image_size or patch_size):
             model = checkpoint.read_model(fetch(path, sha256=sha256))
             return image_model(model) if kind == "auto" else model
-    options = {"trust": trust, "sha256": sha256, "kind": kind}
-    options |= {"patch_size": patch_size} if patch_size else {}
-    return load.from_pretrained(trained_file(source), image_size=image_size, **options)
+    checks = {"trust": trust, "sha256": sha256, "kind": kind}
+    checks |= {"patch_size": patch_size} if patch_size else {}
+    return load.from_pretrained(trained_file(source), image_size=image_size, **checks)
 
 
 def check_weights(source):
@@ -148,6 +149,8 @@ def run_of(source):
         ValueError: if the types of the recipe's seed or task are wrong.
     """
     config = _folder(source) / "config.json"
+    if not os.path.exists(os.path.expanduser(source)):  # a name or URL, which no folder here is about
+        return {}
     try:
         trained = json.loads(config.read_text())
     except (OSError, ValueError, RecursionError):
@@ -225,6 +228,7 @@ def features_source(args):
     """
     named = {name: getattr(args, name) for name in ("model", "dataset") if getattr(args, name)}
     if args.embeddings and not named:
+        options.refuse_unused(args, options.OF_DATASET, "--dataset")
         return {"embeddings": args.embeddings}
     if args.embeddings or len(named) < 2:
         received = ", ".join(f"--{name}" for name in (*named, *(["embeddings"] * bool(args.embeddings))))

@@ -5,7 +5,7 @@ import functools
 import os
 import sys
 
-from keras_vit.cli.options import settings
+from keras_vit.cli.options import changed_fields, settings
 from keras_vit.cli.source import trained_file
 from keras_vit.data.datasets import absolute_name
 from keras_vit.engine.strategy import is_chief
@@ -37,12 +37,7 @@ def train_and_report(args, **options):
     """
     if args.model and os.path.exists(args.model):
         raise ValueError(f"--model is a variant such as B/16; use keras-vit finetune --weights {args.model}")
-    changes = settings(args.set)
-    for name in ("total_steps", "batch_size", "seed", "dtype"):
-        if (value := getattr(args, name)) is not None:
-            if name in changes:
-                raise ValueError(f"expected --{name} or --set {name}=; got both")
-            changes[name] = value
+    changes = changed_fields(vars(args), ("total_steps", "batch_size", "seed", "dtype"))
     name, reason = (args.recipe, None) if args.recipe else _default_recipe(args, changes, **options)
     config = RunConfig(
         dataset=absolute_name(args.dataset),

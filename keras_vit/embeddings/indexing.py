@@ -101,7 +101,8 @@ def vectors_of(table):
     column = table[VECTOR].combine_chunks()
     if column.null_count:
         raise ValueError(f"expected a vector of each image that was read; {column.null_count} have none")
-    return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1).astype("float32")
+    shape = len(column), column.type.list_size
+    return column.flatten().to_numpy(zero_copy_only=False).reshape(shape).astype("float32")
 
 
 def _is_new(index, paths, vectors):

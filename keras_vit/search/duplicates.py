@@ -28,9 +28,9 @@ def near_duplicates(
     """Groups of images whose vectors are nearly equal.
 
     Two images are in one group if their cosine, or each on a chain of images between them, reaches the
-    threshold. Without an engine of approximate search all pairs are compared; with one each image is compared
-    with the 20 nearest that it finds. Images whose files are gone or have changed (`index.is_stale`) are left
-    out.
+    threshold. Without an engine of approximate search all pairs are compared. With one each image is compared
+    with the 20 nearest that it finds and that meet the conditions. Images whose files are gone or have
+    changed (`index.is_stale`) are left out.
 
     Args:
         index: `ImageIndex`.
@@ -55,9 +55,13 @@ def near_duplicates(
     number(high=1, above=0).check("threshold", threshold)
     rows = np.setdiff1d(index.used_rows(conditions), index.stale_rows(conditions))
     group = np.arange(len(rows))
-    pairs = _exact_pairs if index.engine == "exact" else _nearest_pairs
+    least = threshold - SLACK
+    if index.engine == "exact":
+        pairs = _exact_pairs(index, rows, least)
+    else:
+        pairs = _nearest_pairs(index, rows, least, conditions)
     waiting, size = [], 0
-    for pair in pairs(index, rows, threshold - SLACK):
+    for pair in pairs:
         waiting.append(pair)
         size += len(pair[0])
         if size > MOST_PAIRS:
@@ -90,11 +94,12 @@ def _exact_pairs(index, rows, threshold):
             yield a[a < b], b[a < b]
 
 
-def _nearest_pairs(index, rows, threshold):
+def _nearest_pairs(index, rows, threshold, conditions):
     position = np.full(len(index.vectors), -1)
     position[rows] = np.arange(len(rows))
     for start in Progress(range(0, len(rows), BLOCK), "comparing", unit="block"):
-        near, cosines = index.nearest(index.vectors[rows[start : start + BLOCK]], NEIGHBORS + 1)
+        vectors = index.vectors[rows[start : start + BLOCK]]
+        near, cosines = index.nearest(vectors, NEIGHBORS + 1, conditions)
         a, column = np.nonzero((cosines >= threshold - OF_ENGINE) & (position[near] >= 0))
         a, b = a + start, position[near[a, column]]
         pairs = (_unit_vectors(index.vectors[rows[of]]) for of in (a, b))

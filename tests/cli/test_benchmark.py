@@ -104,8 +104,9 @@ def test_an_export_is_measured_as_it_is(name, format, tmp_path):
     file.write_bytes(b"")
     source = file if format == "onnx" else tmp_path / "out"
     assert measuring.files_of(given(source), None) == {format: file if format == "onnx" else file.parent}
-    with pytest.raises(ValueError, match="is an export and is measured as it is"):
-        measuring.files_of(given(source, "--formats", "live"), None)
+    for option in (("--formats", "live"), ("--precisions", "int8"), ("--patch_size", 8)):
+        with pytest.raises(ValueError, match=f"is an export and is measured as it is; omit {option[0]}"):
+            measuring.files_of(given(source, *option), None)
 
 
 def test_the_peak_is_the_systems(monkeypatch):

@@ -170,6 +170,7 @@ def test_classes_that_are_not_the_data_sets_are_refused():
 def test_seed_and_task_of_an_older_file_are_its_runs(tmp_path):
     model = small()
     (tmp_path / "config.json").write_text(json.dumps({"recipe": {"seed": 5, "task": "multi_label"}}))
+    (tmp_path / "model.keras").touch()
     for source in (tmp_path, tmp_path / "model.keras"):
         assert (seed_of(source, model), task_of(source, model)) == (5, "multi_label")
     (tmp_path / "config.json").write_text(json.dumps({"recipe": {"seed": 5, "split_seed": 0}}))

@@ -102,6 +102,11 @@ def test_a_table_of_many_images_ends():
     assert "The first 100 of 150 predictions" in table and table.count("dog 50.0%") == 100
 
 
+def test_a_score_that_several_tasks_share_is_printed_once():
+    text = inspect._summary({"ap": 0.5, "inspected": ["a.png"], "left_out": {}}, [])
+    assert text.splitlines() == ["ap         0.5000", "inspected  a.png"]
+
+
 @pytest.mark.slow
 def test_a_regressions_values_are_shown(keras_vit, images, tmp_path):
     path = saved(tmp_path / "numbers.keras", num_classes=1, class_names=("age",))

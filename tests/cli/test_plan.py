@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from keras_vit.cli.plan import JAX, LIBTPU, as_text
+from keras_vit.cli.plan import JAX, LIBTPU, _plan, as_text
 from keras_vit.variants import cost
 
 FOUND = {
@@ -71,6 +71,11 @@ def test_a_plan_that_does_not_fit_names_what_was_tried():
     assert lines[-1].startswith("no change that was compiled fits")
     tried[0]["fits"] = True
     assert as_text({**FOUND, **reason, "tried": tried}).splitlines()[-1].startswith("remat: fits")
+
+
+def test_a_field_is_not_given_twice():
+    with pytest.raises(ValueError, match="expected --batch_size or --set batch_size=; got both"):
+        _plan({"set": ["batch_size=4"], "batch_size": 8})
 
 
 @pytest.mark.slow

@@ -139,6 +139,13 @@ def test_a_damaged_recipe_is_refused_in_one_line(recipe, tmp_path):
         run_of(tmp_path)
 
 
+@pytest.mark.parametrize("source", ["vit_b16_dino", "hf://me/vit", "https://host/vit.npz"])
+def test_a_name_or_url_is_of_no_run_in_the_current_folder(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text('{"recipe": {"task": "multi_label"}}')
+    assert run_of(".") and run_of(source) == {}
+
+
 @by_table("text", ["[]", "null", "3", "{", '{"model_type": "vit"}', "[" * 100_000])
 def test_another_configuration_is_ignored(text, tmp_path):
     (tmp_path / "config.json").write_text(text)

@@ -1,7 +1,8 @@
-from made.folders import write_classes
+import pytest
+from made.folders import write_broken, write_classes
 from reference.small import one_block
 
-from keras_vit.embeddings import embed, open_for_embeddings, plan_embeddings, update_index
+from keras_vit.embeddings import embed, open_for_embeddings, plan_embeddings, read_labeled, update_index
 
 
 def updated(tmp_path, out, names):
@@ -22,3 +23,19 @@ def test_images_get_the_labels_of_the_later_state(tmp_path):
     for label, name in enumerate(("ant", "bee", "cat")):
         found = index.query(index.vectors[0], 9, [f"label={label}"])
         assert sorted(path.split("/")[-2:] for path, _ in found) == [[name, "00.png"], [name, "01.png"]]
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_part_may_have_no_image_that_can_be_read(partitions, tmp_path):
+    model, data = (
+        one_block(num_classes=None),
+        {"name": f"folder:{write_classes(tmp_path / 'images', count=2)}"},
+    )
+    for path in [*(tmp_path / "images").rglob("*.png")][:: 1 if partitions == 1 else 4]:
+        write_broken(path)
+    embed(plan_embeddings(tmp_path / "out", "", model, data, partitions=partitions))
+    counts = update_index(open_for_embeddings(tmp_path / "index", [tmp_path / "out"]), [tmp_path / "out"])
+    read = 0 if partitions == 1 else 3
+    assert counts == {"added": read, "removed": 0, "unreadable": 4 - read}
+    if read:
+        assert sum(map(len, read_labeled(tmp_path / "out").splits.values())) == read

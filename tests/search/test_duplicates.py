@@ -46,6 +46,21 @@ def test_only_images_that_are_there_and_meet_the_conditions(index):
     assert [[path for path, _ in group] for group in found] == [["/0", "/8"], *EXPECTED[1:6]]
 
 
+def test_a_graph_finds_the_partners_that_meet_the_conditions(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_index, "EXACT_ROWS", 0)
+    rng, vectors = np.random.default_rng(0), np.zeros((600, SIZE))
+    vectors[:, 0], vectors[300:, 1] = 1, 1000
+    vectors += 1e-3 * rng.standard_normal(vectors.shape)
+    vectors[[0, 1], 2] = 0.05, -0.05  # Each of these has nearer images, of the other label.
+    index = ImageIndex(tmp_path / "index", "model", "digest", SIZE)
+    label = pyarrow.array(np.arange(600) > 1)
+    index.add({f"/{i}": (None, None) for i in range(600)}, vectors, {"label": label.cast("int64")})
+    index.build("hnsw")
+    assert [[path for path, _ in group] for group in near_duplicates(index, 0.99, ["label=0"])] == [
+        ["/0", "/1"]
+    ]
+
+
 def test_a_chain_is_one_group_and_the_threshold_counts(tmp_path):
     index = ImageIndex(tmp_path / "index", "model", "digest", 2)
     angles = np.radians([0, 20, 40, 120])
