@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras_vit.cli import options
-from keras_vit.cli.report import cell_text, check_json, report, text_table
+from keras_vit.cli.report import cell_text, report, text_table
 from keras_vit.messages import spelled
 
 METHODS = ("uniform", "greedy")
@@ -161,7 +161,6 @@ def _check(args):
     from keras_vit.rules import one_of
 
     one_of(METHODS).check("--method", args.method)
-    check_json(args)
     if not args.output.endswith(".keras"):
         raise ValueError(f"expected --output to be a .keras file; got {args.output!r}")
     if args.method == "greedy" and not args.dataset:

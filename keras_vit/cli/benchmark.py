@@ -7,7 +7,7 @@ import tempfile
 from keras_vit import names
 from keras_vit.cli import options
 from keras_vit.cli.device import note_formats
-from keras_vit.cli.report import check_json, report, text_table
+from keras_vit.cli.report import report, text_table
 
 MIB = 2**20
 
@@ -33,7 +33,6 @@ def add_arguments(add):
 def run(args):
     from keras_vit.cli.measuring import all_files, files_of, measure
 
-    check_json(args)
     if not args.all:
         options.refuse_unused(args, ("dataset", *options.OF_DATASET), "--all")
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # the processes share a GPU's memory

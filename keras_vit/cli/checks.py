@@ -9,7 +9,7 @@ import shlex
 
 from keras_vit.cli import options
 from keras_vit.cli.parser import version
-from keras_vit.cli.report import check_json, report, text_table
+from keras_vit.cli.report import report, text_table
 from keras_vit.messages import one_line
 from keras_vit.startup_logs import quiet_startup_logs
 from keras_vit.writing import cache_folder
@@ -28,7 +28,6 @@ def needs_keras(args):
 
 
 def run(args):
-    check_json(args)
     required, extras = _requirements()
     names = dict.fromkeys([*FIRST, *required, *(name for extra in extras.values() for name in extra)])
     versions = {name: _version(name) for name in names}

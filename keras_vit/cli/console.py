@@ -10,7 +10,7 @@ import threading
 from keras_vit.cli import device
 from keras_vit.cli.parser import parser as parser
 from keras_vit.cli.parser import subcommand
-from keras_vit.cli.report import print_now
+from keras_vit.cli.report import check_json, print_now
 from keras_vit.messages import one_line, printable, redact_urls
 from keras_vit.startup_logs import quiet_startup_logs
 
@@ -32,6 +32,7 @@ def run(args, with_keras=True):
     if hasattr(sys.stdout, "reconfigure"):  # Names of files that are not UTF-8 keep their bytes.
         sys.stdout.reconfigure(errors="surrogateescape")
     try:
+        check_json(args)
         device.choose(args)
         module = _start(args.subcommand, with_keras)
         device.check(args)

@@ -2,7 +2,7 @@
 
 from keras_vit import names, tasks
 from keras_vit.cli import options
-from keras_vit.cli.report import check_json, check_png, report, text_table
+from keras_vit.cli.report import check_png, report, text_table
 from keras_vit.labels.box_rows import MAX_BOXES
 from keras_vit.messages import listed, printable
 from keras_vit.writing import atomic_write
@@ -74,7 +74,6 @@ def _open(args, on_bad_image):
 def _show(args):
     from keras_vit.data.statistics import describe
 
-    check_json(args)
     check_png("--sheet", args.sheet)
     dataset = _open(args, args.on_bad_image)
     statistics = describe(dataset, args.max_images)
@@ -146,12 +145,10 @@ def _draw_sheet(args, dataset):
     from keras_vit.labels import label_kind
     from keras_vit.preprocessing import Preprocessing
     from keras_vit.reports.page import png_of
+    from keras_vit.reports.training_images import label_words
 
-    samples, captions, label_type = (
-        dataset.split("train"),
-        dataset.captions("train"),
-        label_kind(dataset.task),
-    )
+    samples, captions = dataset.split("train"), dataset.captions("train")
+    label_type, class_names = label_kind(dataset.task), dataset.class_names
     # A crop would cut off objects.
     resize = "pad" if label_type.moves else "crop"
     prepare = Preprocessing(SIDE, resize, 1.0, mean=(0.0,) * 3, std=(1.0,) * 3)
@@ -160,15 +157,10 @@ def _draw_sheet(args, dataset):
     records = samples.training_records(args.seed, 0, 1, min(SHEET, len(samples)))
     for _, encoded, label in records:
         image, shown = evaluation_sample(label_type, prepare, samples.exif, encoded, label)
-        label, image = label.numpy(), prepare.colors(image.numpy())
-        if captions is not None:
-            texts.append(captions[label][0])
-        else:
-            has_words = dataset.class_names and not label_type.is_map
-            texts.append(label_type.format(label, dataset.class_names) if has_words else "")
-        images.append(image)
+        texts.append(label_words(label.numpy(), label_type, class_names, captions))
+        images.append(prepare.colors(image.numpy()))
         labels.append(shown.numpy())
-    sheet = label_sheet(images, labels, texts, label_type, dataset.class_names, dataset.name)
+    sheet = label_sheet(images, labels, texts, label_type, class_names, dataset.name)
     atomic_write(args.sheet, png_of(sheet))
 
 
@@ -177,7 +169,6 @@ def _check(args):
     from keras_vit.data.damage import damaged
     from keras_vit.data.datasets import folder_of
 
-    check_json(args)
     dataset = _open(args, "skip")
     broken = [*map(list, dataset.bad_images.items())]
     # Those of a folder have been decoded to be skipped.

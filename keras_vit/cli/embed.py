@@ -4,7 +4,7 @@ import argparse
 
 from keras_vit.cli import options
 from keras_vit.cli.device import note_formats
-from keras_vit.cli.report import check_json, introduce, report, text_table
+from keras_vit.cli.report import introduce, report, text_table
 from keras_vit.names import EMBEDDING_DTYPES, EMBEDDING_FORMATS, EMBEDDING_OUTPUTS
 
 
@@ -49,7 +49,6 @@ def run(args):
     from keras_vit.cli.source import open_live, seed_of, trained_file
     from keras_vit.embeddings.computing import embed, plan_embeddings
 
-    check_json(args)
     note_formats(args, filter(None, [args.format]))
     model = open_live(args.model, trust=args.trust, sha256=args.sha256, kind="stored")
     labels = {"task": args.task, "fields": args.field, "classes": args.classes}

@@ -2,7 +2,7 @@
 
 import keras_vit
 from keras_vit.cli import options
-from keras_vit.cli.report import cell_text, check_json, check_png, report, text_table
+from keras_vit.cli.report import cell_text, check_png, report, text_table
 from keras_vit.messages import redact_urls
 from keras_vit.writing import atomic_write
 
@@ -53,7 +53,8 @@ def run(args):
     value, text = _result(args, dataset, scores)
     if args.per_class and (classes := task.per_class(predictions, names)):
         value["classes"] = classes
-        text += f"\n\n{_class_table(classes)}"
+        rows = [[*map(cell_text, row.values())] for row in classes]
+        text += f"\n\n{text_table(rows, [*classes[0]])}"
     if args.confusion:
         value["confusion"] = args.confusion
     try:
@@ -63,11 +64,6 @@ def run(args):
             matrix = task.confusion(predictions)
             rows = task.confusion_names(names or [str(i) for i in range(model.num_classes)])
             _draw(args.confusion, matrix, rows, redact_urls(f"{args.dataset}, {args.split}"))
-
-
-def _class_table(classes):
-    """The scores of classes as text."""
-    return text_table([[*map(cell_text, row.values())] for row in classes], [*classes[0]])
 
 
 def _retrieval(args):
@@ -105,7 +101,6 @@ def _check(args, task):
     if task and not task.per_class and args.per_class:
         raise ValueError(f"--per_class needs classes; got --task {task.name}")
     check_png("--confusion", args.confusion)
-    check_json(args)
 
 
 def _draw(file, matrix, names, title):

@@ -7,7 +7,7 @@ import keras_vit
 from keras_vit import names
 from keras_vit.cli import options
 from keras_vit.cli.options import non_negative_int, positive_int
-from keras_vit.cli.report import check_json, encode, report, text_table
+from keras_vit.cli.report import encode, report, text_table
 from keras_vit.export.tolerance import MARGIN
 from keras_vit.messages import spelled
 from keras_vit.writing import atomic_write
@@ -21,11 +21,8 @@ def add_arguments(add):
     add("--formats", type=options.words, default="saved_model,tflite", help=formats)
     options.precisions(add)
     options.dataset(add, required=False)
-    add(
-        "--split",
-        default="test",
-        help="split to verify on; int8 and full_int8 are calibrated on train",
-    )
+    split = "split to verify on; int8 and full_int8 are calibrated on train"
+    add("--split", default="test", help=split)
     add("--max_images", type=positive_int, default=512, help="at most so many images of the data set")
     margin = "logits by which the live model decides what 8 bits have to keep"
     add("--margin", type=float, default=MARGIN, help=margin)
@@ -60,7 +57,6 @@ def run(args):
     opened_kind = "auto" if is_image_part else "stored"
     opening = {"image_size": args.image_size, "patch_size": args.patch_size}
     opening |= {"trust": args.trust, "sha256": args.sha256}
-    check_json(args)
     if not args.dataset:
         options.refuse_unused(args, options.OF_DATASET, "--dataset")
     model = open_live(args.model, kind=opened_kind, **opening)
@@ -68,7 +64,9 @@ def run(args):
         model = with_labels(model, args.labels, args.prompts)
     images = image_model(model)
     task = args.task or task_of(args.model, images)
-    dataset = open_dataset(args, images, task) if args.dataset else None
+    dataset = None
+    if args.dataset:
+        dataset = open_dataset(args, images, task, same_classes=not args.representation)
     same = (
         "precisions",
         "representation",

@@ -2,7 +2,7 @@
 
 import keras_vit
 from keras_vit.cli import options
-from keras_vit.cli.report import check_json, report, text_table
+from keras_vit.cli.report import report, text_table
 
 
 def add_arguments(add):
@@ -20,7 +20,6 @@ def run(args):
 
     from keras_vit.cli.source import features_source, open_embeddings, open_for_features
 
-    check_json(args)
     value = features_source(args)
     if args.embeddings:
         choices = args.shots, args.seeds, args.l2, args.neighbors

@@ -4,7 +4,7 @@ import contextlib
 import pathlib
 
 from keras_vit.cli import options
-from keras_vit.cli.report import STDOUT, check_json, encode, print_now, report, text_table
+from keras_vit.cli.report import STDOUT, encode, print_now, report, text_table
 from keras_vit.cli.rows import best_of
 from keras_vit.messages import spelled
 from keras_vit.writing import atomic_path
@@ -15,7 +15,8 @@ TOP = 5  # classes per image
 def add_arguments(add):
     options.device(add)
     options.model(add)
-    add("--image", nargs="+", action="extend", default=[], metavar="IMAGE", help="image files, or folders")
+    several = {"nargs": "+", "action": "extend", "default": []}
+    add("--image", **several, metavar="IMAGE", help="image files, or folders")
     options.dataset(add, required=False)
     options.split(add)
     options.on_bad_image(add)
@@ -24,15 +25,7 @@ def add_arguments(add):
     options.patch_size(add)
     add("--block", type=int, help="block of the heads: 0, 1, …, -1 (default: the last, or the probe)")
     patch = "patches whose similar patches are drawn, from 0,0 (default: three on the diagonal)"
-    add(
-        "--patch",
-        nargs="+",
-        action="extend",
-        default=[],
-        type=options.patch,
-        metavar="ROW,COLUMN",
-        help=patch,
-    )
+    add("--patch", **several, type=options.patch, metavar="ROW,COLUMN", help=patch)
     add("--output", required=True, metavar="DIR", help="folder to write")
     options.json(add)
 
@@ -46,7 +39,6 @@ def run(args):
         raise ValueError("expected images with --image, or a data set with --dataset")
     if not args.dataset:
         options.refuse_unused(args, options.OF_DATASET, "--dataset")
-    check_json(args)
     folder = pathlib.Path(args.output).expanduser()
     with contextlib.ExitStack() as at_end, atomic_path(folder, overwrite=False) as temporary:
         value, files, predictions = _inspect(args, paths)

@@ -49,7 +49,8 @@ class Journal:
                         self.count += 1
             os.truncate(self.path, length)
         else:
-            self._append(origin)
+            with named_errors(self.path), open(self.path, "xb") as file:
+                file.write(_line(origin))
 
     def rows(self):
         """The rows in the file."""
@@ -65,10 +66,6 @@ class Journal:
                 file.write(_line(row))
                 self.count += 1
                 yield row
-
-    def _append(self, row):
-        with named_errors(self.path), open(self.path, "xb") as file:
-            file.write(_line(row))
 
     def _check(self, line, origin):
         try:

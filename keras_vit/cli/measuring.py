@@ -44,8 +44,7 @@ def all_files(args, folder):
     model = float32_copy(_live(args.model, args.image_size, args.patch_size, **_checks(args)))
     task = task_of(args.model, model)
     dataset = open_dataset(args, model, task) if args.dataset else None
-    description = describe(model, task)
-    description = description.with_size(args.image_size)
+    description = describe(model, task).with_size(args.image_size)
     samples = dataset and dataset.split("test")
     reference = live_reference(model, description, samples)
     noise = _noise(NOISE_IMAGES, (*description.image_size, description.channels))

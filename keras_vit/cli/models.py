@@ -5,7 +5,7 @@ import dataclasses
 
 from keras_vit.cli import options
 from keras_vit.cli.options import non_negative_int, positive_int
-from keras_vit.cli.report import check_json, report, text_table
+from keras_vit.cli.report import report, text_table
 from keras_vit.variants import PUBLISHED, cost, parse_variant
 
 # Columns of checkpoints; the JSON has every field.
@@ -29,7 +29,6 @@ def needs_keras(args):
 def run(args):
     from keras_vit.weights.catalogue import CATALOGUE
 
-    check_json(args)
     patterns = (*args.words, *args.filter)
     variants = [] if args.cached else _variants(args, patterns)
     checkpoints = _checkpoints(args, patterns)

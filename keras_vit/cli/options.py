@@ -92,10 +92,8 @@ def task(add):
 
 
 def labels(add):
-    add(
-        "--labels",
-        help=f"models with a text tower: {LABELS}, or names separated by commas: cat,dog,'a red car'",
-    )
+    text = f"models with a text tower: {LABELS}, or names separated by commas: cat,dog,'a red car'"
+    add("--labels", help=text)
     prompts(add)
 
 

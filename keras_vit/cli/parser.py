@@ -159,9 +159,8 @@ class _Parser(argparse_flags.ArgumentParser):
         """Expand ~ in all values, of which a shell leaves quoted ones and those after = as they are."""
         parsed = super().parse_args(args, namespace)
         for name, value in vars(parsed).items():
-            is_several = isinstance(value, list)
-            paths = [_expanded(path) for path in (value if is_several else [value])]
-            setattr(parsed, name, paths if is_several else paths[0])
+            expanded = [*map(_expanded, value)] if isinstance(value, list) else _expanded(value)
+            setattr(parsed, name, expanded)
         return parsed
 
     def parse_known_args(self, args=None, namespace=None):

@@ -8,7 +8,7 @@ import tempfile
 from keras_vit import names
 from keras_vit.cli import options
 from keras_vit.cli.options import positive_int
-from keras_vit.cli.report import check_json, report, text_table
+from keras_vit.cli.report import report, text_table
 from keras_vit.messages import one_line
 from keras_vit.variants import parse_variant
 
@@ -24,11 +24,8 @@ LONGEST = 10
 
 def add_arguments(add):
     add("--model", help="variant such as B/16; not needed with a recipe with sizes")
-    add(
-        "--topology",
-        required=True,
-        help="TPU chips and their grid, or GPUs: v5e:4x4, v6e:8x8, gpu:a100, gpu:h100:8",
-    )
+    topology = "TPU chips and their grid, or GPUs: v5e:4x4, v6e:8x8, gpu:a100, gpu:h100:8"
+    add("--topology", required=True, help=topology)
     add("--batch_size", type=positive_int, help="images per step, on all chips (default: the recipe's)")
     add("--strategy", default="auto", help="auto (data_parallel), fsdp, model_parallel[=AxB] or single")
     add("--recipe", default="pretrain_imagenet", help="whose training step is compiled")
@@ -40,11 +37,8 @@ def add_arguments(add):
     options.objective(add)
     options.changes(add, "FIELD", "any field of the recipe")
     add("--extrapolate", action="store_true", help="compile 2 and 4 blocks only, and extrapolate to all")
-    add(
-        "--largest_batch",
-        action="store_true",
-        help="find the largest batch that fits, without and with remat",
-    )
+    largest = "find the largest batch that fits, without and with remat"
+    add("--largest_batch", action="store_true", help=largest)
     options.json(add)
 
 
@@ -53,7 +47,6 @@ def needs_keras(args):
 
 
 def run(args):
-    check_json(args)
     if args.model:
         parse_variant(args.model)  # before JAX is started
     result = _in_jax(vars(args))

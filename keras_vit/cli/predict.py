@@ -74,10 +74,12 @@ def needs_keras(args):
 
 
 def run(args):
-    from keras_vit.cli.images import png_files
+    from keras_vit.cli.images import images_of, png_files
 
     _check_options(args)
-    paths = _paths(args)
+    paths = [path for argument in args.images for path in images_of(argument, urls=True)]
+    if args.output and suffix_of(args.output) == "parquet":  # It holds text.
+        check_utf8(paths)
     files = png_files(paths) if args.maps or args.boxes or args.show else {}
     model, task = _opened(args)
     things = {"things": task.things(model, args.things)} if args.things else {}
@@ -85,7 +87,8 @@ def run(args):
         run_eagerly(model)
     limits = _limits(args)
     folders = _chosen_folders(args, task, limits)
-    limits |= _row_arguments(args, paths)
+    for folder in prediction_folders():
+        limits |= folder.row_arguments(args, paths)
     if args.windows and model.preprocessing.image_size is None:
         print("--windows changes nothing: this model takes whole images of any size", file=sys.stderr)
     with contextlib.ExitStack() as at_end:
@@ -98,25 +101,6 @@ def run(args):
             _write_file(args, task, model, journal)
     if skipped:
         print(f"left out, since they cannot be read: {listed(skipped)}", file=sys.stderr)
-
-
-def _paths(args):
-    """Return the paths of the images; those that a Parquet file shall hold are text."""
-    from keras_vit.cli.images import images_of
-
-    paths = [path for argument in args.images for path in images_of(argument, urls=True)]
-    if args.output and suffix_of(args.output) == "parquet":
-        check_utf8(paths)
-    return paths
-
-
-def _row_arguments(args, paths):
-    """Return the further arguments of the task's `rows` for the options of tasks."""
-    return {
-        name: value
-        for folder in prediction_folders()
-        for name, value in folder.row_arguments(args, paths).items()
-    }
 
 
 def _writers(args, at_end, folders, model, task, files):

@@ -2,7 +2,7 @@
 
 import keras_vit
 from keras_vit.cli import options
-from keras_vit.cli.report import check_json, check_png, report, text_table
+from keras_vit.cli.report import check_png, report, text_table
 from keras_vit.messages import redact_urls
 from keras_vit.writing import atomic_write
 
@@ -24,7 +24,6 @@ def run(args):
     from keras_vit.inspection.figures import block_accuracy_figure
     from keras_vit.reports.page import png_of
 
-    check_json(args)
     check_png("--figure", args.figure)
     value = features_source(args)
     if args.embeddings:

@@ -58,7 +58,7 @@ def introduce(args, dataset):
 
 def check_json(args):
     """Refuse a file of --json that cannot be written, before anything is computed."""
-    if args.json not in (None, STDOUT):
+    if getattr(args, "json", None) not in (None, STDOUT):
         check_writable(args.json)
 
 

@@ -4,7 +4,7 @@ import os
 import sys
 
 from keras_vit.cli import options
-from keras_vit.cli.report import check_json, report, text_table
+from keras_vit.cli.report import report, text_table
 from keras_vit.messages import listed, redact_url
 from keras_vit.names import SEARCH_ENGINES
 from keras_vit.rules import one_of, optional
@@ -61,7 +61,6 @@ def continues(args):
 
 
 def run(args):
-    check_json(args)
     if args.action == "index":
         optional(one_of(SEARCH_ENGINES)).check("--engine", args.engine)
         if args.embeddings:

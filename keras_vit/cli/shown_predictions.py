@@ -46,8 +46,7 @@ class Shown:
             self._write(path, box_overlay(image, prediction, self.names))
             return
         name = self.task.label.name
-        find = label_colors().get(name, lambda maps, names: {})
-        colors = find([prediction], self.names)
+        colors = label_colors()[name]([prediction], self.names) if name in label_colors() else {}
         if self.near_is_high:
             prediction = -prediction  # Of pictures of depth, what is near is bright.
         picture = labeled_picture(np.divide(image, 255, dtype="float32"), prediction, name)
@@ -83,11 +82,8 @@ def enlarged(image, prediction=None):
         prediction = prediction.enlarged(factor)
     elif hasattr(prediction, "boxes"):
         prediction = prediction._replace(boxes=prediction.boxes * factor)
-        prediction = (
-            prediction._replace(masks=repeated(prediction.masks, 1))
-            if hasattr(prediction, "masks")
-            else prediction
-        )
+        if hasattr(prediction, "masks"):
+            prediction = prediction._replace(masks=repeated(prediction.masks, 1))
     elif prediction is not None:
         prediction = repeated(prediction)
     return repeated(image), prediction

@@ -197,13 +197,14 @@ def task_of(source, model):
     return model.task or _recipe_of(source).get("task", "single_label")
 
 
-def open_dataset(args, model, task, texts=False):
+def open_dataset(args, model, task, texts=False, same_classes=True):
     """Open the data set of --dataset, in the model's split unless --seed is given, and print its sizes.
 
     Args:
         args: The arguments of a command.
         model: What `open_model` returned.
         task, texts: As for `load_dataset`.
+        same_classes: Whether a classifier has to have the classes of the data set.
 
     Raises:
         ValueError: if a classifier or segmenter does not have its classes.
@@ -213,8 +214,7 @@ def open_dataset(args, model, task, texts=False):
     labels = {"task": task, "texts": texts, "fields": args.field, "classes": args.classes}
     one_of(SPLITS).check("--split", getattr(args, "split", "test"))
     dataset = datasets.load_dataset(args.dataset, seed, args.on_bad_image, **labels, data_dir=args.data_dir)
-    has_classes = model.is_classifier or get_task(task).label.moves
-    if has_classes and not getattr(args, "representation", False):
+    if same_classes and (model.is_classifier or get_task(task).label.moves):
         predicting.check_classes(model, dataset)
     introduce(args, dataset)
     return dataset
@@ -249,11 +249,7 @@ def open_embeddings(args):
 def open_for_features(args):
     """Open the model of --model and the data set of --dataset, in the model's split, and print its sizes."""
     model = open_live(args.model, trust=args.trust, sha256=args.sha256)
-    labels = {"fields": args.field, "classes": args.classes}
-    seed = seed_of(args.model, model)
-    dataset = datasets.load_dataset(args.dataset, seed, args.on_bad_image, data_dir=args.data_dir, **labels)
-    introduce(args, dataset)
-    return model, dataset
+    return model, open_dataset(args, model, "single_label", same_classes=False)
 
 
 def _recipe_of(source):

@@ -3,7 +3,7 @@
 import keras_vit
 from keras_vit import names
 from keras_vit.cli import options
-from keras_vit.cli.report import check_json, report, text_table
+from keras_vit.cli.report import report, text_table
 from keras_vit.messages import listed
 from keras_vit.rules import one_of
 
@@ -50,7 +50,6 @@ ACTIONS = {
 
 
 def run(args):
-    check_json(args)
     return {"show": _show, "convert": _convert, "push": _push}[args.action](args)
 
 

@@ -30,6 +30,7 @@ from keras_vit.embeddings.plan import IMAGES_PER_PART, Plan, begin, read_plan
 from keras_vit.labels import label_kind
 from keras_vit.messages import redact_url
 from keras_vit.models.backbones import backbone
+from keras_vit.names import EMBEDDING_DTYPES
 from keras_vit.progress import Progress
 from keras_vit.rules import check_utf8, integer, one_of, optional
 from keras_vit.types import Path
@@ -37,7 +38,6 @@ from keras_vit.weights.load import from_pretrained
 from keras_vit.weights.model_digest import model_digest
 from keras_vit.writing import exclusive
 
-DTYPES = ("float16", "float32")
 _PACKAGES = ("keras", "tensorflow", "pyarrow")
 _OPENING = threading.Lock()
 
@@ -91,7 +91,7 @@ class Embedder:
                 for batch in batches:
                     heights, widths = batch.sizes.T
                     columns = {"width": widths, "height": heights, "label": list(batch.labels)}
-                    columns |= self._places(split, batch.numbers) | self._status(parts.OK, len(widths))
+                    columns |= self._places(split, batch.numbers) | {"status": [parts.OK] * len(widths)}
                     outputs = self.encoder(batch.inputs)
                     if self.captions:
                         captions = self.dataset.captions(split)
@@ -102,8 +102,8 @@ class Embedder:
                     if bar is not None:
                         bar.update(len(widths))
                 for number in np.flatnonzero(missing) + first:
-                    columns = self._places(split, [number])
-                    columns |= self._status(why_unreadable(samples, int(number)), 1)
+                    status = why_unreadable(samples, int(number))
+                    columns = self._places(split, [number]) | {"status": [status]}
                     write(parts.rows_of(schema, self.plan, columns, None))
                 errors += np.count_nonzero(missing)
                 images += stop - first
@@ -133,10 +133,6 @@ class Embedder:
         paths = [samples.place(int(number)) for number in numbers]
         check_utf8(paths)
         return {"key": [f"{split}/{number:09}" for number in numbers], "path": paths}
-
-    @staticmethod
-    def _status(text, count):
-        return {"status": [text] * count}
 
     def _label_type(self):
         label_type = label_kind(self.dataset.task)
@@ -222,7 +218,7 @@ def plan_embeddings(
         raise ValueError(
             f"expected outputs among {', '.join(OUTPUTS)}, each once; got {', '.join(outputs) or 'none'}"
         )
-    one_of(DTYPES).check("dtype", dtype)
+    one_of(EMBEDDING_DTYPES).check("dtype", dtype)
     integer(at_least=1).check("batch_size", batch_size)
     optional(integer(at_least=1)).check("partitions", partitions)
     writes_captions = CAPTIONS in outputs

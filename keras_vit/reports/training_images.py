@@ -39,14 +39,14 @@ def add_training_images(report, config, model, dataset):
     )
     images, labels = (part.numpy() for part in next(iter(batches)))
     captions = dataset.captions("train")
-    words = [_words(label, kind, names, captions) for label in labels]
+    words = [label_words(label, kind, names, captions) for label in labels]
     figure = label_sheet(preprocessing.colors(images), labels, words, kind, names, "Training images")
     text = f"The first {COUNT} training images, cropped, flipped and changed as the recipe says, with labels."
     report.add(HEADING, text)
     report.draw(HEADING, "training-images", figure, f"{COUNT} augmented training images with their labels")
 
 
-def _words(label, kind, names, captions):
+def label_words(label, kind, names, captions):
     """A label in words; empty for maps and for images without labels."""
     if captions is not None:
         return captions[label][0]

@@ -15,7 +15,6 @@ from keras_vit import names
 from keras_vit.cli import data, options, parser, search
 from keras_vit.data.datasets import ON_BAD_IMAGE, SOURCES
 from keras_vit.data.samples import SPLITS
-from keras_vit.embeddings.computing import DTYPES as EMBEDDING_DTYPES
 from keras_vit.embeddings.encoder import CAPTIONS, OUTPUTS
 from keras_vit.embeddings.exported_encoder import EXPORT_FORMATS
 from keras_vit.engine.strategy import STRATEGIES
@@ -86,7 +85,7 @@ def test_the_names_in_help_texts_are_those_of_the_registries():
     assert names.TARGETS == TARGETS and names.SPLITS == SPLITS and {*names.RUN_DTYPES} == {*DTYPES}
     assert ON_BAD_IMAGE.choices == names.ON_BAD_IMAGE and {*names.STORED_DTYPES} == {*FLOATS}
     assert {*names.LAYOUTS} == {*LAYOUTS} and names.PUSHED_LAYOUTS == PUSHED
-    assert (*OUTPUTS, CAPTIONS) == names.EMBEDDING_OUTPUTS and names.EMBEDDING_DTYPES == EMBEDDING_DTYPES
+    assert (*OUTPUTS, CAPTIONS) == names.EMBEDDING_OUTPUTS
     assert tuple(EXPORT_FORMATS) == names.EMBEDDING_FORMATS
     assert tuple(ENGINES) == names.SEARCH_ENGINES
     sources = {name.partition(":")[0]: ":" in name for name in names.DATA_SETS}

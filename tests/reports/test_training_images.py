@@ -59,7 +59,7 @@ def test_the_augmentation_of_the_recipe_changes_them(sheets):
 def test_of_mixed_images_the_fractions_are_named():
     names, kind = ("cat", "dog", "owl"), label_kind("single_label")
     labels = np.array([[0.3, 0.0, 0.7], [0.0, 1.0, 0.0], [0.999, 0.001, 0.0]])
-    words = [training_images._words(label, kind, names, None) for label in labels]
+    words = [training_images.label_words(label, kind, names, None) for label in labels]
     assert words == ["70% owl, 30% cat", "dog", "cat"]
 
 
