@@ -75,11 +75,7 @@ def train_and_report(args, **options):
         print(f"{summary(record)}; results are in {workdir.path}, see {REPORT}")
 
 
-_LEARNED_FROM = {
-    "supervised": "labels",
-    "self_supervised": "images alone",
-    "image_text": "images with texts",
-}
+_LEARNED_FROM = {"supervised": "labels", "self_supervised": "images alone", "image_text": "images with texts"}
 
 
 def _default_recipe(args, changes, weights=None, sha256=None, **_):

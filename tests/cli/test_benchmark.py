@@ -44,9 +44,7 @@ def in_process(request, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "formats, precisions, in_process",
-    [(["live"], [], True), (*ALL, False)],
-    indirect=["in_process"],
+    "formats, precisions, in_process", [(["live"], [], True), (*ALL, False)], indirect=["in_process"]
 )
 def test_every_format_is_timed_at_every_batch_size(
     formats, precisions, in_process, keras_vit, model, tmp_path
@@ -138,9 +136,8 @@ def test_all_formats_are_compared_with_the_live_model(model, images, monkeypatch
         raise ImportError("a package is missing")
 
     monkeypatch.setattr(measuring, "_process", lambda: concurrent.futures.ThreadPoolExecutor(1))
-    monkeypatch.setattr(
-        measuring, "FORMATS", [dataclasses.replace(SAVED_MODEL, option="other", check=refuse)]
-    )
+    other = dataclasses.replace(SAVED_MODEL, option="other", check=refuse)
+    monkeypatch.setattr(measuring, "FORMATS", [other])
     args = given(model, "--all", "--dataset", f"folder:{images}", "--image_size", 24, "--rounds", 1)
     files, missing, reference = measuring.all_files(args, tmp_path)
     assert files == {"live": tmp_path / "model.keras"} and missing == {"other": "a package is missing"}
@@ -162,6 +159,5 @@ def test_all_measures_every_format_in_its_runtime(keras_vit, model, tmp_path):
     found = json.loads(output.read_text())
     names = {row["format"] for row in found["rows"]} | {*found["missing"]}
     assert names == {"live", *(f.name for f in formats.FORMATS if f.option not in ("hub", "web"))}
-    assert {"live", "saved_model", "tflite_dynamic_int8", "onnx_float32"} <= {
-        row["format"] for row in found["rows"]
-    }
+    measured = {row["format"] for row in found["rows"]}
+    assert {"live", "saved_model", "tflite_dynamic_int8", "onnx_float32"} <= measured

@@ -58,16 +58,8 @@ def test_folders_of_photographs_need_no_classes(model, tmp_path, keras_vit, imag
         (tmp_path / "photos").mkdir(exist_ok=True)
         (tmp_path / "photos" / f"{number}.png").write_bytes(path.read_bytes())
     write_broken(tmp_path / "photos" / "4.png")
-    words = (
-        "embed",
-        "--model",
-        model,
-        "--dataset",
-        f"folder:{tmp_path}/photos",
-        "--outputs",
-        "pooled,logits",
-    )
-    done = keras_vit(*words, "--output", tmp_path / "out", "--json", "-")
+    words = ("--dataset", f"folder:{tmp_path}/photos", "--outputs", "pooled,logits", "--json", "-")
+    done = keras_vit("embed", "--model", model, *words, "--output", tmp_path / "out")
     assert json.loads(done.stdout)["errors"] == 1
     assert done.stderr == "images without labels: 4 train\n"
     assert read_embeddings(tmp_path / "out").column_names == [

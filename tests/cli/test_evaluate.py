@@ -121,16 +121,8 @@ def test_other_tasks_have_their_scores(evaluated, tmp_path):
     root = write_classes(tmp_path / "images", ("a",), count=10) / "a"
     rows = [f"{root.name}/{path.name},{i % 2},{(i + 1) % 2}" for i, path in enumerate(sorted(root.iterdir()))]
     (tmp_path / "images" / "labels.csv").write_text("\n".join(["file,red,blue", *rows]) + "\n")
-    given = (
-        "--dataset",
-        f"folder:{tmp_path / 'images'}",
-        "--task",
-        "multi_label",
-        "--per_class",
-        "--json",
-        "-",
-    )
-    found = json.loads(evaluated(*given).stdout)
+    data = ("--dataset", f"folder:{tmp_path / 'images'}", "--task", "multi_label")
+    found = json.loads(evaluated(*data, "--per_class", "--json", "-").stdout)
     assert 0 <= found["mean_average_precision"] <= 1
     assert [row["name"] for row in found["classes"]] == ["red", "blue"]
 

@@ -122,39 +122,6 @@ def bare(weights, images, tmp_path):
     return ("finetune", "--weights", weights, "--dataset", f"folder:{images}", "--workdir", tmp_path / "run")
 
 
-def test_without_a_recipe_the_size_fits_the_images_and_is_kept(bare, keras_vit, tmp_path, monkeypatch):
-    trained = []
-
-    def train(config, path, *, note, **_):
-        Workdir(path, config.as_json()).make()
-        trained.append(config.recipe)
-        print(note or "")
-        raise OSError("stopped")
-
-    monkeypatch.setattr(module, "train", train)
-    first = keras_vit(*bare, status=2)
-    assert "finetune: 14 images, batch size 8, 100 steps (≈ 57 epochs); set --total_steps" in first.stdout
-    stored = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
-    assert (stored["batch_size"], stored["total_steps"], stored["warmup_steps"]) == (8, 100, 20)
-    # The sizes are read from the run.
-    monkeypatch.setattr(module, "load_data", lambda *args: pytest.fail("the data are loaded"))
-    second = keras_vit(*bare, status=2)
-    assert second.stdout == "\n" and trained[1] == trained[0] and "stopped" in second.stderr
-
-
-def test_given_sizes_and_named_recipes_are_not_changed(bare, keras_vit, monkeypatch):
-    sizes, both = [], ("--total_steps", 3, "--batch_size", 4)
-
-    def train(config, path, **_):
-        sizes.append((config.recipe.batch_size, config.recipe.total_steps, config.recipe.base_lr))
-        raise OSError("stopped")
-
-    monkeypatch.setattr(module, "train", train)
-    for options in ((), ("--total_steps", 7), ("--set", "base_lr=0.5"), ("--recipe", "finetune"), both):
-        keras_vit(*bare, *options, status=2)
-    assert sizes == [(8, 100, 0.03), (8, 7, 0.03), (8, 100, 0.5), (512, 500, 0.03), (4, 3, 0.03)]
-
-
 @pytest.fixture
 def configurations(monkeypatch):
     """The configurations of runs, whose folders are made but which do not begin; a run prints its note."""
@@ -168,6 +135,30 @@ def configurations(monkeypatch):
 
     monkeypatch.setattr(module, "train", train)
     return found
+
+
+def test_without_a_recipe_the_size_fits_the_images_and_is_kept(
+    bare, keras_vit, configurations, tmp_path, monkeypatch
+):
+    first = keras_vit(*bare, status=2)
+    assert "finetune: 14 images, batch size 8, 100 steps (≈ 57 epochs); set --total_steps" in first.stdout
+    stored = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
+    assert (stored["batch_size"], stored["total_steps"], stored["warmup_steps"]) == (8, 100, 20)
+    # The sizes are read from the run.
+    monkeypatch.setattr(module, "load_data", lambda *args: pytest.fail("the data are loaded"))
+    second = keras_vit(*bare, status=2)
+    assert second.stdout == "None\n" and "stopped" in second.stderr
+    assert configurations[1].recipe == configurations[0].recipe
+
+
+def test_given_sizes_and_named_recipes_are_not_changed(bare, keras_vit, configurations, tmp_path):
+    both = ("--total_steps", 3, "--batch_size", 4)
+    choices = (), ("--total_steps", 7), ("--set", "base_lr=0.5"), ("--recipe", "finetune"), both
+    for number, options in enumerate(choices):
+        keras_vit(*bare, *options, "--workdir", tmp_path / str(number), status=2)
+    recipes = [config.recipe for config in configurations]
+    sizes = [(recipe.batch_size, recipe.total_steps, recipe.base_lr) for recipe in recipes]
+    assert sizes == [(8, 100, 0.03), (8, 7, 0.03), (8, 100, 0.5), (512, 500, 0.03), (4, 3, 0.03)]
 
 
 def command_for(pretraining, images, tmp_path, **options):
@@ -237,19 +228,14 @@ def test_weights_of_unknown_training_need_a_recipe(images, tmp_path, keras_vit, 
 
 
 def test_sources_and_the_file_of_classes_are_stored_by_their_absolute_paths(
-    weights, keras_vit, tmp_path, monkeypatch
+    weights, keras_vit, configurations, tmp_path, monkeypatch
 ):
-    given = []
-
-    def train(config, path, **_):
-        given.append((config.dataset, config.classes))
-        raise OSError("stopped")
-
-    monkeypatch.setattr(module, "train", train)
     monkeypatch.chdir(tmp_path)
     command = ("finetune", "--weights", weights, "--recipe", "finetune", "--workdir", tmp_path / "run")
     keras_vit(*command, "--dataset", "folder:a*2 + webdataset:b", "--classes", "names.txt", status=2)
-    assert given == [(f"folder:{tmp_path}/a*2 + webdataset:{tmp_path}/b", f"{tmp_path}/names.txt")]
+    [config] = configurations
+    assert config.dataset == f"folder:{tmp_path}/a*2 + webdataset:{tmp_path}/b"
+    assert config.classes == f"{tmp_path}/names.txt"
 
 
 @pytest.mark.slow

@@ -149,17 +149,8 @@ def test_features_of_any_size_keep_the_aspect_ratio_and_crop_nothing(keras_vit, 
     preprocessing = Preprocessing(16, resize="crop", crop_fraction=0.875)
     path = saved(tmp_path / "features.keras", num_classes=None, preprocessing=preprocessing)
     Image.fromarray(np.zeros((30, 70, 3), "uint8")).save(tmp_path / "wide.png")
-    given = (
-        "--model",
-        path,
-        "--image",
-        tmp_path / "wide.png",
-        "--patch",
-        "2,6",
-        "--output",
-        tmp_path / "out",
-    )
-    keras_vit("inspect", *given)
+    given = ("--image", tmp_path / "wide.png", "--patch", "2,6", "--output", tmp_path / "out")
+    keras_vit("inspect", "--model", path, *given)
     page = read_page((tmp_path / "out" / "report.html").read_text())
     assert "Images keep their aspect ratio" in page.text
     (attributes,) = (a for tag, a in page.tags if a.get("class") == "explorer")

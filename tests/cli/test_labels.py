@@ -3,7 +3,6 @@ import hashlib
 import numpy as np
 import pytest
 from made import tokenizers
-from made.sampling import some
 from made.tables import by_table
 from PIL import Image
 from reference.comparing import randomize
@@ -129,19 +128,12 @@ def test_words_find_pictures(two_towers, images, keras_vit, json_of, tmp_path):
     assert (np.diff(cosines) < 2e-3).all()  # The vectors are float16.
 
 
-@pytest.mark.parametrize(
-    "command, message",
-    some(
-        [
-            ("predict {image}", "this model has no classes but those of texts; give --labels"),
-            ("evaluate --dataset digits", "this model has no classes but those of texts; give --labels"),
-        ],
-        2,
-    ),
-)
-def test_what_is_wrong_is_one_line(command, message, two_towers, images, refused):
-    words = [word.format(image=images / "cat" / "00.png") for word in command.split()]
-    refused((words[0], "--model", two_towers[0], *words[1:]), message)
+@pytest.mark.parametrize("kind", ["two_towers", "words"])
+@pytest.mark.parametrize("command", ["predict {image}", "evaluate --dataset digits"])
+def test_a_model_without_classes_needs_labels(command, kind, request, images, refused):
+    name, *options = [word.format(image=images / "cat" / "00.png") for word in command.split()]
+    path, _ = request.getfixturevalue(kind)
+    refused((name, "--model", path, *options), "this model has no classes but those of texts; give --labels")
 
 
 @by_table(
@@ -175,13 +167,6 @@ def test_imagenet_has_the_names_and_prompts_of_clip():
     assert len(read_prompts("clip_80")) == 80
 
 
-def test_a_checkpoint_without_words_has_no_labels(weights, images, refused):
-    refused(
-        ("predict", "--model", weights, "--labels", "a,b", images / "cat" / "00.png"),
-        "need a model with a text tower",
-    )
-
-
 @pytest.fixture(scope="module")
 def words(two_towers, tmp_path_factory):
     """A `.keras` file of a detector by words without classes, and the model."""
@@ -203,10 +188,6 @@ def test_labels_are_what_a_model_detects(words, images, json_of, tmp_path):
     [found] = model.with_labels(["cat", "dog"]).detect([str(photo)], threshold=0, top=3)
     np.testing.assert_allclose([one["score"] for one in row["objects"]], found.scores, rtol=1e-4)
     assert [one["name"] for one in row["objects"]] == [["cat", "dog"][i] for i in found.classes]
-
-
-def test_a_model_without_classes_needs_labels(words, images, refused):
-    refused(("predict", "--model", words[0], images / "cat" / "00.png"), "give --labels")
 
 
 @pytest.fixture(scope="module")

@@ -134,17 +134,8 @@ def test_a_model_may_have_one_chip():
 
 def of_gpu(topology, *options):
     """The plan of a model of 197 tokens in two of its blocks, and the calls of cuDNN's attention."""
-    sizes = [
-        "--model",
-        "Ti/16",
-        "--set",
-        'model={"num_layers": 2}',
-        "--recipe",
-        "finetune",
-        "--batch_size",
-        "16",
-    ]
-    found = compiled(*sizes, *options, topology=topology)
+    sizes = '--model Ti/16 --set model={"num_layers":2} --recipe finetune --batch_size 16'
+    found = compiled(*sizes.split(), *options, topology=topology)
     return found, {name: row["count"] for name, row in found["kernels"].items() if "cudnn$fmha" in name}
 
 

@@ -88,10 +88,7 @@ def many(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "option",
-    [
-        pytest.param((), id="table"),
-        pytest.param(("--format", "jsonl"), marks=pytest.mark.slow, id="jsonl"),
-    ],
+    [pytest.param((), id="table"), pytest.param(("--format", "jsonl"), marks=pytest.mark.slow, id="jsonl")],
 )
 def test_unreadable_images_are_left_out_or_end_the_command(option, keras_vit, refused, model, many, tmp_path):
     """Of many images, which TensorFlow reads, and of few."""
@@ -141,9 +138,7 @@ def test_an_interrupted_command_continues_and_writes_the_same(
     monkeypatch.setattr(task, "classified", lambda model, x, *of: seen.append(len(x)) or real(model, x, *of))
     done = keras_vit(*predict, tmp_path / "found.csv")
     assert sum(seen) == 22 and done.stdout == whole
-    assert (tmp_path / "found.csv").read_text().splitlines() == (
-        tmp_path / "whole.csv"
-    ).read_text().splitlines()
+    assert (tmp_path / "found.csv").read_text() == (tmp_path / "whole.csv").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"many", "found.csv", "whole.csv"}
     partial.write_text("mine\n")
     refused((*predict, tmp_path / "found.csv"), "partial' holds no rows of an interrupted command; remove it")
@@ -157,15 +152,8 @@ def interrupted(keras_vit, model, many, tmp_path, monkeypatch):
     """A command with a run's folder, which was stopped after 16 of 40 images, and its journal."""
     (tmp_path / "run").mkdir()
     shutil.copy(model, tmp_path / "run" / "model.keras")
-    command = (
-        "predict",
-        "--model",
-        tmp_path / "run",
-        many,
-        "--output",
-        tmp_path / "found.csv",
-        "--on_bad_image",
-    )
+    output = ("--output", tmp_path / "found.csv")
+    command = ("predict", "--model", tmp_path / "run", many, *output, "--on_bad_image")
     monkeypatch.setattr(image_batches, "BATCH", 8)
     real, left = task.classified, iter(range(2))
 
@@ -243,14 +231,12 @@ def test_a_list_is_read_from_standard_input(keras_vit, refused, model, images, m
 
 
 @pytest.mark.slow
-def test_patterns_and_home_folders_are_expanded(keras_vit, refused, model, images, monkeypatch):
+def test_patterns_and_home_folders_are_expanded(json_of, refused, model, images, monkeypatch):
     monkeypatch.setenv("HOME", str(images.parent))
-    name, whole = images.name, keras_vit("predict", "--model", model, images, "--format", "json").stdout
-    for words in (f"~/{name}", f"{images}/*/*.png", f"{images}/**", f"{images}/*"):
-        assert keras_vit("predict", "--model", model, words, "--format", "json").stdout == whole
-    [one] = json.loads(
-        keras_vit("predict", "--model", model, f"{images}/cat/0[1].p*", "--format", "json").stdout
-    )
+    whole = json_of("predict", "--model", model, images)
+    for words in (f"~/{images.name}", f"{images}/*/*.png", f"{images}/**", f"{images}/*"):
+        assert json_of("predict", "--model", model, words) == whole
+    [one] = json_of("predict", "--model", model, f"{images}/cat/0[1].p*")
     assert one["image"].startswith(f"{images}/cat/01")
     refused(("predict", "--model", model, f"{images}/*.jpg"), f"no file matches '{images}/*.jpg'")
     refused(("predict", "--model", "~/none.keras", images), f"{images.parent}/none.keras")

@@ -18,14 +18,11 @@ from keras_vit.cli.report import check_json, report, text_table
         ([("a", 1.5), ("b", 10)], "name  count\na       1.5\nb        10"),
         ([("a", "1"), ("b", "long text")], "name  count\na     1\nb     long text"),
         ([(1, "x")], "name  count\n   1  x"),
+        ([("\x1b[2Ja\n", 1)], "name        count\n\\x1b[2Ja\\n      1"),
     ],
 )
-def test_columns_are_aligned_numbers_to_the_right(rows, expected):
+def test_columns_are_aligned_numbers_to_the_right_and_control_characters_escaped(rows, expected):
     assert text_table(rows, ("name", "count")) == expected
-
-
-def test_control_characters_are_escaped():
-    assert text_table([("\x1b[2Ja\n", 1)], ("name", "count")) == "name        count\n\\x1b[2Ja\\n      1"
 
 
 @pytest.mark.parametrize("name", [None, "-", "found.json"])

@@ -12,10 +12,7 @@ from keras_vit import from_pretrained
 from keras_vit.embeddings import read_embeddings
 from keras_vit.training import RunConfig, find_recipe
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.tensorflow_only("the commands are tested on TensorFlow"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow_only("the commands are tested on TensorFlow")]
 SIDE = 112
 
 
@@ -85,16 +82,8 @@ def test_a_student_comes_closer_to_the_features_of_the_teacher(model, crops, ker
         *("pretrain", "--objective", "distill", "--recipe", "distill_features", "--teacher", model),
         *("--dataset", f"folder:{crops}", "--image_size", SIDE, "--total_steps", 16, "--batch_size", 8),
         *("--set", f"model={student}", "--set", "warmup_steps=1", "--set", "base_lr=0.002"),
-        *(
-            "--set",
-            "mixup=0",
-            "--set",
-            "eval_every=4",
-            "--set",
-            "checkpoint_every=4",
-            "--workdir",
-            tmp_path / "run",
-        ),
+        *("--set", "mixup=0", "--set", "eval_every=4", "--set", "checkpoint_every=4"),
+        *("--workdir", tmp_path / "run"),
     )
     lines = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     names, *rows = (line.split(",") for line in lines)

@@ -117,18 +117,10 @@ def test_what_a_file_cannot_compute_is_refused_before_anything_is_written(folder
             "either pooled, or logits and classes; got pooled, logits",
         ),
         (model, {"outputs": ("tokens",)}, "computes either pooled, or logits and classes; got tokens"),
-        (
-            segmenter,
-            {"outputs": ("classes",)},
-            "expected a VisionTransformer or .*; got ImageSegmenter",
-        ),
+        (segmenter, {"outputs": ("classes",)}, "expected a VisionTransformer or .*; got ImageSegmenter"),
         (small(num_classes=None, pooling=None), {}, "expected a model with pooling for tflite_dynamic_int8"),
         (small(image_size=(None, None)), {}, "expected a model for images of one size for tflite_dynamic"),
-        (
-            model,
-            {"outputs": ("pooled", "captions"), "format": None},
-            "metadata.csv or metadata.jsonl",
-        ),
+        (model, {"outputs": ("pooled", "captions"), "format": None}, "metadata.csv or metadata.jsonl"),
         (model, {"outputs": ("captions",)}, "expected captions besides another output; got captions alone"),
     ):
         with pytest.raises(ValueError, match=words):
