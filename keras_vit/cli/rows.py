@@ -135,9 +135,12 @@ def _write_parquet(path, results, names):
             rows, columns = [row for _, rows in group for row in rows], group[0][0]
             if rows:
                 table = pyarrow.table([*map(pyarrow.array, zip(*rows))], names=[*columns])
-            else:  # There are no objects, whose other columns are numbers.
-                types = {"image": pyarrow.string(), "rank": pyarrow.int64(), "class": pyarrow.string()}
-                types = {name: types.get(name, pyarrow.float64()) for name in columns}
-                table = pyarrow.table({name: pyarrow.array([], of) for name, of in types.items()})
-            writer = writer or at_end.enter_context(pyarrow.parquet.ParquetWriter(temporary, table.schema))
-            writer.write_table(table)
+                writer = writer or at_end.enter_context(
+                    pyarrow.parquet.ParquetWriter(temporary, table.schema)
+                )
+                writer.write_table(table)
+        if writer is None:  # There are no objects, whose other columns are numbers.
+            types = {"image": pyarrow.string(), "class": pyarrow.string()}
+            types |= dict.fromkeys(("rank", "object"), pyarrow.int64())
+            schema = pyarrow.schema([(name, types.get(name, pyarrow.float64())) for name in columns])
+            at_end.enter_context(pyarrow.parquet.ParquetWriter(temporary, schema))

@@ -76,6 +76,19 @@ def test_parquet_has_the_columns_of_csv(keras_vit, model, images, tmp_path, monk
     assert [[*map(str, row.values())] for row in table.to_pylist()] == lines
 
 
+@pytest.mark.parametrize("counts", [(0, 2, 0), (2, 0, 2), (0, 0, 0)])
+def test_parquet_has_images_without_keypoints_anywhere(counts, tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "PARQUET_IMAGES", 1)
+    found = {"score": 0.5, "points": [{"name": "foot", "score": 0.5, "x": 1.0, "y": 2.0}]}
+    images = [{"image": f"{number}", "keypoints": [found] * count} for number, count in enumerate(counts)]
+    rows.write_rows(tmp_path / "f.parquet", "parquet", images, None)
+    table = pyarrow.parquet.read_table(tmp_path / "f.parquet")
+    numbers = [number for count in counts for number in range(1, count + 1)]
+    assert table["object"].to_pylist() == table["rank"].to_pylist() == numbers
+    types = ["string", "int64", "string", "double", "double", "double", "int64"]
+    assert [str(field.type) for field in table.schema] == types
+
+
 @pytest.fixture
 def many(tmp_path):
     """Forty images, of which the eighth and the last cannot be read."""

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from made.disks import largest_file
 from made.folders import BROKEN, write_classes
 from made.servers import Server, file, serving
 from made.shards import encoded, write_parquet, write_tar
@@ -303,15 +302,6 @@ def test_the_plan_has_absolute_paths(model, folder, tmp_path, monkeypatch):
     embedder = plan_embeddings("out", *model, source, partitions=3, batch_size=4)
     data = embedder.plan.dataset
     assert [data[name] for name in ("classes", "data_dir")] == [f"{tmp_path}/classes.txt", f"{tmp_path}/tfds"]
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_named_and_leaves_whole_parts_only(model, folder, tmp_path):
-    embedder = begun(model, folder, tmp_path / "out")
-    with largest_file(1000), pytest.raises(OSError, match="part-00000-of-00003.parquet' cannot be written"):
-        embed(embedder)
-    assert os.listdir(tmp_path / "out") == ["plan.json"]
-    assert embed(embedder)["written"] == 3
 
 
 @pytest.mark.slow

@@ -96,8 +96,8 @@ def test_a_full_disk_leaves_the_index_as_it_was(limit, index, tmp_path):
     for path in paths:
         path.write_bytes(b"image")
     again = open_index(folder)
-    again.add(again.changed(paths), vectors_of(16, seed=3))
     with largest_file(limit), pytest.raises(OSError, match="cannot be written"):
+        again.add(again.changed(paths), vectors_of(16, seed=3))
         again.save()
     assert open_index(folder, check=True).query(np.ones(16)) == expected
     again = open_index(folder)
