@@ -74,11 +74,12 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
                 counts["unreadable"] += table.num_rows - pyarrow.compute.sum(is_read).as_py()
                 table = table.filter(is_read).drop_columns(["status"])
                 paths = table["path"].to_pylist()
-                if len(twice := seen.intersection(paths)) or len({*paths}) < len(paths):
-                    raise ValueError(
-                        f"{os.fspath(folder)!r} has an image that was there before, {min(twice or paths)!r}"
-                    )
-                seen.update(paths)
+                for path in paths:
+                    if path in seen:
+                        raise ValueError(
+                            f"{os.fspath(folder)!r} has an image that was there before, {path!r}"
+                        )
+                    seen.add(path)
                 vectors = vectors_of(table)
                 is_new = _is_new(index, paths, vectors)
                 columns = [field.name for field in table.schema if not pyarrow.types.is_nested(field.type)]

@@ -34,9 +34,12 @@ def indexed(tmp_path_factory, weights, keras_vit):
     return folder, keras_vit(*command(weights, folder))
 
 
+def names_of(rows):
+    return [row["image"].rpartition("/")[2] for row in rows]
+
+
 def query_of(json_of, folder, query):
-    found = json_of("search", "query", query, "--index", folder.parent / "index")
-    return [row["image"].rpartition("/")[2] for row in found["images"]]
+    return names_of(json_of("search", "query", query, "--index", folder.parent / "index")["images"])
 
 
 def test_pictures_are_found_by_a_picture(indexed, weights, json_of):
@@ -90,7 +93,7 @@ def test_other_pictures_take_the_place_of_those_that_are_gone(weights, folder, j
     (folder / "green.png").unlink()
     query = ("search", "query", folder.parent / "query.png", "--index", folder.parent / "index")
     found = json_of(*query, "--top", "2")["images"]
-    assert {row["image"].rpartition("/")[2] for row in found} == {"red.png", "dark red.png"}
+    assert {*names_of(found)} == {"red.png", "dark red.png"}
     for path in folder.iterdir():
         path.unlink()
     done = keras_vit(*query, "--top", "1")
@@ -104,7 +107,7 @@ def test_a_picture_that_has_changed_is_no_duplicate(weights, folder, json_of, ke
     shutil.copy(folder / "green.png", folder / "red.png")
     duplicates = ("search", "duplicates", "--index", folder.parent / "index", "--threshold", "0.9999")
     (group,) = json_of(*duplicates)["groups"]
-    assert [row["image"].rpartition("/")[2] for row in group] == ["again.png", "once more.png"]
+    assert names_of(group) == ["again.png", "once more.png"]
     (folder / "again.png").unlink()
     done = keras_vit(*duplicates)
     assert done.stdout == "no images that are nearly equal\n"
@@ -153,8 +156,7 @@ def test_an_index_of_embeddings_is_as_one_of_pictures(embedded, indexed, json_of
     ]
     query = indexed[0] / "dark red.png"
     found = json_of("search", "query", query, "--index", index, "--where", "path~again|dark|green")
-    names = [row["image"].rpartition("/")[2] for row in found["images"]]
-    assert names == ["dark red.png", "red again.png", "green.png"]
+    assert names_of(found["images"]) == ["dark red.png", "red again.png", "green.png"]
     expected = json_of("search", "query", query, "--index", indexed[0].parent / "index")["images"]
     scores = {row["image"].rpartition("/")[2]: row["similarity"] for row in expected}
     assert [row["similarity"] for row in found["images"][::2]] == pytest.approx(
@@ -177,9 +179,7 @@ def test_duplicates_are_listed(embedded, tmp_path, keras_vit, json_of):
     index = tmp_path / "index"
     json_of("search", "index", "--embeddings", embedded.parent / "vectors", "--index", index)
     groups = json_of("search", "duplicates", "--index", index, "--threshold", "0.9999")["groups"]
-    assert [sorted(row["image"].rpartition("/")[2] for row in group) for group in groups] == [
-        ["red again.png", "red.png"]
-    ]
+    assert [sorted(names_of(group)) for group in groups] == [["red again.png", "red.png"]]
     done = keras_vit("search", "duplicates", "--index", index, "--where", "path~green")
     assert done.stdout == "no images that are nearly equal\n"
 

@@ -65,15 +65,13 @@ def test_a_segmenter_has_the_fraction_of_the_pixels_of_each_class():
             {"image_size": (None, None), "position_embedding": "sincos2d"},
             "of images of any size have no fixed",
         ),
+        (
+            "classes",
+            {"task": "regression"},
+            "task 'regression' has no classes; its values are the output logits",
+        ),
     ],
 )
 def test_outputs_that_a_model_lacks_are_refused(output, changes, words):
     with pytest.raises(ValueError, match=words):
         Encoder(one_block(**changes), (output,), 4)
-
-
-def test_values_of_a_regression_are_no_classes():
-    with pytest.raises(
-        ValueError, match="task 'regression' has no classes; its values are the output logits"
-    ):
-        Encoder(small(task="regression"), ("classes",), 4)

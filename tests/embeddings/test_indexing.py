@@ -1,8 +1,16 @@
+import pyarrow
 import pytest
 from made.folders import write_broken, write_classes
 from reference.small import one_block
 
-from keras_vit.embeddings import embed, open_for_embeddings, plan_embeddings, read_labeled, update_index
+from keras_vit.embeddings import (
+    embed,
+    indexing,
+    open_for_embeddings,
+    plan_embeddings,
+    read_labeled,
+    update_index,
+)
 
 
 def updated(tmp_path, out, names):
@@ -23,6 +31,13 @@ def test_images_get_the_labels_of_the_later_state(tmp_path):
     for label, name in enumerate(("ant", "bee", "cat")):
         found = index.query(index.vectors[0], 9, [f"label={label}"])
         assert sorted(path.split("/")[-2:] for path, _ in found) == [[name, "00.png"], [name, "01.png"]]
+
+
+def test_an_image_that_is_there_twice_is_named(tmp_path, monkeypatch):
+    table = pyarrow.table({"path": ["a.png", "b.png", "b.png"], "status": ["ok"] * 3})
+    monkeypatch.setattr(indexing, "part_tables", lambda folder: [table])
+    with pytest.raises(ValueError, match="out' has an image that was there before, 'b.png'"):
+        update_index(None, [tmp_path / "out"])
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
