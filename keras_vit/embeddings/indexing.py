@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow
 import pyarrow.compute
+import pyarrow.parquet
 
-from keras_vit.embeddings.parts import COLUMN, OK, part_tables
+from keras_vit.embeddings.parts import COLUMN, OK, part_paths, part_tables
 from keras_vit.embeddings.plan import read_plan
 from keras_vit.progress import Progress
 from keras_vit.search.image_index import ImageIndex
@@ -37,7 +38,7 @@ def open_for_embeddings(index: Path, folders: Sequence[Path]) -> ImageIndex:
             raise ValueError(
                 f"{os.fspath(folder)!r} has vectors of {plan.model}; expected those of {plans[0].model}"
             )
-    size = next(part_tables(folders[0], [VECTOR])).schema.field(VECTOR).type.list_size
+    size = _schema(folders[0]).field(VECTOR).type.list_size
     return ImageIndex(index, plans[0].model, plans[0].model_digest, size)
 
 
@@ -69,7 +70,9 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
     counts, seen, kept = {"added": 0, "removed": 0, "unreadable": 0}, set(), []
     with Progress(None, "indexing", unit="image") as bar:
         for folder in folders:
-            for table in part_tables(folder):
+            nested = pyarrow.types.is_nested
+            flat = [field.name for field in _schema(folder) if not nested(field.type)]
+            for table in part_tables(folder, [*flat, VECTOR]):  # Grids of tokens are large, and not read.
                 is_read = pyarrow.compute.equal(table["status"], OK)
                 counts["unreadable"] += table.num_rows - pyarrow.compute.sum(is_read).as_py()
                 table = table.filter(is_read).drop_columns(["status"])
@@ -82,8 +85,7 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
                     seen.add(path)
                 vectors = vectors_of(table)
                 is_new = _is_new(index, paths, vectors)
-                columns = [field.name for field in table.schema if not pyarrow.types.is_nested(field.type)]
-                table = table.select(columns)
+                table = table.drop_columns([VECTOR])
                 kept.append(table.filter(~is_new))
                 table = table.filter(is_new)
                 states = dict.fromkeys(table["path"].to_pylist(), (None, None))
@@ -95,6 +97,10 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
     gone = [path for path in index.files if path not in seen]
     index.remove(gone)
     return {**counts, "removed": len(gone)}
+
+
+def _schema(folder):
+    return pyarrow.parquet.read_schema(part_paths(folder)[0])
 
 
 def vectors_of(table):

@@ -33,9 +33,23 @@ def test_images_get_the_labels_of_the_later_state(tmp_path):
         assert sorted(path.split("/")[-2:] for path, _ in found) == [[name, "00.png"], [name, "01.png"]]
 
 
+def test_only_vectors_and_columns_of_conditions_are_read(tmp_path, monkeypatch):
+    asked, read = [], pyarrow.parquet.read_table
+    monkeypatch.setattr(
+        pyarrow.parquet,
+        "read_table",
+        lambda path, columns: asked.append(columns) or read(path, columns=columns),
+    )
+    data = {"name": f"folder:{write_classes(tmp_path / 'images', count=1)}"}
+    embed(plan_embeddings(tmp_path / "out", "", one_block(), data, outputs=("tokens", "pooled", "logits")))
+    update_index(open_for_embeddings(tmp_path / "index", [tmp_path / "out"]), [tmp_path / "out"])
+    assert asked == [["key", "path", "width", "height", "status", "label", "norm", "embedding"]]
+
+
 def test_an_image_that_is_there_twice_is_named(tmp_path, monkeypatch):
     table = pyarrow.table({"path": ["a.png", "b.png", "b.png"], "status": ["ok"] * 3})
-    monkeypatch.setattr(indexing, "part_tables", lambda folder: [table])
+    monkeypatch.setattr(indexing, "_schema", lambda folder: table.schema)
+    monkeypatch.setattr(indexing, "part_tables", lambda folder, columns: [table])
     with pytest.raises(ValueError, match="out' has an image that was there before, 'b.png'"):
         update_index(None, [tmp_path / "out"])
 
