@@ -74,12 +74,10 @@ def needs_keras(args):
 
 
 def run(args):
-    from keras_vit.cli.images import images_of, png_files
+    from keras_vit.cli.images import png_files
 
     _check_options(args)
-    paths = [path for argument in args.images for path in images_of(argument, urls=True)]
-    if args.output and suffix_of(args.output) == "parquet":  # It holds text.
-        check_utf8(paths)
+    paths = _paths(args)
     files = png_files(paths) if args.maps or args.boxes or args.show else {}
     model, task = _opened(args)
     things = {"things": task.things(model, args.things)} if args.things else {}
@@ -101,6 +99,16 @@ def run(args):
             _write_file(args, task, model, journal)
     if skipped:
         print(f"left out, since they cannot be read: {listed(skipped)}", file=sys.stderr)
+
+
+def _paths(args):
+    """Return the paths of the images; those that a Parquet file shall hold are text."""
+    from keras_vit.cli.images import images_of
+
+    paths = [path for argument in args.images for path in images_of(argument, urls=True)]
+    if args.output and suffix_of(args.output) == "parquet":
+        check_utf8(paths)
+    return paths
 
 
 def _writers(args, at_end, folders, model, task, files):

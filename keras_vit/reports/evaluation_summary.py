@@ -8,9 +8,9 @@ from keras_vit.data.label_storage import chosen_samples
 from keras_vit.evaluation import predict
 from keras_vit.inspection.figures import confusion_figure
 from keras_vit.messages import spelled
-from keras_vit.reports.image_pictures import pictures_of, read_samples
+from keras_vit.reports.image_pictures import ImagePictures, read_samples
 from keras_vit.reports.page import format_value, table
-from keras_vit.tasks import get_task
+from keras_vit.tasks import get_task, report_pictures
 
 MAX_IMAGES = 2000  # computed for a report
 MAX_PICTURES = 12  # best predictions, and worst ones
@@ -67,7 +67,8 @@ def add_evaluation(report, model, samples, task, split, names=None, batch_size=6
         report.add("Confusions", "Rows are true classes, columns predicted ones.")
         figure = confusion_figure(task.confusion(predictions), task.confusion_names(names), sampled)
         report.draw("Confusions", "confusion", figure, f"Confusion matrix of {sampled}")
-    pictures = pictures_of(task)(report, model, task, predictions, names, files)
+    pictures_of = report_pictures().get(task.name, ImagePictures)
+    pictures = pictures_of(report, model, task, predictions, names, files)
     pictures.add_details(subset, result, sampled)
 
     order, correct = np.argsort(-task.errors(predictions), kind="stable"), task.correct(predictions)

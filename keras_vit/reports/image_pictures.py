@@ -6,7 +6,6 @@ from PIL import Image
 from keras_vit.data.batches import evaluation_batches
 from keras_vit.inspection.png import png_bytes
 from keras_vit.reports.page import gallery, picture
-from keras_vit.tasks import report_pictures
 
 THUMBNAIL = (192, 192)  # pixels
 
@@ -77,13 +76,3 @@ def read_samples(preprocessing, samples, indices):
     """Return the (model input, label) of samples."""
     batches = evaluation_batches(samples.take(indices), preprocessing, 1)
     return [(images[0].numpy(), labels[0].numpy()) for images, labels in batches]
-
-
-def pictures_of(task):
-    """The class of the pictures of a `LabelTask`.
-
-    >>> from keras_vit.tasks import get_task
-    >>> pictures_of(get_task("regression")).__name__
-    'ImagePictures'
-    """
-    return report_pictures().get(task.name, ImagePictures)
