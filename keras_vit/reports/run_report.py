@@ -43,7 +43,7 @@ def write_run_report(config, workdir, record, load=None):
         The paths of the figures.
     """
     load = load or functools.partial(load_data, config)
-    open_data = functools.cache(functools.partial(_open_data, config, workdir, load))
+    open_data = functools.cache(functools.partial(_open_data, workdir, load))
     model, report = read_model(workdir.model), Report()
     images, names, pictures = [], [], []
     if config.task.needs_labels:
@@ -199,7 +199,7 @@ def _add_pictures(report, config, workdir, open_data):
     return images
 
 
-def _open_data(config, workdir, load):
+def _open_data(workdir, load):
     """The data set of a finished run, or None if the data are gone or have changed."""
     try:
         dataset = load()

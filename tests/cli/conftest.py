@@ -1,6 +1,4 @@
 import json
-import pathlib
-import sys
 import types
 
 import pytest
@@ -8,8 +6,6 @@ from made.commands import json_of, keras_vit, refused, script  # noqa: F401
 from made.folders import write_classes
 from made.undrawn import undrawn_figures
 from reference.small import one_block
-
-SCRIPT = pathlib.Path(sys.executable).parent / "keras-vit"
 
 
 @pytest.fixture(scope="session")

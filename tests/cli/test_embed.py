@@ -11,13 +11,6 @@ from keras_vit.embeddings import embed, plan_embeddings, read_embeddings
 from keras_vit.embeddings.plan import read_plan
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    path = tmp_path_factory.mktemp("model") / "model.keras"
-    one_block().save(path)
-    return path
-
-
 def test_the_command_writes_parts_and_says_what_it_wrote(model, images, keras_vit, tmp_path):
     words = ("embed", "--model", model, "--data", f"folder:{images}", "--output", tmp_path / "out")
     done = keras_vit(*words, "--partitions", "3", "--shard", "1/2")
@@ -71,8 +64,6 @@ def test_folders_of_photographs_need_no_classes(model, tmp_path, keras_vit, imag
     "options, words",
     [
         (("--shard", "2/2"), "expected I/N with I from 0 to N - 1, such as 0/4; got '2/2'"),
-        (("--outputs", "vectors"), "outputs must be one of 'pooled', 'tokens', 'logits', 'classes'"),
-        (("--dtype", "int8"), "dtype must be one of 'float16', 'float32'; got 'int8'"),
         (("--partitions", "0"), "expected a positive integer; got '0'"),
     ],
 )
