@@ -13,7 +13,7 @@ from keras_vit.messages import names_arguments
 from keras_vit.models.backbones import backbone, inner_transformer
 from keras_vit.models.classifying import check_finite
 from keras_vit.models.vit.geometry import DYNAMIC_SIZE, grid_shape, is_dynamic, patch_pixels
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.preprocessing.image_preprocessing import Preprocessing
 from keras_vit.preprocessing.image_resizing import resize
 from keras_vit.preprocessing.inputs import as_list, as_pixels
 from keras_vit.rules import boolean, integer, number, optional_pair

@@ -73,6 +73,21 @@ def test_command_lines_are_parsed_explained_and_refused_without_keras_and_numpy(
     assert done.returncode == status, done.stderr
 
 
+EXPORTED = """
+import sys, _keras_vit_cli
+with _keras_vit_cli.without_keras():
+    from keras_vit.cli import source
+    from keras_vit.tasks import export_outputs
+    export_outputs()
+heavy = {"keras", "tensorflow", "jax", "torch"} & {*sys.modules}
+assert not heavy, heavy
+"""
+
+
+def test_exported_models_of_all_tasks_are_opened_without_keras():
+    subprocess.run([sys.executable, "-c", EXPORTED], check=True)
+
+
 def test_the_names_in_help_texts_are_those_of_the_registries():
     precisions = {}
     for format in FORMATS:
