@@ -267,53 +267,71 @@ class MultiHeadSelfAttention(CompositeLayer):
         bias: Tensor | None = None,
     ) -> Tensor:
         query, key, value = self.project(tokens, query, positions)
-        drops, added = bool(training and self.dropout_rate), {"positions": positions, "bias": bias}
+        drops = bool(training and self.dropout_rate)
         queries, keys = query.shape[1], key.shape[1]
         is_known = queries == 1 or None not in (queries, keys)
         chunks = query_chunks(queries, keys) if is_known else []
         if not drops and cudnn_computes(query, key, value):
             chunks = [slice(0, queries)]  # Its kernel stores no scores.
         if len(chunks) == 1 or (is_known and (XLA_FORM or is_exporting())):
-            return self.projected(self._unrolled(query, key, value, chunks, drops, **added))
-        return self.projected(self._looped(query, key, value, is_known, drops, **added))
+            return self.projected(self._unrolled(query, key, value, chunks, drops, positions, bias))
+        return self.projected(self._looped(query, key, value, is_known, drops, positions, bias))
 
     def _unrolled(
-        self, query: Tensor, key: Tensor, value: Tensor, chunks: list[slice], drops: bool, **added: Any
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        chunks: list[slice],
+        drops: bool,
+        positions: Tensor | None,
+        bias: Tensor | None,
     ) -> Tensor:
         """The heads' outputs for projected queries, in a graph without loops."""
         outputs: list[Tensor] = []
-        bias = added.pop("bias")
         for chunk in chunks:
             # It differs between the queries, or is one for all.
             part = bias if bias is None or bias.shape[2] == 1 else bias[:, :, chunk]
             # A chunk waits for the last but one, so that memory holds the scores of two at most.
             with after(outputs[-2:-1]):
-                outputs.append(
-                    self.chunk_output(query[:, chunk], key, value, chunk, drops, bias=part, **added)
-                )
+                outputs.append(self.chunk_output(query[:, chunk], key, value, chunk, drops, positions, part))
         return ops.concatenate(outputs, axis=1)
 
     def _looped(
-        self, query: Tensor, key: Tensor, value: Tensor, is_known: bool, drops: bool, **added: Any
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        is_known: bool,
+        drops: bool,
+        positions: Tensor | None,
+        bias: Tensor | None,
     ) -> Tensor:
         """The heads' outputs for projected queries, in TensorFlow's loops, whose gradients compute again."""
-        bias = added["bias"]
         bias_of_queries = (
             self.causal or self.position_bias is not None or (bias is not None and bias.shape[2] != 1)
         )
         if bias_of_queries or drops or not loops_over_heads():
-            return self._sliced(query, key, value, drops, **added)
+            return self._sliced(query, key, value, drops, positions, bias)
         if is_known:
             return attention_by_heads(query, key, value, bias)
         return ops.cond(
             ops.shape(query)[1] <= MAX_CHUNK_SCORES // ops.maximum(ops.shape(key)[1], 1),
-            lambda: self.chunk_output(query, key, value, slice(None), drops, bias=bias),
+            lambda: self.chunk_output(query, key, value, slice(None), drops, positions, bias),
             lambda: attention_by_heads(query, key, value, bias),
         )
 
-    def _sliced(self, query: Tensor, key: Tensor, value: Tensor, drops: bool, **added: Any) -> Tensor:
+    def _sliced(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        drops: bool,
+        positions: Tensor | None,
+        bias: Tensor | None,
+    ) -> Tensor:
         """The heads' outputs for projected queries, of all images and heads for some queries at a time."""
-        by_row, shared, bias = [(query, 1)], [key, value], added.pop("bias")
+        by_row, shared = [(query, 1)], [key, value]
         if bias is not None and bias.shape[2] == 1:
             shared.append(bias)
         elif bias is not None:
@@ -330,7 +348,7 @@ class MultiHeadSelfAttention(CompositeLayer):
                 return seed + ops.cast(ops.stack([rows[0], 0]), seed.dtype)
 
             with override_seeds(self, next_seed):
-                return self.chunk_output(query, key, value, rows, drops, bias=bias, **added)
+                return self.chunk_output(query, key, value, rows, drops, positions, bias)
 
         size = ops.maximum(MAX_CHUNK_SCORES // ops.maximum(ops.shape(key)[1], 1), 1)
         return in_slices(output, by_row, shared, size)
@@ -372,7 +390,14 @@ class MultiHeadSelfAttention(CompositeLayer):
         return self.chunk_scores(query, key, slice(None), positions)
 
     def chunk_output(
-        self, query: Tensor, key: Tensor, value: Tensor, chunk: slice | Tensor, drops: bool, **added: Any
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        chunk: slice | Tensor,
+        drops: bool,
+        positions: Tensor | None,
+        bias: Tensor | None,
     ) -> Tensor:
         """The heads' outputs for some projected queries.
 
@@ -381,9 +406,10 @@ class MultiHeadSelfAttention(CompositeLayer):
             key, value: All of them.
             chunk: The slice of all queries that these are, or their numbers, int32 (queries,).
             drops: Whether dropout is active.
-            **added: `positions`, as for the layer, and the `bias` of these queries.
+            positions: As for the layer.
+            bias: The bias of these queries, or None.
         """
-        bias = self._chunk_bias(query, key, chunk, **added)
+        bias = self._chunk_bias(query, key, chunk, positions, bias)
         if XLA_FORM and not drops:
             return fused_attention(query, key, value, bias)
         return attend(self.dropout(attention_scores(query, key, bias), training=drops), value)

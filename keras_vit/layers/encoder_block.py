@@ -118,11 +118,19 @@ class EncoderBlock(CompositeLayer):
         residual = replay_seeds(self, lambda x, *more: self._residual(x, **dict(zip(names, more)), **options))
         return keras.remat(residual)(tokens, *map(arrays.get, names))
 
-    def _residual(self, tokens: Tensor, num_outputs: int | None = None, **options: Any) -> Tensor:
+    def _residual(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        training: bool | None = None,
+        num_outputs: int | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         x, query = self.attention_input(tokens), None
         if num_outputs is not None:
             query, tokens = x[:, :num_outputs], tokens[:, :num_outputs]
-        return self._after_attention(tokens, self.attention(x, query, **options), options["training"])
+        x = self.attention(x, query, positions=positions, training=training, bias=bias)
+        return self._after_attention(tokens, x, training)
 
     def _after_attention(self, tokens: Tensor, x: Tensor, training: bool | None = None) -> Tensor:
         x = self.attention_norm(x) if self.post_norm else x

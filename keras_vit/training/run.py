@@ -330,8 +330,10 @@ def _start(config, model, samples, devices, report):
 
 def _early_end(recipe, workdir, checkpoints, done, devices):
     """The callback that ends a run by the recipe's `patience`; None without one."""
+    if not recipe.patience:
+        return None
     rows = [row for row in workdir.metrics() if row["step"] <= done]
-    return StopEarly(checkpoints, rows, recipe.patience, devices) if recipe.patience else None
+    return StopEarly(checkpoints, rows, recipe.patience, devices)
 
 
 def _keep_best(config, model, checkpoints, done, report):
