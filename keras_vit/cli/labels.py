@@ -1,10 +1,10 @@
 """Labels of --labels: classes, and the texts that describe them to a text tower."""
 
-import csv
 import json
 import os
 import pathlib
 
+from keras_vit.cli.options import separated
 from keras_vit.weights.cache import LARGEST_SIDECAR
 from keras_vit.weights.class_names import PROMPTS, class_names, prompt_templates
 
@@ -62,7 +62,7 @@ def read_labels(text, prompts=("{}",)):
         names = class_names("imagenet_1k_clip")
         labels = {synset: [name] for synset, name in zip(class_names("imagenet_1k_synsets"), names)}
     else:
-        names = class_names(path) if path.suffix == ".txt" else _separated(text)
+        names = class_names(path) if path.suffix == ".txt" else separated(text, "labels")
         names = [name.strip() for name in names]
         labels = {name: [name.replace("_", " ")] for name in names if name}
         if len(labels) != len(names):
@@ -73,13 +73,6 @@ def read_labels(text, prompts=("{}",)):
     if not texts:
         raise ValueError(f"expected one label or more; got {text!r}")
     return texts
-
-
-def _separated(text):
-    try:
-        return next(csv.reader([text], skipinitialspace=True), [])
-    except csv.Error:
-        raise ValueError(f"expected labels separated by commas; got {text!r}") from None
 
 
 def read_prompts(path):

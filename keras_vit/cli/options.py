@@ -166,9 +166,17 @@ def words(text):
     ('wall', 'door, double door')
     """
     try:
-        return tuple(next(csv.reader([text], skipinitialspace=True))) or ("",)
+        return tuple(separated(text, "names")) or ("",)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def separated(text, noun):
+    """Split a text at its commas, as `words`; empty for none. A line break is a ValueError with the noun."""
+    try:
+        return next(csv.reader([text], skipinitialspace=True))
     except csv.Error:
-        raise argparse.ArgumentTypeError(f"expected names separated by commas; got {text!r}") from None
+        raise ValueError(f"expected {noun} separated by commas; got {text!r}") from None
 
 
 def ints(text):
