@@ -58,9 +58,9 @@ class Shown:
         self._write(path, with_words(enlarged(image)[0], lines_of(row)))
 
     def _write(self, path, picture):
-        from keras_vit.inspection.png import png_bytes
+        from keras_vit.preprocessing.image_files import image_bytes
 
-        Folder.write(self.folder / self.files[path], png_bytes(picture))
+        Folder.write(self.folder / self.files[path], image_bytes(picture))
 
 
 def enlarged(image, prediction=None):

@@ -21,7 +21,7 @@ from keras_vit.data.fingerprint import fingerprint_summary
 from keras_vit.data.label_storage import storage_of
 from keras_vit.data.shard_files import INCOMPLETE
 from keras_vit.messages import listed
-from keras_vit.preprocessing.image_files import encode, image_header, read_image
+from keras_vit.preprocessing.image_files import image_bytes, image_header, read_image
 from keras_vit.progress import Progress
 from keras_vit.rules import integer, one_of
 from keras_vit.writing import atomic_path, atomic_write
@@ -170,7 +170,7 @@ def _row(dataset, split, number, index, content, label):
     try:
         suffix = SUFFIXES.get(image_header(content)[0])
         if suffix is None:
-            content, suffix = encode(read_image(content)), "png"
+            content, suffix = image_bytes(read_image(content)), "png"
     except ValueError as error:
         raise ValueError(f"{dataset.split(split).place(index)}: {error}") from None
     name = f"{number:09}"

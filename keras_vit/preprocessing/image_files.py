@@ -143,16 +143,22 @@ def picture_pixels(picture):
         raise ValueError(f"not a readable picture of Pillow ({error})") from None
 
 
-def encode(pixels, kind="PNG", **options):
-    """The content of an image file of pixels by Pillow, with options of its `save`.
+def image_bytes(image, kind="PNG", **options):
+    """The content of an image file by Pillow.
 
-    >>> encode(np.zeros((8, 9, 3), "uint8"))[:4]
-    b'\x89PNG'
+    Args:
+        image: A Pillow image, or an array: colors (height, width, 3), or gray (height, width).
+        kind: The file format.
+        **options: Those of `PIL.Image.Image.save`.
+
+    Example:
+        >>> image_bytes(np.zeros((8, 9, 3), "uint8"))[:4]
+        b'\x89PNG'
     """
     from PIL import Image
 
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, kind, **options)
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, kind, **options)
     return file.getvalue()
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from keras_vit.data.batches import evaluation_batches
-from keras_vit.inspection.png import png_bytes
+from keras_vit.preprocessing.image_files import image_bytes
 from keras_vit.reports.page import gallery, picture
 
 THUMBNAIL = (192, 192)  # pixels
@@ -69,7 +69,7 @@ def thumbnail(colors):
     """Return a small PNG of an image, (height, width, 3) in [0, 1]."""
     small = Image.fromarray(np.round(colors * 255).astype("uint8"))
     small.thumbnail(THUMBNAIL)
-    return png_bytes(small)
+    return image_bytes(small)
 
 
 def read_samples(preprocessing, samples, indices):

@@ -11,7 +11,7 @@ import pathlib
 import jinja2
 import numpy as np
 
-from keras_vit.inspection.png import png_bytes
+from keras_vit.preprocessing.image_files import image_bytes
 
 
 class Report:
@@ -82,7 +82,7 @@ def explorer(image, similarity, alt):
     """
     every = math.ceil(math.sqrt(similarity[0, 0].size / MAX_PATCHES))
     similarity = similarity[::every, ::every, ::every, ::every]
-    png = png_bytes(np.rint(255 * np.clip(image, 0, 1)).astype("uint8"))
+    png = image_bytes(np.rint(255 * np.clip(image, 0, 1)).astype("uint8"))
     cosines = np.rint(127.5 * (1 + similarity)).astype("uint8").tobytes()
     encoded = (base64.b64encode(data).decode("ascii") for data in (png, cosines))
     return _PARTS.explorer(*encoded, *similarity.shape[:2], alt)

@@ -7,7 +7,7 @@ import numpy as np
 from keras_vit.data.samples import Samples
 from keras_vit.data.sources.digits import load_digits
 from keras_vit.labels.box_rows import encode_boxes
-from keras_vit.preprocessing.image_files import encode
+from keras_vit.preprocessing.image_files import image_bytes
 from keras_vit.tasks.depth.samples import DepthReader, DepthSamples
 from keras_vit.tasks.keypoints.digit_points import READER, samples_of_scenes
 from keras_vit.tasks.segmentation.samples import MaskSamples
@@ -49,7 +49,7 @@ def load_digits_scenes(argument=None, *, seed, task="segmentation", **options):
         made = [make(scans, samples.labels, [seed, number, index]) for index in range(COUNTS[split])]
         pictures, maps, *owners = zip(*made)
         # A small file takes longer to write than to keep.
-        pictures = tuple(encode(pixels, compress_level=0) for pixels in pictures)
+        pictures = tuple(image_bytes(pixels, compress_level=0) for pixels in pictures)
         if task == "detection":
             boxes = tuple(encode_boxes(boxes_of(*of_scene)) for of_scene in zip(maps, *owners))
             splits[split] = Samples(pictures, boxes, exif=False)
@@ -57,7 +57,7 @@ def load_digits_scenes(argument=None, *, seed, task="segmentation", **options):
         if task == "keypoints":
             splits[split] = samples_of_scenes(pictures, *owners)
             continue
-        maps = tuple(encode(values, compress_level=0) for values in maps)
+        maps = tuple(image_bytes(values, compress_level=0) for values in maps)
         if task == "depth":
             splits[split] = DepthSamples(pictures, maps, DISTANCES, exif=False)
         else:

@@ -15,7 +15,7 @@ from keras_vit.data.boxes import trained, visible
 from keras_vit.data.samples import Samples
 from keras_vit.labels.box_rows import decode_boxes, encode_boxes
 from keras_vit.preprocessing import Preprocessing
-from keras_vit.preprocessing.image_files import encode
+from keras_vit.preprocessing.image_files import image_bytes
 
 SIDES = (90, 120)
 CHANGES = {
@@ -43,7 +43,9 @@ def picture(rng, count=3):
 @pytest.fixture
 def samples(rng):
     made = [picture(rng) for _ in range(8)]
-    return Samples(tuple(encode(image) for image, _ in made), tuple(encode_boxes(rows) for _, rows in made))
+    return Samples(
+        tuple(image_bytes(image) for image, _ in made), tuple(encode_boxes(rows) for _, rows in made)
+    )
 
 
 def boxes_of_pixels(image):
@@ -78,7 +80,7 @@ def test_boxes_move_with_the_pixels(name, resize, samples):
 @pytest.mark.slow
 def test_crowds_are_not_trained_on_but_evaluated():
     rows = [[0, 0, 0.5, 0.5, 0, 1, 0.25], [0, 0, 1, 1, 1, 0, 1.0]]
-    samples = Samples((encode(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
+    samples = Samples((image_bytes(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
     [(_, trained)] = training_batches(samples, Preprocessing(8), 1, seed=0, steps=1)
     [(_, evaluated)] = evaluation_batches(samples, Preprocessing(8), 1)
     assert trained[0, :, 4].numpy().tolist()[:3] == [1, -1, -1]
@@ -127,7 +129,7 @@ def test_a_mosaic_draws_the_boxes_that_a_batch_holds():
 @pytest.mark.slow
 def test_more_boxes_than_a_batch_holds_are_left_out():
     rows = np.tile([[0, 0, 1, 1, 1, 0, 1.0]], (120, 1))
-    samples = Samples((encode(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
+    samples = Samples((image_bytes(np.zeros((8, 8, 3), "uint8")),), (encode_boxes(rows),))
     [(_, labels)] = training_batches(samples, Preprocessing(8), 1, seed=0, steps=1)
     [(_, boxes, counts, sizes)] = box_batches(samples, Preprocessing(8), 1)
     assert labels.shape == (1, 100, 7) and boxes.shape == (1, 120, 7)

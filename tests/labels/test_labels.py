@@ -5,12 +5,12 @@ from PIL import Image
 from keras_vit.data.chunked_records import ChunkedRecords
 from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.samples import Samples
-from keras_vit.inspection.png import png_bytes
 from keras_vit.labels import kind_of_samples, label_kind
 from keras_vit.labels.box_rows import encode_boxes
+from keras_vit.preprocessing.image_files import image_bytes
 from keras_vit.tasks import label_storages
 
-IMAGE = png_bytes(Image.new("RGB", (4, 4)))
+IMAGE = image_bytes(Image.new("RGB", (4, 4)))
 
 
 def test_samples_with_maps_name_their_task():

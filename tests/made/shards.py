@@ -11,19 +11,19 @@ import tensorflow as tf
 from made.folders import picture, write_classes
 from made.prepared import prepare
 
-from keras_vit.preprocessing.image_files import encode
+from keras_vit.preprocessing.image_files import image_bytes
 
 
 def encoded(number, size=(6, 8)):
     """A PNG image whose first pixel says its number."""
     image = picture(0, number, size)
     image[0, 0, 0] = number
-    return encode(image)
+    return image_bytes(image)
 
 
 def encoded_mask(value, size=(8, 6)):
     """A PNG mask of one value."""
-    return encode(np.full(size[::-1], value, "uint8"))
+    return image_bytes(np.full(size[::-1], value, "uint8"))
 
 
 def read(records):

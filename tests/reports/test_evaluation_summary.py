@@ -18,7 +18,7 @@ from keras_vit import ImageSegmenter
 from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.samples import IndexedRecords, Samples
 from keras_vit.evaluation import KeypointPredictions, evaluate
-from keras_vit.inspection.png import png_bytes
+from keras_vit.preprocessing.image_files import image_bytes
 from keras_vit.reports import evaluation_summary
 from keras_vit.reports.evaluation_summary import add_evaluation, draw_samples, sample_images
 from keras_vit.reports.page import Report
@@ -40,7 +40,7 @@ NAMES = ("ant", "bee", "cat", "dog", "<eel>")
 def encoded(count):
     """PNG files of one color each, and these colors."""
     colors = np.random.default_rng(0).integers(0, 256, (count, 3), "uint8")
-    return tuple(png_bytes(np.full((16, 16, 3), color)) for color in colors), colors
+    return tuple(image_bytes(np.full((16, 16, 3), color)) for color in colors), colors
 
 
 def labeled(task, count):
@@ -193,13 +193,13 @@ def test_a_large_split_is_sampled_and_other_images_are_not_read(model, monkeypat
 
 def test_masks_of_several_sizes_that_are_read_in_order_are_drawn():
     maps = [np.full(size, value, "uint8") for value, size in enumerate([(4, 6), (8, 4), (4, 4)])]
-    parts = (MaskSamples((png_bytes(own),), (png_bytes(own),)) for own in maps)
+    parts = (MaskSamples((image_bytes(own),), (image_bytes(own),)) for own in maps)
     drawn = draw_samples(MixedSamples(tuple(Part("part", part) for part in parts)), 10)
     assert {mask.shape[:2]: mask.max() for _, mask in drawn} == {(4, 6): 0, (8, 4): 1, (4, 4): 2}
 
 
 def test_depths_and_boxes_that_are_read_in_order_are_drawn():
-    image = png_bytes(np.zeros((4, 6), "uint8"))
+    image = image_bytes(np.zeros((4, 6), "uint8"))
     maps = [np.full((4, 6, 1), value, "float32") for value in (1.5, np.nan, 3)]
     boxes = [np.zeros((count, 7), "float32") for count in (2, 0, 1)]
     for task, labels in (("depth", maps), ("detection", boxes)):
@@ -257,7 +257,7 @@ def test_of_many_classes_the_worst_are_listed_and_no_matrix_is_drawn():
 
 @pytest.mark.slow
 def test_a_split_whose_pixels_are_all_ignored_has_no_examples_of_classes():
-    files = (png_bytes(Image.new("L", (16, 16))),) * 3
+    files = (image_bytes(Image.new("L", (16, 16))),) * 3
     ignored = MaskSamples(files, files, values=(255,) * 256)
     segmenter = ImageSegmenter(small(num_classes=None), 5)
     report = Report()

@@ -11,7 +11,7 @@ from made.tables import by_table
 from matplotlib.figure import Figure
 from PIL import Image
 
-from keras_vit.inspection.png import png_bytes
+from keras_vit.preprocessing.image_files import image_bytes
 from keras_vit.reports.page import (
     MAX_PATCHES,
     Report,
@@ -28,7 +28,7 @@ NASTY = """<script>alert('1')</script>" onload="x" & <b>"""
 
 
 def red(*words):
-    return picture(png_bytes(Image.new("RGB", (4, 3), "red")), *words)
+    return picture(image_bytes(Image.new("RGB", (4, 3), "red")), *words)
 
 
 def test_a_page_is_complete_and_lists_its_sections():

@@ -9,8 +9,8 @@ from reference.comparing import numpy
 
 from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.data.samples import IndexedRecords
-from keras_vit.inspection.png import png_bytes
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.preprocessing.image_files import image_bytes
 from keras_vit.tasks import label_tasks
 from keras_vit.tasks.keypoints.labels import label_of
 from keras_vit.tasks.task import concatenate
@@ -69,7 +69,7 @@ class Serialized(list):
     ],
 )
 def test_an_export_is_compared_on_samples_that_are_read_in_any_order(task, label, first):
-    image = png_bytes(np.zeros((4, 6, 3), "uint8"))
+    image = image_bytes(np.zeros((4, 6, 3), "uint8"))
     records = IndexedRecords(Serialized([b""] * 5), lambda record: (image, tf.constant(label)), task)
     mixture = MixedSamples((Part("records", records),))
     for samples in (records, mixture):

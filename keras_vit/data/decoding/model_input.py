@@ -10,7 +10,7 @@ from keras_vit.data.decoding.encoded_images import JPEG, assert_bounded, decode_
 from keras_vit.data.decoding.exif import orientation, stored_window, upright, upright_shape
 from keras_vit.data.image_headers import shown
 from keras_vit.preprocessing import read_image
-from keras_vit.preprocessing.image_files import BOX, TIFF, check_file, encode, needs_pillow
+from keras_vit.preprocessing.image_files import BOX, TIFF, check_file, image_bytes, needs_pillow
 from keras_vit.preprocessing.inputs import LUMA
 
 JPEG_MARGIN = 2  # columns left and right of a window from which its chroma is interpolated
@@ -37,7 +37,7 @@ def read(path):
 
 def _as_bmp(path):
     path = os.fsdecode(np.asarray(path, object).item())  # Outside of a graph the bytes are an array ().
-    return encode(read_image(path), "BMP")
+    return image_bytes(read_image(path), "BMP")
 
 
 def decodable(content):
@@ -46,12 +46,12 @@ def decodable(content):
     What cannot be read stays as it is, so that decoding refuses it.
 
     Example:
-        >>> decodable(encode(np.zeros((4, 5, 3), "uint8"), "TIFF"))[:2]
+        >>> decodable(image_bytes(np.zeros((4, 5, 3), "uint8"), "TIFF"))[:2]
         b'BM'
     """
     if needs_pillow(content):
         with contextlib.suppress(ValueError):
-            return encode(read_image(content), "BMP")
+            return image_bytes(read_image(content), "BMP")
     return content
 
 

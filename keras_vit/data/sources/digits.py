@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_vit.data.samples import Samples, hold_out_missing
-from keras_vit.preprocessing.image_files import encode
+from keras_vit.preprocessing.image_files import image_bytes
 
 
 def load_digits(argument=None, *, seed, **options):
@@ -15,7 +15,7 @@ def load_digits(argument=None, *, seed, **options):
     from sklearn import datasets
 
     digits = datasets.load_digits()  # scans of 8×8 numbers from 0 to 16
-    scans = tuple(encode(np.round(scan * 255 / 16).astype("uint8")) for scan in digits.images)
+    scans = tuple(image_bytes(np.round(scan * 255 / 16).astype("uint8")) for scan in digits.images)
     samples = Samples(scans, tuple(map(int, digits.target)), exif=False)
     names = tuple(map(str, digits.target_names))
     return {"class_names": names, "splits": hold_out_missing({"train": samples}, seed)}

@@ -50,13 +50,13 @@ class DepthMaps(Folder):
 
     def _write_pictures(self, folder, name, model, values):
         """Write a picture in colors and, if there are no negative values, a PNG file with 16 bits."""
-        from keras_vit.inspection.png import png_bytes
+        from keras_vit.preprocessing.image_files import image_bytes
         from keras_vit.tasks.depth.estimating import is_bounded
         from keras_vit.tasks.depth.pictures import depth_png, legend_picture, png_scale
 
         quantity = model.quantity
         picture = legend_picture(values, near_is_high=quantity == "disparity")
-        self.write(folder / PICTURES / name, png_bytes(picture))
+        self.write(folder / PICTURES / name, image_bytes(picture))
         if quantity != "values":
             scale = png_scale(model.max_depth if is_bounded(model) else values.max())
             self.write(folder / PNGS / name, depth_png(values, scale))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from keras_vit.inspection.png import png_bytes
+from keras_vit.preprocessing.image_files import image_bytes
 
 # From the nearest to the farthest: light yellow, orange, red, purple and black, of decreasing lightness.
 COLORS = (
@@ -121,7 +121,7 @@ def depth_png(values: np.ndarray, scale: float) -> bytes:
         [[1500, 0]]
     """
     numbers = np.clip(np.round(np.nan_to_num(np.asarray(values, "float64")) / scale), 0, LARGEST)
-    return png_bytes(numbers.astype("uint16"))
+    return image_bytes(numbers.astype("uint16"))
 
 
 def labeled(image, values):

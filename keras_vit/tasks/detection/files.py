@@ -10,7 +10,7 @@ class Boxes(Folder):
     key, columns = "objects", ("score", "left", "top", "right", "bottom")
 
     def writer(self, folder, model, files, args):
-        from keras_vit.inspection.png import png_bytes
+        from keras_vit.preprocessing.image_files import image_bytes
         from keras_vit.tasks.detection.pictures import box_overlay
         from keras_vit.tasks.task import names_or_indices
 
@@ -18,6 +18,6 @@ class Boxes(Folder):
         names = names_or_indices(model.class_names, model.num_classes)
 
         def write(path, image, found):
-            self.write(folder / files[path], png_bytes(box_overlay(image, found, names)))
+            self.write(folder / files[path], image_bytes(box_overlay(image, found, names)))
 
         return write

@@ -23,7 +23,7 @@ class BoxFile:
 
     def __init__(self, path, lists_images=True):
         self.path, self.lists_images, self.names = os.fspath(path), lists_images, {}
-        # Rows are the keys of a dict, since predict writes those of an image as often as it is given.
+        # Dicts as ordered sets: `predict` writes each row twice for an image that is given twice.
         self._rows, self._sizes = collections.defaultdict(dict), {}
         self._by_name = collections.defaultdict(list)
 

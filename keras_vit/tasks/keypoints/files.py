@@ -41,11 +41,11 @@ class Skeletons(Folder):
         return [{**point, "object": number} for number, estimate in numbered for point in estimate["points"]]
 
     def writer(self, folder, model, files, args):
-        from keras_vit.inspection.png import png_bytes
+        from keras_vit.preprocessing.image_files import image_bytes
 
         folder.mkdir()
 
         def write(path, image, poses):
-            self.write(folder / files[path], png_bytes(poses.overlay(image)))
+            self.write(folder / files[path], image_bytes(poses.overlay(image)))
 
         return write

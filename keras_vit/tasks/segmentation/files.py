@@ -14,8 +14,8 @@ class ClassMaps(Folder):
     option, task = "maps", "segmentation"
 
     def writer(self, folder, model, files, args):
-        from keras_vit.inspection.png import png_bytes
         from keras_vit.labels import check_class_count
+        from keras_vit.preprocessing.image_files import image_bytes
         from keras_vit.tasks.segmentation.folder import CLASSES, MASKS
         from keras_vit.tasks.segmentation.pictures import class_overlay, palette_png
         from keras_vit.tasks.task import names_or_indices
@@ -27,7 +27,7 @@ class ClassMaps(Folder):
 
         def write(path, image, classes):
             self.write(folder / MASKS / files[path], palette_png(classes))
-            self.write(folder / OVERLAYS / files[path], png_bytes(class_overlay(image, classes)))
+            self.write(folder / OVERLAYS / files[path], image_bytes(class_overlay(image, classes)))
 
         return write
 

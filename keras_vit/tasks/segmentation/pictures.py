@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from keras_vit.inspection.class_colors import VALUES, class_colors
-from keras_vit.inspection.png import png_bytes
+from keras_vit.preprocessing.image_files import image_bytes
 
 
 def palette_png(classes: np.ndarray) -> bytes:
@@ -38,7 +38,7 @@ def palette_png(classes: np.ndarray) -> bytes:
         )
     image = Image.fromarray(classes.astype("uint8")).convert("L")
     image.putpalette(class_colors().tobytes())
-    return png_bytes(image)
+    return image_bytes(image)
 
 
 def class_overlay(image: np.ndarray, classes: np.ndarray, opacity: float = 0.5) -> np.ndarray:

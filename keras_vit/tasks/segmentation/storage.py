@@ -5,9 +5,9 @@ import numpy as np
 from keras_vit.data.column_types import IMAGE, ColumnForm, is_image
 from keras_vit.data.label_storage import LabelStorage, Meaning
 from keras_vit.data.sources.tfds_masks import KNOWN_MASKS
-from keras_vit.inspection.png import png_bytes
 from keras_vit.labels import label_kind
 from keras_vit.lazy import LazyModule
+from keras_vit.preprocessing.image_files import image_bytes
 from keras_vit.tasks.segmentation.folder import read_named_classes
 from keras_vit.tasks.segmentation.samples import MaskReader, MaskSamples
 
@@ -48,7 +48,7 @@ class Masks(LabelStorage):
 
 def _png(label):
     """The contents of a PNG file of a class map (height, width, 1)."""
-    return png_bytes(np.uint8(label[..., 0]))
+    return image_bytes(np.uint8(label[..., 0]))
 
 
 STORAGES = (Masks(),)

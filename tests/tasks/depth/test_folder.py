@@ -17,7 +17,7 @@ from keras_vit.data.damage import damaged
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import differences, fingerprint
 from keras_vit.data.shard_writing import write_shards
-from keras_vit.inspection.png import png_bytes
+from keras_vit.preprocessing.image_files import image_bytes
 from keras_vit.tasks import digits_scenes
 
 SIZE = (6, 8)
@@ -32,7 +32,7 @@ def meters(number):
 
 def millimeters(number):
     """A PNG of `meters`."""
-    return png_bytes(np.round(meters(number) * 1000).astype("uint16"))
+    return image_bytes(np.round(meters(number) * 1000).astype("uint16"))
 
 
 def write(root, count=10, folder="depths", suffix=".png", of=millimeters, settings=METERS):
@@ -107,7 +107,7 @@ def test_values_have_any_channels(tmp_path):
 
 
 def no_measurement(number):
-    return png_bytes(np.zeros(SIZE, "uint16"))
+    return image_bytes(np.zeros(SIZE, "uint16"))
 
 
 REFUSED = {  # what is wrong: how it is written, and the message
@@ -116,7 +116,7 @@ REFUSED = {  # what is wrong: how it is written, and the message
         "depths/0.png: uint16 numbers, and depth.json has no scale, .*; write one, such as .*",
     ),
     "another size": (
-        {"of": lambda n: png_bytes(np.ones((6, 9), "uint16"))},
+        {"of": lambda n: image_bytes(np.ones((6, 9), "uint16"))},
         r"10 depth map\(s\) have another size than .*/depths/0.png \(9×6 pixels, but its image has 8×6",
     ),
     "nothing measured": ({"of": no_measurement}, r"10 image.*depths/0.png \(no valid measurement\)"),

@@ -14,10 +14,10 @@ from PIL import Image
 from keras_vit.data import load_dataset
 from keras_vit.data.shard_writing import write_shards
 from keras_vit.labels.box_rows import in_pixels
-from keras_vit.preprocessing.image_files import encode
+from keras_vit.preprocessing.image_files import image_bytes
 from keras_vit.tasks.detection.stored_boxes import objects_of
 
-IMAGE = encode(np.zeros((20, 40, 3), "uint8"))
+IMAGE = image_bytes(np.zeros((20, 40, 3), "uint8"))
 OBJECTS = {"bbox": [[4, 2, 16, 10], [0, 0, 40, 20]], "category": [1, 0]}
 ROWS = [[0.1, 0.1, 0.5, 0.6, 1, 0, 0.2], [0, 0, 1, 1, 0, 0, 1]]
 
@@ -105,7 +105,7 @@ def test_a_copy_has_the_pixels_of_the_first_file(file_format, tmp_path):
     boxes = [[17.1, 9.07, 32, 32], [0.33, 0, 20.01, 46.99]]
     objects = {"bbox": boxes, "category": ["cat", "cat"], "area": [1024, 702.1057499999998]}
     for number in range(3):
-        (tmp_path / f"{number}.png").write_bytes(encode(np.zeros((47, 53, 3), "uint8")))
+        (tmp_path / f"{number}.png").write_bytes(image_bytes(np.zeros((47, 53, 3), "uint8")))
     lines = [json.dumps({"file_name": f"{number}.png", "objects": objects}) for number in range(3)]
     (tmp_path / "metadata.jsonl").write_text("\n".join(lines))
     write_shards(load_dataset(tmp_path, task="detection"), tmp_path / "copy", file_format)
