@@ -139,6 +139,7 @@ def export_folder(
     """
     start = time.perf_counter()
     path = pathlib.Path(path).expanduser()
+    formats, precisions = tuple(formats), precisions and tuple(precisions)
     chosen, tower_exports = choose_formats(formats, precisions), list[Format]()
     towers: Any = None
     if isinstance(model, ImageTextModel):
@@ -169,7 +170,7 @@ def export_folder(
         publisher=publisher,
         version=version,
         facts=facts or Facts(),
-        precisions=precisions and tuple(precisions),
+        precisions=precisions,
         **page_options,
         **onnx_options,
         towers=towers,

@@ -63,7 +63,7 @@ def export_image_text(
         pathlib.Path of the folder.
 
     Raises:
-        ValueError: if the folder exists, a weight is NaN or infinite, or a signature is unknown.
+        ValueError: if the folder exists, a weight is NaN or infinite, or a signature is unknown or missing.
         OSError: if it cannot be written, as on a full disk. Nothing is left under its name then.
 
     Example:
@@ -76,7 +76,7 @@ def export_image_text(
     2303.15343).
     """
     check_weights(model)
-    for name in signatures:
+    for name in signatures or [signatures]:
         one_of(SIGNATURES).check("signatures", name)
     path, copy = pathlib.Path(path).expanduser(), float32_copy(model)
     factors = copy.get_layer("logit_factors")

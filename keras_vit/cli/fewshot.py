@@ -9,7 +9,7 @@ def add_arguments(add):
     options.features(add)
     add("--shots", type=options.ints, default="1,5,10,25", help="images per class")
     add("--seeds", type=options.ints, default="0,1,2", help="seeds that select the images")
-    add("--l2", type=float, default="1024", help="weight of the L2 penalty")
+    add("--l2", type=float, help="weight of the L2 penalty of the linear classifier (default: 1024)")
     options.neighbors(add)
     options.batch_size(add)
     options.json(add)
@@ -19,6 +19,7 @@ def run(args):
     import numpy as np
 
     from keras_vit.cli.source import features_source, open_embeddings, open_for_features
+    from keras_vit.evaluation.few_shot import L2
 
     value = features_source(args)
     if args.embeddings:
@@ -27,8 +28,9 @@ def run(args):
     else:
         choices = args.shots, args.seeds, args.l2, args.batch_size, args.neighbors
         result = keras_vit.evaluation.few_shot(*open_for_features(args), *choices)
+    l2 = L2 if args.l2 is None else args.l2
     value |= {
-        **({"l2": args.l2} if args.neighbors is None else {"neighbors": args.neighbors}),
+        **({"l2": l2} if args.neighbors is None else {"neighbors": args.neighbors}),
         "seeds": list(args.seeds),
         "accuracy": {str(shots): accuracies for shots, accuracies in result.items()},
         "mean_accuracy": {str(shots): float(np.mean(of)) for shots, of in result.items()},

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from keras_vit.data.datasets import Dataset
 
 BIAS_FEATURE = 100.0  # the constant feature for the bias: large, so that it is hardly regularized
+L2 = 1024.0  # of `fewshot_lsr.py`
 
 
 def few_shot(
@@ -27,7 +28,7 @@ def few_shot(
     dataset: Dataset,
     shots: Sequence[int] = (1, 5, 10, 25),
     seeds: Sequence[int] = (0, 1, 2),
-    l2: float = 1024.0,
+    l2: float | None = None,
     batch_size: int = 64,
     k: int | None = None,
 ) -> dict[int, list[float]]:
@@ -41,7 +42,7 @@ def few_shot(
         dataset: Dataset with single labels.
         shots: Numbers of training images per class to fit to.
         seeds: Seeds of their random choice.
-        l2: Weight of the squared norm.
+        l2: Weight of the squared norm in a ridge regression; None for 1024.
         batch_size: Images per batch.
         k: Number of nearest training images that vote (see `knn_accuracy`; with fewer images all vote). None:
             a ridge regression.
@@ -51,7 +52,7 @@ def few_shot(
 
     Raises:
         ValueError: for another task, no shots or seeds, a class with fewer training images than shots, an
-            unknown label, or shots or a k below 1.
+            unknown label, shots or a k below 1, or both k and l2.
 
     Example:
         >>> sorted(few_shot(model, load_dataset("digits"), shots=(1, 5), seeds=(0,)))
@@ -59,7 +60,7 @@ def few_shot(
 
     Source: `big_vision/evaluators/fewshot_lsr.py`.
     """
-    _check_choices(shots, seeds, k)
+    _check_choices(shots, seeds, k, l2)
     splits = _checked_splits(dataset, shots, seeds)
     train, test = representations_of_splits(model, splits, batch_size)
     return few_shot_of_vectors(*train, *test, dataset.class_names, shots, seeds, l2, k)
@@ -73,7 +74,7 @@ def few_shot_of_vectors(
     class_names: Sequence[str],
     shots: Sequence[int] = (1, 5, 10, 25),
     seeds: Sequence[int] = (0, 1, 2),
-    l2: float = 1024.0,
+    l2: float | None = None,
     k: int | None = None,
 ) -> dict[int, list[float]]:
     """As `few_shot`, of representations that were computed before.
@@ -95,14 +96,15 @@ def few_shot_of_vectors(
         >>> few_shot_of_vectors(features, labels, features, labels, ["cat", "dog"], (1, 2), (0,), l2=1.0)
         {1: [1.0], 2: [1.0]}
     """
-    _check_choices(shots, seeds, k)
+    _check_choices(shots, seeds, k, l2)
     _check_labels(np.concatenate([labels, test_labels]), len(class_names))
+    penalty = L2 if l2 is None else l2
 
     def accuracy(count, seed):
         chosen = choose_shots(labels, count, seed, class_names)
         few = features[chosen], labels[chosen]
         if k is None:
-            return few_shot_accuracy(*few, test_features, test_labels, len(class_names), l2)
+            return few_shot_accuracy(*few, test_features, test_labels, len(class_names), penalty)
         return knn_accuracy(*few, test_features, test_labels, min(k, len(chosen)))
 
     return {count: [accuracy(count, seed) for seed in seeds] for count in shots}
@@ -251,7 +253,7 @@ def choose_shots(labels, shots, seed, class_names):
     return np.concatenate(chosen)
 
 
-def few_shot_accuracy(features, labels, test_features, test_labels, num_classes, l2=1024.0):
+def few_shot_accuracy(features, labels, test_features, test_labels, num_classes, l2=L2):
     """Fit a ridge regression to samples, and return its accuracy on others.
 
     Features are standardized by the mean and standard deviation of the samples of the fit, and a constant
@@ -309,7 +311,7 @@ def _checked_splits(dataset, shots, seeds):
     return train, test
 
 
-def _check_choices(shots, seeds, k):
+def _check_choices(shots, seeds, k, l2=None):
     if not shots:
         raise ValueError("expected at least one number of shots; got none")
     if not seeds:
@@ -317,6 +319,8 @@ def _check_choices(shots, seeds, k):
     for count in shots:
         integer(at_least=1).check("shots", count)
     optional(integer(at_least=1)).check("k", k)
+    if k is not None and l2 is not None:
+        raise ValueError(f"expected l2 or k: nearest neighbors have no penalty; got l2={l2} and k={k}")
 
 
 def _check_labels(labels, num_classes):

@@ -108,6 +108,7 @@ def test_the_nearest_images_vote_or_all_where_there_are_fewer(shots, votes, data
         (few_shot, {"shots": ()}, "expected at least one number of shots; got none"),
         (few_shot, {"shots": (5, 0)}, "shots must be a positive int; got 0"),
         (few_shot, {"k": 0}, "k must be .*; got 0"),
+        (few_shot, {"k": 3, "l2": 1.0}, "expected l2 or k: .*; got l2=1.0 and k=3"),
         (probe_blocks, {"shots": 99}, "expected 99"),
         (probe_blocks, {"shots": 0}, "shots must be a positive int; got 0"),
         *((function, {"seeds": ()}, "expected at least one seed; got none") for function in FUNCTIONS),

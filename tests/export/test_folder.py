@@ -85,9 +85,8 @@ def failing(monkeypatch):
 def test_of_several_formats_those_that_do_not_fail_stay(failing, model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     failing |= {"tflite_float16", "onnx_float32"}
-    report = export_folder(
-        model, tmp_path / "export", precisions=("float32", "float16"), formats=("tflite", "onnx")
-    )
+    precisions, formats = map(iter, (("float32", "float16"), ("tflite", "onnx")))
+    report = export_folder(model, tmp_path / "export", precisions=precisions, formats=formats)
     expected = {name: f"the {name} export is discarded: its outputs differ" for name in failing}
     lines = re.sub(r"[\d.]+ s,", "s,", capsys.readouterr().err).replace("\r", "\n").splitlines()
     assert "tflite_float32: s, verified, the largest difference is 2.0e-07" in lines

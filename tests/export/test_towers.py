@@ -100,8 +100,9 @@ def test_a_bert_is_exported(tmp_path):
 
 
 def test_what_cannot_be_exported_is_refused(model, tmp_path):
-    with pytest.raises(ValueError, match="signatures must be"):
-        export_image_text(model, tmp_path / "1", ("encode",))
+    for names, got in ((("encode",), "'encode'"), ((), r"\(\)")):
+        with pytest.raises(ValueError, match=f"signatures must be .*; got {got}"):
+            export_image_text(model, tmp_path / "1", names)
     with pytest.raises(ValueError, match="precision must be"):
         export_text_tflite(model, tmp_path / "text.tflite", precision="int8")
     with pytest.raises(ValueError, match="must end in .tflite"):

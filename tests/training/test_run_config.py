@@ -15,6 +15,7 @@ from keras_vit.training import RECIPES, RunConfig
         ("classify", {}, {"task": "regression", "loss": "sigmoid"}, "does not use loss='sigmoid'"),
         ("classify", {}, {"task": "segmentation", "loss": "sigmoid"}, "does not use loss='sigmoid'"),
         ("classify", {}, {"task": "detection", "head_bias": -3.0}, "does not use head_bias=-3.0"),
+        ("mae", {}, {"label_smoothing": 0.1}, "does not use label_smoothing=0.1"),
         ("mae", {}, {"head_bias": -3.0, "loss": "sigmoid"}, "does not use head_bias=-3.0, loss='sigmoid'"),
         ("mae", {}, {"task": "segmentation", "head_options": {}}, r"does not use head_options=\{\}"),
         ("classify", {}, {"pretrainer": {}}, "without labels: expected objective .*'masked_patch'"),

@@ -135,7 +135,7 @@ class SingleLabel(LabelTask):
     """Classification into exactly one class."""
 
     label = label_kind("single_label")
-    recipe_fields = (*LabelTask.recipe_fields, "loss")
+    recipe_fields = (*LabelTask.recipe_fields, "loss", "label_smoothing")
     validation_metric = "accuracy"
     primary_metric = "accuracy"
     bounds_exports = True
