@@ -10,7 +10,7 @@ from made.servers import asked_hub
 from made.tables import by_table
 from reference.small import HYBRID, images_for, one_block
 
-from keras_vit import ImageSegmenter, Preprocessing, from_pretrained
+from keras_vit import ImageSegmenter, KeypointEstimator, Preprocessing, from_pretrained
 from keras_vit.weights.push import push_to_hub
 
 # The library's own, where it uploads large files without its compiled half.
@@ -109,6 +109,16 @@ def test_the_card_has_the_known_facts(hub):
 def test_a_model_that_no_layout_expresses_is_not_sent(hub, options, given, message):
     with pytest.raises(ValueError, match=message):
         push_to_hub(one_block(**options), "me/flowers", **given)
+    assert hub.seen == []
+
+
+@by_table("resize", ["pad", "squash_crop"])
+def test_a_way_to_resize_that_comes_back_as_another_is_not_sent(hub, resize):
+    options = {"num_classes": None, "class_token": False, "pooling": None, "norm_epsilon": 1e-12, **ERF}
+    preprocessing = Preprocessing(16, resize=resize)
+    encoder = one_block(mlp_dim=24, patch_padding=2, preprocessing=preprocessing, **options)
+    with pytest.raises(ValueError, match=f"'huggingface' cannot express .* with resize='{resize}'"):
+        push_to_hub(KeypointEstimator(encoder, 3, head="simple"), "me/points")
     assert hub.seen == []
 
 
