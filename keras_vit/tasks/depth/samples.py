@@ -10,6 +10,7 @@ import math
 import os
 import re
 import struct
+import threading
 import tokenize
 import zipfile
 import zlib
@@ -35,6 +36,9 @@ ARRAYS = ("depth", "disparity", "values")  # names of the array in a .npz file w
 GRAY = ("L", "I", "I;16", "I;16B", "I;16L", "F")  # Pillow's modes of one channel
 MAX_CHANNELS = 64
 MAX_BYTES = 8 * bounds.MAX_PIXELS  # of an array in a .npz file
+# NumPy's headers are Python literals; before 3.11.8 Python parses them in one thread only, as
+# https://github.com/python/cpython/issues/106905 says.
+_HEADERS = threading.Lock()
 # What NumPy, zipfile and Pillow's reader of TIFF raise for damaged or hostile files.
 DAMAGED = (
     *(ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, MemoryError),
@@ -292,7 +296,8 @@ def _read_array(content):
         read = (
             np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         )
-        shape, by_columns, dtype = read(file)
+        with _HEADERS:
+            shape, by_columns, dtype = read(file)
         count = math.prod(shape)
         if dtype.hasobject or len(content) - file.tell() != count * dtype.itemsize:
             raise ValueError("another number of bytes than its header says")

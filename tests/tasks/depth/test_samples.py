@@ -1,5 +1,8 @@
+import concurrent.futures
 import io
 import sys
+import threading
+import time
 import types
 
 import numpy as np
@@ -68,6 +71,22 @@ def test_each_format_gives_the_values_that_were_written(form):
     found = read_depth_file(content)
     np.testing.assert_array_equal(found, values.reshape(*values.shape[:2], -1))
     assert found.dtype == values.dtype
+
+
+def test_headers_of_arrays_are_parsed_by_one_thread_at_a_time(monkeypatch):
+    """Python before 3.11.8 raises a SystemError at times if several threads parse literals."""
+    alone, counts, parse = threading.Lock(), [], np.lib.format.read_array_header_1_0
+
+    def slow(file):
+        counts.append(alone.acquire(blocking=False))
+        time.sleep(0.01)
+        alone.release()
+        return parse(file)
+
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", slow)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        maps = [*pool.map(read_depth_file, [npy(METERS)] * 8)]
+    assert counts == [True] * 8 and all(np.array_equal(values[..., 0], METERS) for values in maps)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, of damaged TIFF files
