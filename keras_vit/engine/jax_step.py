@@ -12,7 +12,14 @@ import jax
 import keras
 from jax import numpy as jnp
 
-from keras_vit.engine.step import Batch, loss_weight, seeds_from, statistics, update_metrics
+from keras_vit.engine.step import (
+    Batch,
+    loss_weight,
+    sample_count,
+    seeds_from,
+    statistics,
+    update_metrics,
+)
 from keras_vit.types import Tensor
 
 if TYPE_CHECKING:
@@ -71,7 +78,8 @@ def train_step(
         for update in model.after_step(step, predicted, batch[2], lambda x: x):
             scope.add_update(update)
     non_trainable = [scope.get_current_value(variable) for variable in model.non_trainable_variables]
-    logs, metrics_values = _update_metrics(model, metrics_values, loss, weight, batch, predicted)
+    samples = sample_count(batch)
+    logs, metrics_values = _update_metrics(model, metrics_values, loss, samples, batch, predicted)
     return logs, (trainable, non_trainable, optimizer_values, metrics_values)
 
 

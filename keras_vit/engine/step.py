@@ -40,11 +40,16 @@ def of_backend() -> ModuleType:
 
 def loss_weight(model: DistributedModel, batch: Batch) -> Tensor:
     """The denominator of the loss: the sum of the sample weights or, for most losses, the sample count."""
-    images, _, sample_weight = batch
+    sample_weight = batch[2]
     is_weighted = model.own_loss is not None or getattr(model.loss, "reduction", None) == MEAN
     if sample_weight is not None and is_weighted:
         return ops.sum(ops.cast(sample_weight, "float32"))
-    return ops.convert_to_tensor(ops.shape(keras.tree.flatten(images)[0])[0], "float32")
+    return sample_count(batch)
+
+
+def sample_count(batch: Batch) -> Tensor:
+    """The number of samples of a batch, a float."""
+    return ops.convert_to_tensor(ops.shape(keras.tree.flatten(batch[0])[0])[0], "float32")
 
 
 def weighted_mean(losses: Tensor, sample_weight: Tensor | None) -> Tensor:
@@ -77,7 +82,10 @@ def statistics(model: DistributedModel) -> list[bool]:
 def update_metrics(
     model: DistributedModel, mean: Tensor, weight: Tensor, batch: Batch, predicted: Any
 ) -> dict[str, Tensor]:
-    """Count a mean loss with its weight, update the metrics, and return the logs."""
+    """Count a mean loss with its weight, update the metrics, and return the logs.
+
+    In training the weight is the number of samples, as in Keras, so that steps of one size count alike.
+    """
     images, labels, sample_weight = batch
     model._loss_tracker.update_state(mean, sample_weight=weight)
     return model.compute_metrics(images, labels, predicted, sample_weight=sample_weight)

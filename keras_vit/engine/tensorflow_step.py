@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from keras_vit.engine.step import Batch, loss_weight, seeds_from, statistics, update_metrics
+from keras_vit.engine.step import (
+    Batch,
+    loss_weight,
+    sample_count,
+    seeds_from,
+    statistics,
+    update_metrics,
+)
 from keras_vit.types import Tensor
 
 if TYPE_CHECKING:
@@ -34,8 +41,10 @@ def train_step(model: DistributedModel, data: Any) -> dict[str, Tensor]:
             f"got {replica.num_replicas_in_sync} replicas"
         )
     batch = keras.utils.unpack_x_y_sample_weight(data)
-    weight = loss_weight(model, batch)
-    total = replica.all_reduce(tf.distribute.ReduceOp.SUM, weight)
+    weight, samples = loss_weight(model, batch), sample_count(batch)
+    total, all_samples = tf.unstack(
+        replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.stack([weight, samples]))
+    )
     variables = [variable.value for variable in model.trainable_variables]
     step = tf.cast(model.optimizer._iterations.value, tf.int32)
     seed = fold_in([model.random_seed, 0], step)
@@ -59,8 +68,8 @@ def train_step(model: DistributedModel, data: Any) -> dict[str, Tensor]:
 
     run = micro_step if model.accumulation_steps == 1 else _accumulated(model, micro_step, variables)
     gradients, loss, predicted = run(0, batch)
-    # The tracker multiplies by the weight, so that it accumulates n L and n.
-    mean = tf.math.divide_no_nan(loss * tf.cast(total, loss.dtype), tf.cast(weight, loss.dtype))
+    # The tracker multiplies by the samples, so that it accumulates n L and n.
+    mean = tf.math.divide_no_nan(loss * tf.cast(all_samples, loss.dtype), tf.cast(samples, loss.dtype))
     if isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer):
         # It checks only the first replica's gradients for overflow, so all replicas get their mean.
         count = replica.num_replicas_in_sync
@@ -73,7 +82,7 @@ def train_step(model: DistributedModel, data: Any) -> dict[str, Tensor]:
         replica.merge_call(
             _assign, args=([variable.value for variable, _ in updates], [v for _, v in updates])
         )
-    return _logs(update_metrics(model, mean, weight, batch, predicted))
+    return _logs(update_metrics(model, mean, samples, batch, predicted))
 
 
 def test_step(model: DistributedModel, data: Any) -> dict[str, Tensor]:

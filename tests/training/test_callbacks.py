@@ -130,6 +130,15 @@ def test_a_long_run_has_a_few_hundred_rows_of_averages(workdir):
     np.testing.assert_allclose([row["loss"] for row in workdir.steps()], history["loss"], rtol=1e-6)
 
 
+def test_the_loss_of_each_step_is_right_for_samples_of_other_weights(workdir):
+    model = compiled()
+    expected = [model.loss(LABELS[i : i + 4], model(IMAGES[i : i + 4])) for i in (0, 4)]
+    weights = np.repeat([1.0, 100.0], 4)
+    history = fit(model, checkpointing(workdir), epochs=1, sample_weight=weights)  # The first rate is 0.
+    np.testing.assert_allclose([row["loss"] for row in workdir.steps()], expected, rtol=1e-5)
+    np.testing.assert_allclose(history["loss"], [np.mean(expected)], rtol=1e-6)
+
+
 class Breaks(keras.callbacks.Callback):
     """Set weights to NaN after the last training step of an epoch, as an update of that step would."""
 
