@@ -28,16 +28,20 @@ def add_training_images(report, config, model, dataset):
     samples, names, kind = dataset.split("train"), dataset.class_names, label_kind(dataset.task)
     if recipe.train_samples is not None:
         samples = subset(samples, recipe.train_samples, recipe.seed)
+    size = recipe.batch_size
+    # They are a part of the run's first batch, since a smaller batch of a mixture has other samples, or none.
+    part = next(part for part in range(min(COUNT, size), size + 1) if size % part == 0)
     batches = training_batches(
         samples,
         preprocessing,
-        COUNT,
+        size,
         seed=recipe.seed,
-        steps=1,
+        steps=-(-COUNT // part),
         augmentation=recipe,
         num_classes=len(names) if recipe.mixes else None,
+        workers=size // part,
     )
-    images, labels = (part.numpy() for part in next(iter(batches)))
+    images, labels = (np.concatenate(parts)[:COUNT] for parts in zip(*batches.as_numpy_iterator()))
     captions = dataset.captions("train")
     words = [label_words(label, kind, names, captions) for label in labels]
     figure = label_sheet(preprocessing.colors(images), labels, words, kind, names, "Training images")

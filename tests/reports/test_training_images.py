@@ -1,5 +1,7 @@
 """The training images in the report of a run."""
 
+import dataclasses
+import fractions
 import types
 
 import numpy as np
@@ -9,6 +11,7 @@ from reference.small import SMALL, small
 
 from keras_vit import DepthEstimator, ImageSegmenter, ObjectDetector, VisionTransformer
 from keras_vit.data import load_dataset
+from keras_vit.data.mixed_samples import MixedSamples, Part
 from keras_vit.labels import label_kind
 from keras_vit.reports import training_images
 from keras_vit.reports.page import Report
@@ -34,7 +37,7 @@ def sheets(monkeypatch, undrawn):
 
 
 def added(model, dataset, task, **changes):
-    recipe = Recipe("sgd", 0.1, 4, 1, 4, task=task, **{**PLAIN, **changes})
+    recipe = Recipe("sgd", 0.1, 4, 1, task=task, **{**PLAIN, "batch_size": 4, **changes})
     report = Report()
     add_training_images(report, types.SimpleNamespace(recipe=recipe, task=get_task(task)), model, dataset)
     return report
@@ -46,6 +49,16 @@ def test_they_are_the_first_of_the_run_with_their_labels(sheets):
     [(images, labels, words, *_)] = sheets
     assert images.shape == (8, 16, 16, 3) and words == [str(label) for label in labels]
     assert len({image.tobytes() for image in images}) == 8
+
+
+def test_of_a_mixture_they_are_of_a_batch_of_the_run(sheets):
+    digits = load_dataset("digits")
+    scans = digits.split("train")
+    parts = tuple(Part(name, scans, fractions.Fraction(weight)) for name, weight in (("a", 19), ("b", 1)))
+    mixture = dataclasses.replace(digits, splits={"train": MixedSamples(parts)})
+    added(small(), mixture, "single_label", batch_size=20)  # A batch of 8 has no sample of the second one.
+    [(images, labels, words, *_)] = sheets
+    assert len(images) == len(labels) == 8 and words == [str(label) for label in labels]
 
 
 def test_the_augmentation_of_the_recipe_changes_them(sheets):
