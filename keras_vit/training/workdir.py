@@ -42,7 +42,7 @@ class Workdir:
     """
 
     def __init__(self, path: Path, config: RunConfig) -> None:
-        self.path = pathlib.Path(path)
+        self.path = pathlib.Path(path).expanduser()
         self.model = self.path / "model.keras"
         self.pretrainer = self.path / "pretrainer.keras"
         self.checkpoints = self.path / "checkpoints"
@@ -179,7 +179,7 @@ class Workdir:
 
 def stored_recipe(path):
     """The recipe in the config.json of a run's folder; an empty dict without one."""
-    file = pathlib.Path(path) / "config.json"
+    file = pathlib.Path(path).expanduser() / "config.json"
     return read_json(file).get("recipe", {}) if file.exists() else {}
 
 

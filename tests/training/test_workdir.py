@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from keras_vit.data import fingerprint
-from keras_vit.training.workdir import Workdir
+from keras_vit.training.workdir import Workdir, stored_recipe
 
 CONFIG = {"dataset": "digits", "recipe": {"base_lr": 0.1, "crop_area": (0.5, 1.0)}, "model": None}
 
@@ -35,6 +35,14 @@ def test_a_folder_is_created_by_make_and_opened_with_the_same_configuration(tmp_
     again.make()
     again.write_result(RECORD)
     assert workdir.result == RECORD
+
+
+def test_the_folder_may_be_below_that_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Workdir("~/run", CONFIG).make()
+    assert stored_recipe("~/run")["base_lr"] == 0.1
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_another_configuration_is_refused_with_the_fields_that_differ(tmp_path):
