@@ -187,6 +187,7 @@ class LogitDistillation(_Taught, WrappedTask):
             self.distance = SIGMOID_KL
         if not needs_labels:
             self.validate = None
+            self.recipe_fields = tuple(name for name in self.recipe_fields if name != "probe_first")
             scored = (*METRICS[recipe.task], "loss")
             self.validation_metric = next(name for name in SELECTING if name in scored)
             self.higher_is_better = SELECTING[self.validation_metric]

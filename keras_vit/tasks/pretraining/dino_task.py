@@ -43,6 +43,14 @@ class DinoTask(Pretraining):
                 f"{', '.join(refused) or 'none of these'}"
             )
 
+    def around(self, model, config, dataset):
+        if config.recipe.patience and not dataset.class_names:
+            raise ValueError(
+                "patience counts validations by the labels of neighbors: expected images with classes, or "
+                f"patience=None; got images without labels and patience={config.recipe.patience}"
+            )
+        return super().around(model, config, dataset)
+
     def augment(self, recipe, model, preprocessing, exif):
         return data.view_augmentation(
             preprocessing,

@@ -168,6 +168,7 @@ REFUSED = {
     "temperature of numbers": ({**NUMBERS, "distillation": TEMPERED}, {}, "have no temperature: .* got 2.0"),
     "labels of maps": ({**MAPS, "distillation": HALF}, {}, "expected label_weight=0 for task 'segmentation'"),
     "labels without labels": ({"distillation": HALF}, {"objective": "distill"}, "for a run without labels"),
+    "probe without labels": ({"probe_first": True}, {"objective": "distill"}, "not use probe_first=True"),
     "teachers elsewhere": ({}, {"objective": "mae"}, "does not use teachers="),
 }
 

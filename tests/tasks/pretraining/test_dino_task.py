@@ -2,12 +2,14 @@
 
 import dataclasses
 import shutil
+import types
 
 import numpy as np
 import pytest
 from made.folders import write_classes
 from made.workers import end_of
 from reference.comparing import arrays, assert_close, assert_same_arrays
+from reference.small import small
 
 from keras_vit import DINO
 from keras_vit.data import load_dataset
@@ -114,3 +116,11 @@ def test_the_report_says_whose_attention_it_shows(pooling, words, config):
 def test_what_it_does_not_use_is_refused(changes, message, labeled):
     with pytest.raises(ValueError, match=message):
         labeled("dino", **changes)
+
+
+def test_without_labels_there_is_no_score_by_which_a_run_ends_early(labeled):
+    config = labeled("dino", patience=2)
+    unlabeled, labels = (types.SimpleNamespace(class_names=names) for names in ((), ("cat", "dog")))
+    with pytest.raises(ValueError, match="without labels and patience=2"):
+        config.task.around(small(num_classes=None), config, unlabeled)
+    assert isinstance(config.task.around(small(num_classes=None), config, labels), DINO)
