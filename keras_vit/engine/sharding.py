@@ -264,6 +264,11 @@ class Devices:
 
         self.is_chief = jax.process_index() == 0
 
+    @property
+    def equal_parts(self) -> int:
+        """The number of parts of one size into which a batch is divided before `distribute` fills it up."""
+        return self.workers
+
     def scope(self) -> contextlib.AbstractContextManager[None]:
         """A context in which models are built and trained on these devices."""
         return self.distribution.scope() if self.distribution else contextlib.nullcontext()

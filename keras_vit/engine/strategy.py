@@ -116,6 +116,7 @@ class TensorFlowDevices:
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         self.strategy = strategy
         self.num_replicas_in_sync = strategy.num_replicas_in_sync
+        self.equal_parts = self.num_replicas_in_sync  # of a batch
         self.is_one_device = self.num_replicas_in_sync == 1
         self.several_workers = _is_multi_worker(strategy)
         self.is_chief = not self.several_workers or _cluster()[1] == 0

@@ -52,7 +52,8 @@ def write_run_report(config, workdir, record, load=None):
         pictures = _add_pictures(report, config, workdir, open_data)
     if config.task.draw_differences and (dataset := open_data()) is not None:
         split = f"{title_of(config.dataset)}, test"
-        config.task.draw_differences(report, model, dataset.split("test"), split, config.recipe.batch_size)
+        batch_size = config.recipe.images_at_once(record["replicas"])
+        config.task.draw_differences(report, model, dataset.split("test"), split, batch_size)
     if (dataset := open_data()) is not None:
         add_training_images(report, config, model, dataset)
     add_curves(report, workdir)
@@ -179,7 +180,7 @@ def _add_test_split(report, config, model, record, open_data):
         first = [of_image[0] for of_image in captions]
         return sample_images(backbone(model).preprocessing, samples, recipe.task, first, MAX_INSPECTED)
     model = config.task.classifier(model, dataset)
-    names, batch_size = dataset.class_names, recipe.batch_size
+    names, batch_size = dataset.class_names, recipe.images_at_once(record["replicas"])
     _, *worst = add_evaluation(report, model, samples, recipe.task, split, names, batch_size, folder, scores)
     return worst
 

@@ -203,6 +203,14 @@ class Recipe(Augmentation):
         """Steps between checkpoints."""
         return self.checkpoint_every or self.eval_every
 
+    def images_at_once(self, replicas: int = 1) -> int:
+        """The number of images that each of so many devices computes at once: its part of a micro-batch.
+
+        >>> RECIPES["finetune"].with_changes(accumulation_steps=8).images_at_once(replicas=2)
+        32
+        """
+        return max(self.batch_size // (replicas * self.accumulation_steps), 1)
+
     def with_changes(self, **changes: Any) -> Recipe:
         """This recipe with other values.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -221,7 +222,7 @@ def _finish(config, model, dataset, workdir, checkpoints, devices, steps):
     weights = (pretrainer or finished).weights
     check_finite({weight.path: weight.numpy() for weight in weights}, steps)
     with damage_named(dataset.splits.values()):
-        scores = task.test(model, finished, dataset, recipe)
+        scores = task.test(model, finished, dataset, _on_one_device(recipe, devices))
     scores = {f"test_{name}": score for name, score in scores.items()}
     check_finite(scores, steps)
     record = {
@@ -274,15 +275,15 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
     evaluated = [n for n, end in enumerate(ends, 1) if end % recipe.eval_every == 0 or end >= total]
     done = devices.smallest(checkpoints.newest(report) or 0)
     stopping = functools.partial(devices.is_stopping, sigterm)
-    scores = config.task.validate
-    validate = scores and Validate(lambda encoder: scores(encoder, dataset, recipe), evaluated, devices)
+    scores, of_one = config.task.validate, _on_one_device(recipe, devices)
+    validate = scores and Validate(lambda encoder: scores(encoder, dataset, of_one), evaluated, devices)
     splits = [samples] if validate else [samples, dataset.split("validation")]
     if done:
         report(f"resuming {workdir.path} from step {done} of {total}")
     else:
         _start(config, model, samples, devices, report)
     if done < total and devices.is_one_device:
-        features = feature_samples(model, recipe, *splits)
+        features = feature_samples(model, of_one, *splits)
         if features is not None:
             report("the frozen layers compute each image once")
             splits = features
@@ -319,13 +320,18 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
     return done
 
 
+def _on_one_device(recipe, devices):
+    """The recipe with the images that one device computes at once in place of those of a batch."""
+    return dataclasses.replace(recipe, batch_size=recipe.images_at_once(devices.num_replicas_in_sync))
+
+
 def _start(config, model, samples, devices, report):
     """What a run does before its first step."""
     if line := config.task.note(model):
         report(line)
     if config.recipe.probe_first:
         report("the head starts as the linear probe of the frozen features")
-        start_from_probe(model, samples, config.recipe, devices)
+        start_from_probe(model, samples, _on_one_device(config.recipe, devices), devices)
 
 
 def _early_end(recipe, workdir, checkpoints, done, devices):
@@ -389,6 +395,9 @@ def _batches(config, model, dataset, samples, devices, first_step=None):
     """The training batches of a split from a step on, or its evaluation batches, for all devices."""
     recipe, preprocessing = config.recipe, config.task.preprocessing(model)
     trains = first_step is not None
+    if not trains:  # As many images as in a micro-batch, whose memory is known to suffice.
+        parts = devices.equal_parts
+        recipe = dataclasses.replace(recipe, batch_size=-(-recipe.images_at_once() // parts) * parts)
     augment = config.task.augment
 
     def of_worker(worker, workers):

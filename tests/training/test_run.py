@@ -18,6 +18,7 @@ from keras_vit import from_pretrained
 from keras_vit.data.datasets import load_dataset
 from keras_vit.data.fingerprint import fingerprint
 from keras_vit.engine import device_dtype
+from keras_vit.engine.strategy import make_devices
 from keras_vit.evaluation.predicting import predict
 from keras_vit.training import RECIPES, run
 from keras_vit.training.run import train
@@ -245,6 +246,21 @@ def test_a_test_score_of_nan_writes_no_model(unfinished, monkeypatch):
     with pytest.raises(ValueError, match="test_loss is nan at step 14: the run has diverged"):
         train(config, path, verbose=0)
     assert not {file.name for file in path.iterdir()} & {"model.keras", "result.json"}
+
+
+def test_no_more_images_are_evaluated_at_once_than_trained(unfinished, finished, monkeypatch):
+    config, path = unfinished  # with 4 images in 2 micro-batches
+    model, dataset = from_pretrained(finished[1].path), load_dataset(config.dataset)
+    model.compile()
+    batches = run._batches(config, model, dataset, dataset.split("train"), make_devices("single"))
+    assert {len(labels) for _, labels in batches} == {2}
+
+    def test(task, model, finished, dataset, recipe):
+        assert recipe.batch_size == 2
+        return {"accuracy": 1.0, "samples": 4}
+
+    monkeypatch.setattr(type(config.task), "test", test)
+    assert train(config, path, verbose=0)[1]["test_accuracy"] == 1.0
 
 
 def test_the_finished_model_has_the_moving_average_of_the_weights(finished):
