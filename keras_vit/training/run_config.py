@@ -71,6 +71,8 @@ class RunConfig:
         rules.check_fields(self)
         if self.model is None and self.weights is None and not self.recipe.has_sizes:
             raise ValueError("expected a model, to train from random weights, or weights; got neither")
+        if self.sha256 is not None and self.weights is None:
+            raise ValueError(f"expected weights with sha256, their digest; got sha256={self.sha256!r} alone")
         if self.objective == CLASSIFY and self.recipe.pretrainer is not None:
             expected = " or ".join(map(repr, tasks.OBJECTIVES))
             raise ValueError(

@@ -18,6 +18,7 @@ from keras_vit.training import RECIPES, RunConfig
         ("mae", {}, {"label_smoothing": 0.1}, "does not use label_smoothing=0.1"),
         ("mae", {}, {"head_bias": -3.0, "loss": "sigmoid"}, "does not use head_bias=-3.0, loss='sigmoid'"),
         ("mae", {}, {"task": "segmentation", "head_options": {}}, r"does not use head_options=\{\}"),
+        ("classify", {"sha256": "0" * 64}, {}, "expected weights with sha256, .* got sha256='00"),
         ("classify", {}, {"pretrainer": {}}, "without labels: expected objective .*'masked_patch'"),
     ],
 )
