@@ -25,6 +25,8 @@ class Accuracy(keras.metrics.MeanMetricWrapper):
         0.5
     """
 
+    _direction = "up"  # for callbacks with mode="auto"
+
     def __init__(self, name: str = "accuracy", dtype: str | keras.DTypePolicy | None = None) -> None:
         super().__init__(_hits, name=name, dtype=dtype)
 
@@ -57,6 +59,8 @@ class MeanAveragePrecision(keras.metrics.Metric):
 
     Source: `sklearn.metrics.average_precision_score`.
     """
+
+    _direction = "up"  # for callbacks with mode="auto"
 
     def __init__(self, num_classes, name="average_precision", dtype=None):
         super().__init__(name=name, dtype=dtype)
@@ -111,6 +115,8 @@ class MeanIoU(keras.metrics.Metric):
         >>> float(metric(np.array([[[0, 1, 255]]]), np.array([[[[1.0, 0], [1, 0], [1, 0]]]])))
         0.25
     """
+
+    _direction = "up"  # for callbacks with mode="auto"
 
     def __init__(self, num_classes, ignore=IGNORE, name="mean_iou", dtype=None):
         super().__init__(name=name, dtype=dtype)

@@ -1,10 +1,15 @@
+import types
+
 import keras
 import numpy as np
 import pytest
+from keras.src.trainers.compile_utils import MetricsList  # in which `compile` gives metrics to callbacks
 from made.tables import by_table
 
 from keras_vit.losses import SegmentationCrossEntropy
 from keras_vit.metrics import MeanAveragePrecision, MeanIoU
+from keras_vit.tasks.depth.loss import AbsoluteRelativeError
+from keras_vit.tasks.image_text.pair_scores import PairRecall
 from keras_vit.training import Accuracy, SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 
 LABELS = np.array([2, 0, 4, 4, 1, 3])
@@ -64,6 +69,23 @@ def test_the_config_rebuilds_a_loss_or_metric(kind, options):
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(made))
     assert type(again) is kind and again.get_config() == made.get_config()
     assert {name: getattr(again, name) for name in options} == options
+
+
+METRICS = [
+    (Accuracy(), True),
+    (MeanAveragePrecision(3), True),
+    (MeanIoU(3), True),
+    (PairRecall("image", 1), True),
+    (AbsoluteRelativeError(), False),
+]
+
+
+@by_table("metric, higher_is_better", METRICS)
+def test_callbacks_of_keras_know_the_better_score(metric, higher_is_better):
+    callback = keras.callbacks.EarlyStopping(f"val_{metric.name}")
+    callback.set_model(types.SimpleNamespace(metrics=[MetricsList([metric])]))
+    callback._set_monitor_op()
+    assert bool(callback.monitor_op(2, 1)) == higher_is_better
 
 
 @pytest.mark.parametrize("indices", [True, False])

@@ -126,6 +126,8 @@ class AbsoluteRelativeError(keras.metrics.MeanMetricWrapper):
         0.5
     """
 
+    _direction = "down"  # for callbacks with mode="auto"
+
     def __init__(
         self,
         max_depth: float | None = None,

@@ -35,6 +35,8 @@ class PairRecall(keras.metrics.Mean):
     Source: as `keras_vit.evaluation.recall`, of a batch.
     """
 
+    _direction = "up"  # for callbacks with mode="auto"
+
     def __init__(self, of, k, name=None, dtype=None):
         side = SIDES.index(of)
         super().__init__(name=name or f"{of}_to_{SIDES[1 - side]}_recall_{k}", dtype=dtype)
