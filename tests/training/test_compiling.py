@@ -55,6 +55,13 @@ def test_the_loss_is_that_of_the_models_task_unless_it_is_named(trained, named, 
     assert type(model.loss).__name__ == loss
 
 
+def test_softmax_of_one_class_is_refused():
+    model = small(num_layers=1, num_classes=1)
+    with pytest.raises(ValueError, match="^expected at least 2 classes for softmax, .*; got 1: use the task"):
+        compile_model(model, total_steps=4)
+    compile_model(model, total_steps=4, loss="sigmoid")
+
+
 def test_a_recipe_of_another_task_than_the_models_is_refused():
     recipe = RECIPES["finetune"].with_changes(task="multi_label")
     with pytest.raises(ValueError, match="^expected the task 'regression' for a Vis.*; got 'multi_label'$"):

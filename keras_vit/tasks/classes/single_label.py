@@ -145,6 +145,11 @@ class SingleLabel(LabelTask):
 
     def loss(self, recipe, model):
         names = {"softmax": "SoftmaxCrossEntropy", "sigmoid": "SigmoidCrossEntropy"}
+        if recipe.loss == "softmax" and model.output_shape[-1] == 1:
+            raise ValueError(
+                "expected at least 2 classes for softmax, whose loss for one is always 0; got 1: use the "
+                "task 'multi_label' for a class that an image has or not, or 'regression' for a number"
+            )
         cross_entropy = getattr(losses, names[recipe.loss])
         return cross_entropy(recipe.label_smoothing)
 
