@@ -30,6 +30,15 @@ class PreprocessedModel(DistributedModel):
         'PreprocessedModel'
     """
 
+    def __init__(self, inputs: Any, outputs: Any, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(inputs, outputs, name=name, **kwargs)
+        self.dtype_policy = prepared_model(self).dtype_policy  # by which `compile` scales the loss
+
+    @property
+    def num_classes(self) -> int | None:
+        """That of the model in it, by which `compile` and `fit` check losses and labels."""
+        return getattr(prepared_model(self), "num_classes", None)
+
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Tensor:
         check_dtype(self.inputs[0], inputs)
         return super().__call__(inputs, *args, **kwargs)
@@ -39,6 +48,15 @@ class PreprocessedModel(DistributedModel):
     ) -> Tensor:
         check_dtype(self.inputs[0], inputs)  # On JAX, `fit` and `predict` call this alone.
         return super().call(inputs, training=training, mask=mask, **kwargs)
+
+
+def prepared_model(model: keras.Model) -> keras.Model:
+    """The model in a `PreprocessedModel`; any other model is returned as it is.
+
+    >>> prepared_model(model.with_preprocessing()) is model
+    True
+    """
+    return model.layers[-1] if isinstance(model, PreprocessedModel) else model
 
 
 def with_preprocessing(

@@ -14,6 +14,7 @@ from keras_vit.engine.optimizers import make_optimizer
 from keras_vit.layers import EncoderBlock
 from keras_vit.messages import did_you_mean
 from keras_vit.models.backbones import inner_transformer
+from keras_vit.models.preprocessed import prepared_model
 from keras_vit.tasks import NAMES, task_of_model
 from keras_vit.tasks.task import Task
 from keras_vit.training.named_recipes import default_recipe, find_recipe
@@ -69,8 +70,9 @@ def compile_model(
 
     Source: Dosovitskiy et al. 2021, tables 3 and 4.
     """
+    inner = prepared_model(model)
     if recipe is None:
-        recipe = default_recipe(getattr(inner_transformer(model), "pretraining", None), "the model")
+        recipe = default_recipe(getattr(inner_transformer(inner), "pretraining", None), "the model")
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
     steps_per_execution = overrides.pop("steps_per_execution", 1)
     recipe = recipe.with_changes(**_with_total_steps(overrides, epochs, steps_per_epoch))
@@ -79,7 +81,7 @@ def compile_model(
             f"compile_model does not use {', '.join(unused)}: expected {', '.join(COMPILED)} or "
             "steps_per_execution; give others to the model, the data, fit or keras_vit.training.train"
         )
-    if recipe.probe_first and has_head(model) and not keras.ops.any(model.get_layer("head").kernel != 0):
+    if recipe.probe_first and has_head(inner) and not keras.ops.any(inner.get_layer("head").kernel != 0):
         warnings.warn(
             "the recipe's probe_first expects a fitted head, but the model's is zero: call "
             "keras_vit.training.fit_head(model, images, labels) before `fit`",
@@ -105,8 +107,9 @@ def compile_by(model, recipe, task=None, weighted_metrics=False, steps_per_execu
             layer.remat = recipe.remat
     if task is None and recipe.task != NAMES[0]:
         task = recipe.task
-    chosen = task_of_model(model, task) if task is None or isinstance(task, str) else task
-    loss, metrics = chosen.loss(recipe, model), chosen.metrics(model)
+    inner = prepared_model(model)
+    chosen = task_of_model(inner, task) if task is None or isinstance(task, str) else task
+    loss, metrics = chosen.loss(recipe, inner), chosen.metrics(inner)
     if task is None and isinstance(model, DistributedModel) and model.own_loss is not None:
         loss, metrics = None, []
     model.compile(
@@ -176,7 +179,7 @@ def freeze(model: keras.Model, up_to: str = "encoder_norm") -> None:
 
 def _layers_up_to(model, up_to):
     """The first layers of a model, as of `freeze`."""
-    layers = inner_transformer(model).layers
+    layers = inner_transformer(prepared_model(model)).layers
     names = [layer.name for layer in layers]
     if up_to == "encoder_norm" and up_to not in names and "tokens" in names:
         up_to = "tokens"

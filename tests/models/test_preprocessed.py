@@ -55,6 +55,22 @@ def test_fit_trains_the_model_as_it_would_be_trained_on_its_input(classifier, ea
     assert found == pytest.approx(expected, rel=1e-4)
 
 
+def test_the_loss_is_scaled_as_for_the_model_in_it(tmp_path):
+    classifier = one_block(dtype="mixed_float16")
+    compile_model(classifier, "finetune", total_steps=2)
+    copied, own = classifier.with_preprocessing(), classifier.with_preprocessing()
+    own.compile("sgd", "mse")
+    own.save(tmp_path / "whole.keras")
+    for whole in (copied, own, keras.saving.load_model(tmp_path / "whole.keras")):
+        assert isinstance(whole.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def test_labels_that_are_no_classes_are_refused(whole):
+    whole.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="^expected labels from 0 to 4, for a model of 5 classes; got"):
+        whole.fit(PHOTOS, LABELS + 4, verbose=0)
+
+
 def test_a_file_has_the_model_and_its_preprocessing(whole, tmp_path):
     whole.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     whole.save(tmp_path / "whole.keras")

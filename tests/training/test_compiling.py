@@ -62,6 +62,19 @@ def test_softmax_of_one_class_is_refused():
     compile_model(model, total_steps=4, loss="sigmoid")
 
 
+def test_a_model_of_raw_images_is_compiled_as_the_model_in_it():
+    model = small(num_layers=1, task="regression", pretraining="self_supervised", dtype="mixed_float16")
+    whole = model.with_preprocessing()
+    with pytest.warns(UserWarning, match="probe_first expects a fitted head"):
+        model.get_layer("head").kernel.assign(np.zeros((12, 5)))
+        recipe = compile_model(whole, total_steps=4)
+    assert recipe.layer_decay and type(whole.loss).__name__ == "SquaredError"
+    compile_model(whole, "finetune", freeze="encoder_block_0", total_steps=4)
+    assert {path.split("/")[0] for path in trainable(model)} == {"encoder_norm", "head"}
+    freeze(whole)
+    assert trainable(whole) == {"head/kernel", "head/bias"}
+
+
 def test_a_recipe_of_another_task_than_the_models_is_refused():
     recipe = RECIPES["finetune"].with_changes(task="multi_label")
     with pytest.raises(ValueError, match="^expected the task 'regression' for a Vis.*; got 'multi_label'$"):
