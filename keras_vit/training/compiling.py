@@ -49,6 +49,7 @@ def compile_model(
             from labels, "probe_finetune" for others, by the model's option `pretraining`.
         task: The name of a task, or a `keras_vit.tasks.Task`; None: the model's own loss if it has one, and
             otherwise the recipe's task, in place of whose default, "single_label", the model's task is taken.
+            A classifier keeps a named task, by which `classify`, files and exports read its outputs.
         epochs, steps_per_epoch: Those of `fit`; their product is `total_steps`.
         weighted_metrics: Whether sample weights also weight the metrics, not only the loss.
         **overrides: Fields of the recipe that say how a model is compiled, such as `total_steps` or
@@ -107,9 +108,11 @@ def compile_by(model, recipe, task=None, weighted_metrics=False, steps_per_execu
             layer.remat = recipe.remat
     if task is None and recipe.task != NAMES[0]:
         task = recipe.task
-    inner = prepared_model(model)
-    chosen = task_of_model(inner, task) if task is None or isinstance(task, str) else task
+    inner, is_named = prepared_model(model), isinstance(task, str)
+    chosen = task_of_model(inner, task) if task is None or is_named else task
     loss, metrics = chosen.loss(recipe, inner), chosen.metrics(inner)
+    if is_named and has_head(inner):
+        inner.task = task
     if task is None and isinstance(model, DistributedModel) and model.own_loss is not None:
         loss, metrics = None, []
     model.compile(

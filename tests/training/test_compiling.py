@@ -55,6 +55,17 @@ def test_the_loss_is_that_of_the_models_task_unless_it_is_named(trained, named, 
     assert type(model.loss).__name__ == loss
 
 
+def test_a_classifier_keeps_the_task_that_is_named():
+    model = small(num_layers=1)
+    compile_model(model, total_steps=4)
+    assert model.task is None
+    compile_model(model, total_steps=4, task="multi_label")
+    assert model.task == "multi_label"
+    photo = np.zeros((16, 16, 3), "uint8")
+    expected = 1 / (1 + np.exp(-model.predict_on_batch(model.preprocessing(photo))[0]))
+    assert dict(model.classify(photo)[0]) == pytest.approx(dict(zip("01234", expected)), rel=1e-5)
+
+
 def test_softmax_of_one_class_is_refused():
     model = small(num_layers=1, num_classes=1)
     with pytest.raises(ValueError, match="^expected at least 2 classes for softmax, .*; got 1: use the task"):
