@@ -19,6 +19,7 @@ from keras_vit.engine.fit_checks import (
     check_array,
     check_callbacks,
     check_class_indices,
+    check_class_weight,
     warn_of_probabilities,
 )
 from keras_vit.engine.step import BACKENDS, of_backend, total_loss
@@ -169,6 +170,7 @@ class DistributedModel(keras.Model):
             check_callbacks(self.optimizer, callbacks)
             if getattr(self, "num_classes", None) is not None:
                 check_class_indices(self.loss, y, self.num_classes)
+                check_class_weight(self.loss, kwargs.get("class_weight"), self.num_classes)
             if not self.is_segment:
                 callbacks = [*callbacks, WarnOfNaN()]
             if self.total_steps is not None and not self.is_segment:

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.losses import SigmoidCrossEntropy, SoftmaxCrossEntropy
+from keras_vit.losses import SigmoidCrossEntropy, SoftmaxCrossEntropy, SquaredError
 from keras_vit.types import Tensor
 
 # Keras's losses that by default expect probabilities, as functions and as classes.
@@ -119,6 +119,25 @@ def check_class_indices(loss: Any, labels: Any, classes: int) -> None:
         raise ValueError(
             f"expected labels from 0 to {classes - 1}, for a model of {classes} classes; got labels from "
             f"{labels.min()} to {labels.max()}"
+        )
+
+
+def check_class_weight(loss: Any, class_weight: Any, outputs: int) -> None:
+    """Raise ValueError for weights of classes where labels are rows of numbers.
+
+    Keras would take the index of a row's largest number for its class.
+
+    Args:
+        loss: The compiled model's.
+        class_weight: That of `fit`, or None.
+        outputs: The number of the model's outputs.
+
+    >>> check_class_weight(SoftmaxCrossEntropy(), {0: 2.0}, 10)
+    """
+    is_multi_label = isinstance(loss, SigmoidCrossEntropy) and not loss.indices and outputs > 1
+    if class_weight is not None and (is_multi_label or isinstance(loss, SquaredError)):
+        raise ValueError(
+            "class_weight needs a class for each image; got labels with a number for each output"
         )
 
 

@@ -11,7 +11,13 @@ from reference.small import small
 from keras_vit import VisionTransformer
 from keras_vit.engine.fit_checks import WarnOfNaN
 from keras_vit.models import DistributedModel
-from keras_vit.training import SigmoidCrossEntropy, SoftmaxCrossEntropy, WarmupDecay, compile_model
+from keras_vit.training import (
+    SigmoidCrossEntropy,
+    SoftmaxCrossEntropy,
+    SquaredError,
+    WarmupDecay,
+    compile_model,
+)
 
 X, Y = np.zeros((4, 2), "float32"), np.arange(4)
 
@@ -37,6 +43,8 @@ def test_a_loss_that_expects_probabilities_causes_a_warning(loss, remedy):
     ) as caught:
         small(num_layers=1).compile("sgd", loss)
     assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="logits"):
+        small(num_layers=1).with_preprocessing().compile("sgd", loss)
 
 
 @by_table(
@@ -62,6 +70,15 @@ def test_rows_of_one_class_are_no_indices(eager):
     model = small(num_layers=1, num_classes=1)
     model.compile("sgd", SigmoidCrossEntropy())
     model.fit(np.zeros((2, *model.image_size, 3), "float32"), np.array([[0], [1]]), verbose=0)
+
+
+@by_table("loss", [SquaredError(), SigmoidCrossEntropy(indices=False)])
+def test_weights_of_classes_are_refused_for_labels_without_a_class(loss):
+    model = small(num_layers=1)
+    model.compile("sgd", loss)
+    images, labels = np.zeros((2, *model.image_size, 3), "float32"), np.zeros((2, model.num_classes))
+    with pytest.raises(ValueError, match="^class_weight needs a class for each image; got labels with a num"):
+        model.fit(images, labels, class_weight={0: 2.0})
 
 
 def test_the_check_of_the_loss_leaves_keras_its_asynchronous_steps():
