@@ -115,14 +115,19 @@ class DistributedModel(keras.Model):
         "categorical_crossentropy".
 
         Raises:
-            ValueError: for fewer than one micro-batch, `steps_per_execution` above 1 on several replicas,
-                which Keras does not support, or a loss for a model that has its own.
+            ValueError: for fewer than one micro-batch, micro-batches with a loss of reduction "sum",
+                `steps_per_execution` above 1 on several replicas, which Keras does not support, or a loss for
+                a model that has its own.
         """
         if loss is not None and self.own_loss is not None:
             raise ValueError(
                 f"expected loss=None, since {type(self).__name__} has a loss of its own; got {loss!r}"
             )
         integer(at_least=1).check("accumulation_steps", accumulation_steps)
+        if accumulation_steps > 1 and getattr(loss, "reduction", None) == "sum":
+            raise ValueError(
+                "expected a loss that is a mean, to which each micro-batch adds its part; got reduction='sum'"
+            )
         if _BACKEND == "tensorflow":
             replicas = self.distribute_strategy.num_replicas_in_sync
             if kwargs.get("steps_per_execution", 1) != 1 and replicas > 1:

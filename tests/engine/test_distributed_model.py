@@ -267,6 +267,8 @@ def test_without_a_seed_keras_determines_it():
 def test_steps_that_cannot_be_divided_are_refused():
     with pytest.raises(ValueError, match="accumulation_steps must be a positive int; got 1.5"):
         dense().compile("sgd", "mse", accumulation_steps=1.5)
+    with pytest.raises(ValueError, match="expected a loss that is a mean, .*; got reduction='sum'"):
+        dense().compile("sgd", keras.losses.MeanSquaredError("sum"), accumulation_steps=2)
     with scope_of(2), pytest.raises(ValueError, match="must be 1 on several replicas; got 3 on 2"):
         dense().compile("sgd", "mse", steps_per_execution=3)
 
