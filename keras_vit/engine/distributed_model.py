@@ -180,17 +180,40 @@ class DistributedModel(keras.Model):
                 callbacks = [*callbacks, WarnOfNaN()]
             if self.total_steps is not None and not self.is_segment:
                 callbacks = [*callbacks, ScheduleLength(self.total_steps)]
-        return super().fit(x, y, batch_size, epochs, verbose, callbacks, *args, **kwargs)
+        try:
+            return super().fit(x, y, batch_size, epochs, verbose, callbacks, *args, **kwargs)
+        finally:
+            self._separate_averages()
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.evaluate`, but an array of another shape than the model's input is refused."""
         check_array(self, x)
-        return super().evaluate(x, *args, **kwargs)
+        try:
+            return super().evaluate(x, *args, **kwargs)
+        finally:
+            self._put_back()
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """As `keras.Model.predict`, but an array of another shape than the model's input is refused."""
         check_array(self, x)
-        return super().predict(x, *args, **kwargs)
+        try:
+            return super().predict(x, *args, **kwargs)
+        finally:
+            self._put_back()
+
+    def _separate_averages(self) -> None:
+        """On JAX, copy weights that share memory with their averages: an evaluation would reuse it."""
+        optimizer = getattr(self, "optimizer", None)
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of mixed_float16
+        if _BACKEND == "jax" and getattr(optimizer, "use_ema", False):
+            for weight in self.trainable_variables:
+                weight.assign(keras.ops.copy(weight))
+
+    def _put_back(self) -> None:
+        """On JAX, give variables the values that Keras took out of them before an error."""
+        if _BACKEND == "jax":
+            self.jax_state_sync()
+            self._jax_state = None
 
     def make_train_function(self, force: bool = False) -> Any:
         if not self.trainable_variables:
@@ -316,6 +339,14 @@ class DistributedModel(keras.Model):
 
         def test_step(self, *args: Any) -> Any:
             return of_backend().test_step(self, *args)
+
+    if _BACKEND == "jax":
+
+        def _get_jax_state(self, *, purge_model_variables: bool = False, **chosen: bool) -> Any:
+            state = super()._get_jax_state(purge_model_variables=purge_model_variables, **chosen)
+            if purge_model_variables:  # An error before the end of the first step would lose the values.
+                self._jax_state = dict(zip(chosen, state))
+            return state
 
     if _BACKEND == "tensorflow":
 

@@ -51,6 +51,10 @@ class _GlobalOptimizer(_Base):
     def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         pass  # `_rate` does it.
 
+    def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
+        if int(ops.convert_to_numpy(self.iterations)):  # Before the first step all averages are 0.
+            super().finalize_variable_values(var_list)
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "layer_decay": self.layer_decay}
 

@@ -99,18 +99,11 @@ class ConfiguredModel(DistributedModel, metaclass=_HintingType):
         self._refuse_pixels(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
-    # On JAX these do not call the model, and an error in its graph would leave it without weights.
-
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """As `keras.Model.predict`, but arrays of another shape than the input, and pixels, are refused."""
-        elements = getattr(x, "element_spec", None)  # of a tf.data.Dataset
-        self._refuse_pixels(x if elements is None else keras.utils.unpack_x_y_sample_weight(elements)[0])
-        return super().predict(x, *args, **kwargs)
-
-    def predict_on_batch(self, x: Any) -> Any:
-        """As `keras.Model.predict_on_batch`, but pixels are refused."""
-        self._refuse_pixels(x)
-        return super().predict_on_batch(x)
+    def call(
+        self, inputs: Any, training: bool | None = None, mask: Tensor | None = None, **kwargs: Any
+    ) -> Tensor:
+        self._refuse_pixels(inputs)  # On JAX, `fit` and `evaluate` call this alone.
+        return super().call(inputs, training=training, mask=mask, **kwargs)
 
     def _refuse_pixels(self, inputs: Any) -> None:
         """Raise ValueError for pixels, which Keras would take for the normalized input."""

@@ -8,11 +8,11 @@ import pytest
 from made.devices import data, devices
 from reference.comparing import arrays
 from reference.fine_tuning import compiled, fit, official
-from reference.small import NO_TRANSFORMER, small
+from reference.small import NO_TRANSFORMER, images_for, small
 
 import keras_vit
 from keras_vit.models import DistributedModel
-from keras_vit.training import SGD, AdamW, SoftmaxCrossEntropy
+from keras_vit.training import SGD, AdamW, SoftmaxCrossEntropy, compile_model
 
 ON_JAX = keras.backend.backend() == "jax"
 REPLICAS = 0 if ON_JAX else 2
@@ -284,3 +284,33 @@ def test_outputs_of_any_structure_are_concatenated_from_micro_batches():
     history = model.fit(x, {"a": x[:, :2], "b": x[:, :1]}, batch_size=7, verbose=0).history
     assert history["loss"][0] == pytest.approx(first["loss"], rel=1e-5)
     assert history["a_mae"][0] == pytest.approx(first["a_mae"], rel=1e-5)
+
+
+# Errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ema", [None, 0.5])
+def test_an_error_in_a_step_leaves_the_weights_as_they_were(ema):
+    model = small(num_layers=1)
+    compile_model(model, "finetune", total_steps=1, ema=ema)
+    model.run_eagerly = True
+    pixels, labels, before = np.zeros((2, 16, 16, 3), "uint8"), np.zeros(2, int), model.get_weights()
+    calls = (model.fit, model.evaluate, lambda x, y: model.predict(x), model.train_on_batch)
+    model.evaluate(np.float32(pixels), labels, verbose=0)  # Keras calls the model while it builds it.
+    for call in calls:
+        with pytest.raises(ValueError, match="expected float input, as from model.preprocessing; got uint8"):
+            call(pixels, labels)
+        np.testing.assert_equal(model.get_weights(), before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_averaged_weights_are_evaluated_saved_and_trained_further(dtype, tmp_path):
+    model = small(num_layers=1, dtype=dtype)
+    model.compile(SGD(0.1, use_ema=True, ema_momentum=0.5), SoftmaxCrossEntropy())
+    model.run_eagerly = not ON_JAX
+    images, labels = images_for(model), np.zeros(2, int)
+    for _ in range(2):
+        model.fit(images, labels, verbose=0)
+        model.evaluate(images, labels, verbose=0)
+        model.save(tmp_path / "model.keras")
+    assert int(model.optimizer.iterations) == 2
