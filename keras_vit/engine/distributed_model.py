@@ -82,6 +82,7 @@ class DistributedModel(keras.Model):
     """
 
     predict_function: Callable[..., Any] | None  # Keras's
+    _jax_state: dict[str, Any] | None  # Keras's, on JAX
     total_steps: int | None = None
     matches = False  # whether its loss matches predictions with labels, which XLA takes minutes to compile
     _compiled_size = 0  # images in the largest batch that XLA has compiled a prediction for
