@@ -263,10 +263,14 @@ def _read_torch(path):
         if damaged := archive.testzip():
             raise ValueError(f"{damaged} is damaged")
     state = torch.load(path, map_location="cpu", weights_only=True)
-    for name in ("model", "state_dict"):  # Training scripts nest the weights under these.
+    for name in ("model", "state_dict", "model_state_dict"):  # Training scripts nest the weights under these.
         state = state.get(name, state) if isinstance(state, dict) else {}
     if not all(isinstance(key, str) for key in state):
         raise ValueError("its keys are not strings")
+    if others := [key for key, value in state.items() if not isinstance(value, torch.Tensor)]:
+        raise ValueError(
+            f"expected tensors alone; got other objects as {listed(others)}: save one state dict alone"
+        )
     # An expanded tensor stores one number for many.
     declared = sum(value.numel() * value.element_size() for value in state.values())
     check_unpacked_size(declared, os.path.getsize(path))

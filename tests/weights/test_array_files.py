@@ -188,7 +188,7 @@ def test_a_torch_file_without_torch_is_refused(tmp_path, monkeypatch):
     refused(path, "torch", "install it, or take a safetensors file")
 
 
-@pytest.mark.parametrize("nested", some([None, "model", "state_dict"], 3))
+@pytest.mark.parametrize("nested", some([None, "model", "state_dict", "model_state_dict"], 3))
 def test_a_torch_file_is_read(nested, tmp_path):
     torch = pytest.importorskip("torch")
     state = {
@@ -216,6 +216,8 @@ def test_a_torch_file_of_other_objects_is_refused(tmp_path):
     refused(path, PICKLED)
     torch.save({"a": torch.ones(2, dtype=torch.int64)}, path)
     refused(path, "a holds '<i8'")
+    torch.save({"a": torch.ones(2), "student": {"a": torch.ones(2)}, "epoch": 3}, path)
+    refused(path, "expected tensors alone; got other objects as student, epoch: save one state dict alone")
     torch.save({"a": torch.ones(2)}, path, _use_new_zipfile_serialization=False)
     refused(path, PICKLED)
     assert not (tmp_path / "trap").exists()
