@@ -19,7 +19,8 @@ from keras_vit.weights.cache import cached_path, check_file
 from keras_vit.weights.shards import INDEX, is_index, shards_of
 
 # As Hugging Face and open_clip name them, the preferred first.
-WEIGHTS = ("model.safetensors", INDEX, "pytorch_model.bin", "open_clip_model.safetensors")
+_OF_OPEN_CLIP = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+WEIGHTS = ("model.safetensors", INDEX, "pytorch_model.bin", *_OF_OPEN_CLIP)
 LOCAL_WEIGHTS = ("model.keras", *WEIGHTS)  # in a local folder, such as that of a run
 SIDECARS = ("config.json", "preprocessor_config.json", "processor_config.json")
 SIDECARS_OF_OPEN_CLIP = ("open_clip_config.json",)
@@ -37,8 +38,8 @@ def fetch(
 
     Args:
         source: Path of a file, or of a folder that holds `model.keras` (a finished run),
-            `model.safetensors`, its index `model.safetensors.index.json`, `pytorch_model.bin` or
-            `open_clip_model.safetensors`;
+            `model.safetensors`, its index `model.safetensors.index.json`, `pytorch_model.bin`,
+            `open_clip_model.safetensors` or `open_clip_pytorch_model.bin`;
             `hf://org/repo[@revision][/file]`; `https://…`, `http://…`; `gs://bucket/file`, which
             TensorFlow reads with the caller's Google Cloud credentials.
         sha256: Expected SHA-256 of the file in hexadecimal; None: any.
@@ -158,7 +159,8 @@ def _local(text):
         for name in LOCAL_WEIGHTS:
             if os.path.isfile(path / name):
                 return path / name
-        raise ValueError(f"{text!r} is a folder without {listed(LOCAL_WEIGHTS)}; give the checkpoint file")
+        names = listed(LOCAL_WEIGHTS, most=6)
+        raise ValueError(f"{text!r} is a folder without {names}; give the checkpoint file")
     if not os.path.isfile(path):
         raise ValueError(f"no such checkpoint file: {text!r}{similar_path(text)}")
     return path
@@ -194,7 +196,7 @@ def _from_hub(text):
             shard = posixpath.join(folder, shard)
             if not (_cached(repo, shard, commit) or _download(repo, shard, commit)):
                 raise ValueError(f"the repository has no {shard}, which {name} lists")
-        sidecars = SIDECARS_OF_OPEN_CLIP if file == WEIGHTS[-1] else SIDECARS
+        sidecars = SIDECARS_OF_OPEN_CLIP if file in _OF_OPEN_CLIP else SIDECARS
         for sidecar in sidecars if names is WEIGHTS else (*sidecars, f"{posixpath.splitext(file)[0]}.json"):
             sidecar = posixpath.join(folder, sidecar)
             if try_to_load_from_cache(repo, sidecar, revision=commit) is None:  # nor known to be missing

@@ -82,7 +82,7 @@ def test_a_path_without_a_file_is_refused(source, tmp_path, monkeypatch):
 
 def test_a_folder_is_its_weights(tmp_path):
     names = "model.keras, model.safetensors, model.safetensors.index.json, pytorch_model.bin, "
-    names += "open_clip_model.safetensors"
+    names += "open_clip_model.safetensors, open_clip_pytorch_model.bin"
     assert refusal(tmp_path).endswith(f"is a folder without {names}; give the checkpoint file")
     assert not is_cached(tmp_path)
     for name in ("pytorch_model.bin", "model.safetensors", "model.keras"):  # the last is preferred
@@ -441,6 +441,8 @@ def test_a_sidecar_that_is_unavailable_now_is_not_skipped_for_ever(server, folde
 # Hugging Face ------------------------------------------------------------------------------------
 
 COMMIT, OLDER = "a" * 40, "b" * 40
+CLIP = ("open_clip_model.safetensors", "open_clip_config.json")
+OLDER_CLIP = ("open_clip_pytorch_model.bin", CLIP[1])
 FILES = {"model.safetensors": b"weights", "config.json": b"{}", "preprocessor_config.json": b"[]"}
 FILES["processor_config.json"] = b"{}"
 
@@ -452,9 +454,10 @@ def hub(tmp_path, monkeypatch):
         old = (OLDER, {"old/vit.npz": b"old", "old/vit.json": b"{}"})
         versions = {"main": (COMMIT, FILES), COMMIT: (COMMIT, FILES), "v1": old, OLDER: old, "a%2Fb": old}
         torch = (COMMIT, {"pytorch_model.bin": b"pickle", "other.txt": b"x"})
-        clip = (COMMIT, {"open_clip_model.safetensors": b"two", "open_clip_config.json": b"{}"})
         server.repositories |= {"org/vit": versions, "org/torch": {"main": torch, COMMIT: torch}}
-        server.repositories["org/clip"] = {"main": clip, COMMIT: clip}
+        for name, files in (("clip", CLIP), ("older", OLDER_CLIP)):
+            clip = (COMMIT, dict.fromkeys(files, b"{}"))
+            server.repositories[f"org/{name}"] = {"main": clip, COMMIT: clip}
         yield server
 
 
@@ -469,15 +472,14 @@ def test_a_repository_is_its_weights_and_their_sidecars(hub):
     assert refusal("hf://org/vit", size=5) == f"{path} has 7 bytes; expected 5"
 
 
-CLIP = ("open_clip_model.safetensors", "open_clip_config.json")
-
-
 @by_table(
     "source, names",
     [
         ("HF://org/torch/", ("pytorch_model.bin",)),
         ("hf://org/clip", CLIP),
         ("hf://org/clip/open_clip_model.safetensors", CLIP),
+        ("hf://org/older", OLDER_CLIP),
+        (f"hf://org/older/{OLDER_CLIP[0]}", OLDER_CLIP),
         *((f"hf://org/vit@{at}/old/vit.npz", ("vit.npz", "vit.json")) for at in ("v1", OLDER, "a%2Fb")),
     ],
 )
@@ -544,7 +546,7 @@ def test_a_file_that_another_tool_cached_is_used_with_a_warning(hub):
         (
             "hf://org/vit@v1",
             "the repository has no model.safetensors or model.safetensors.index.json or pytorch_model.bin or "
-            "open_clip_model.safetensors;",
+            "open_clip_model.safetensors or open_clip_pytorch_model.bin;",
         ),
         (f"hf://org/vit@{OLDER}/old", "the repository has no old; name a file"),
         ("hf://org/vit/../vit.npz", "Invalid filename '../vit.npz'"),
