@@ -121,6 +121,7 @@ def test_a_file_of_no_layout_is_refused_with_some_of_its_keys(tmp_path):
         ("vision_model.encoder.blocks.0.depthwise_conv.x", "ALIGN, whose image tower is an EfficientNet"),
         ("vision_model.encoder.stages.0.group_token", "GroupViT, which merges tokens into groups"),
         ("visual.layer1.0.conv1.weight", "a CLIP whose image tower is a ResNet"),
+        ("base_model.model.vit.lora_A.weight", "an adapter of peft, which its `merge_and_unload` puts.*"),
     ],
 )
 def test_a_family_without_a_vision_transformer_is_named(key, family, tmp_path):

@@ -18,12 +18,13 @@ LAYOUTS = LazyTable(
     }
 )
 
-# Image-text models without a Vision Transformer, each with a key that only it has. Sources: the modules
+# Files without a whole Vision Transformer, each with a key that only it has. Sources: the modules
 # `align` and `groupvit` of transformers, and `ModifiedResNet` of open_clip.
 _OTHER_FAMILIES = {
     "ALIGN, whose image tower is an EfficientNet": r"(vision_model\.)?encoder\.blocks\.0\.depthwise_conv\..*",
     "GroupViT, which merges tokens into groups": r"(vision_model\.)?encoder\.stages\.0\.group_token",
     "a CLIP whose image tower is a ResNet": r"visual\.layer1\.0\.conv1\.weight",
+    "an adapter of peft, which its `merge_and_unload` puts into its model": r".*\.lora_A\..*",
 }
 
 
