@@ -525,6 +525,18 @@ def _after_reading_registers(mapped):
         add_first_position(mapped.arrays)
 
 
+def _of_beit_positions(absolute):
+    """How absolute positions, as of DiT, and relative ones are resized."""
+    return "bicubic" if absolute else "bilinear_half_pixel"
+
+
+def _implied_of_beit(keys, metadata):
+    absolute = keys.get("position_embedding/table")
+    if absolute and (relative := keys.get("encoder_block_0/attention/position_bias/table")):
+        raise ValueError(f"expected absolute or relative positions; got both, {absolute} and {relative}")
+    return {"position_interpolation": _of_beit_positions(absolute)}
+
+
 def _implied_prefix(keys, metadata):
     """The table has no rows for prefix tokens."""
     return {"prefix_positions": False}
@@ -624,10 +636,15 @@ _BEIT = ModelType(
     _BEIT_ROWS,
     (),
     mark=r"(.*\.)?(encoder\.layer|layers)\.0\.(lambda_1|.*relative_position_bias_table)",
-    others=r".*\.relative_position_index",
+    others=rf".*\.relative_position_index|{_MASK_TOKEN}",
     options=_OPTIONS,
-    defaults={**_DEFAULTS, "use_mean_pooling": True},
-    read={**_ACTIVATION, "pooling": lambda model: "gap" if model["use_mean_pooling"] else "token"},
+    defaults={**_DEFAULTS, "use_mean_pooling": True, "use_absolute_position_embeddings": False},
+    read={
+        **_ACTIVATION,
+        "pooling": lambda model: "gap" if model["use_mean_pooling"] else "token",
+        "position_interpolation": lambda m: _of_beit_positions(m["use_absolute_position_embeddings"]),
+    },
+    implied=_implied_of_beit,
     written={
         **_DROPOUT,
         "use_relative_position_bias": "relative_positions",
@@ -642,7 +659,7 @@ _BEIT = ModelType(
     combinations=_of_beit,
     processor="BeitImageProcessor",
     images={},
-    interpolation="bilinear_half_pixel",
+    interpolation=_of_beit_positions(absolute=False),
     before_classifier=(),
 )
 DINOV2 = ModelType(

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 from made.sampling import some
+from made.tables import by_table
 from reference.comparing import arrays, assert_close
 from reference.goldens import stored
 from reference.small import images_for, one_block
@@ -115,12 +116,35 @@ def test_the_pooler_of_a_model_without_a_class_token_is_refused(golden):
         huggingface.implied(keys, {"norm_epsilon": 1e-6})
 
 
+@by_table(
+    "names, expected",
+    [
+        (("encoder_block_0/attention/position_bias/table",), "bilinear_half_pixel"),
+        (("position_embedding/table",), "bicubic"),
+        (("position_embedding/table", "encoder_block_0/attention/position_bias/table"), None),
+    ],
+)
+def test_absolute_positions_of_beit_are_resized_by_another_method(names, expected):
+    keys = {"encoder_block_0/attention_scale/gamma": "encoder.layer.0.lambda_1"}
+    keys |= {name: f"their {name}" for name in names}
+    if expected:
+        assert huggingface.implied(keys, {})["position_interpolation"] == expected
+        return
+    with pytest.raises(ValueError, match="got both, their position_embedding.* and their encoder_block_0"):
+        huggingface.implied(keys, {})
+
+
 TEXT = ("text_model.encoder.layers.0.mlp.fc1.weight", "text_projection.weight", "logit_scale", "logit_bias")
 OTHERS = {  # arrays of the authors that a VisionTransformer does not use
     "ijepa": ("decoder.mask_token", "decoder.decoder_pos_embed", "decoder.decoder_layers.0.mlp.fc1.weight"),
     "dinov2, gated": ("embeddings.mask_token",),
     "siglip": (*TEXT, "text_model.embeddings.position_ids", "vision_model.embeddings.position_ids"),
 }
+
+
+def test_the_mask_token_of_beit_is_left_out():
+    keys = ["encoder.layer.0.lambda_1", "beit.embeddings.mask_token"]
+    assert huggingface.skipped_keys(keys) == keys[1:]
 
 
 @pytest.mark.parametrize("name", OTHERS)
