@@ -19,7 +19,8 @@ from keras_vit.weights.pretraining import IMAGE_TEXT, SELF_SUPERVISED
 
 _MLP = {"mlp_norm": "norm", "mlp/dense_0": "mlp.fc1", "mlp/dense_1": "mlp.fc2"}
 _PACKED = re.compile(r"(blocks\.\d+\.mlp)\.fc1\.")  # gate and up in one array
-_FREQUENCIES = re.compile(r"(.*\.)?attn\.rope(_reg)?\.freqs")  # of ViT-5, which the options determine
+# Of ViT-5 and of BEiT's authors, which the options determine.
+_COMPUTED = re.compile(r"(.*\.)?attn\.(rope(_reg)?\.freqs|relative_position_index)")
 _DECODER = re.compile(r"decoder_.*|mask_token")  # of MAE's authors
 # Of DINOv2's authors: the token of masked training, and registers, which have no positions.
 _MASK_TOKEN, _REGISTERS = "mask_token", "register_tokens"
@@ -111,7 +112,8 @@ class Timm(Layout):
         ]
     )
     anchors = ("patch_embed.proj.weight", "embeds.proj.weight")
-    prefixes = ("", *(prefix for task in timm_additions() for prefix in task.prefixes))
+    # The second is that of transformers' TimmWrapper.
+    prefixes = ("", "timm_model.", *(prefix for task in timm_additions() for prefix in task.prefixes))
     without_prefix = re.compile("|".join(task.without_prefix for task in timm_additions()))
     left_out = re.compile("|".join(task.others for task in timm_additions()))
     prefix_positions = None
@@ -145,7 +147,7 @@ class Timm(Layout):
         return IMAGE_TEXT if is_siglip else None
 
     def skipped_keys(self, keys):
-        skipped = _DECODER if "decoder_embed.weight" in keys else _FREQUENCIES
+        skipped = _DECODER if "decoder_embed.weight" in keys else _COMPUTED
         mask_token = (self.prefix(keys) or "") + _MASK_TOKEN
         return [k for k in keys if k == mask_token or skipped.fullmatch(k) or self.left_out.fullmatch(k)]
 

@@ -18,6 +18,7 @@ PREFIXES = {
     "vit_jax": ("opt/target/", "params/", "params/img/", "img/"),
     "big_vision": ("", "opt/target/", "img/", "params/img/"),
     "huggingface": ("", "deit."),
+    "timm": ("", "timm_model."),
 }
 BLOCK, POOLING = "Transformer/encoderblock_3/", "params/MAPHead_0/"
 PUBLISHED = {  # names of published files, which no golden file and no test of peers has
@@ -74,7 +75,7 @@ def test_unknown_names_are_reported(layout):
         assert read_one(layout, key) == MappedArrays({}, {}, [key], [])
 
 
-@pytest.mark.parametrize("name", ["token", "bigvision_map", "hf_vit"])
+@pytest.mark.parametrize("name", ["token", "bigvision_map", "hf_vit", "timm_token"])
 def test_a_file_is_read_with_each_prefix(golden, name):
     file, layout = stored(golden, name), GOLDENS[name][1]
     own = {"big_vision": "params/", "huggingface": "vit."}.get(layout, "")

@@ -97,6 +97,11 @@ def test_a_file_of_dinov2s_authors_is_read(options, interpolation, tmp_path):
     assert_same_arrays(arrays(again), arrays(model))
 
 
+def test_what_beits_authors_store_of_their_positions_is_left_out():
+    key = "blocks.1.attn.relative_position_index"
+    assert LAYOUTS["timm"].skipped_keys(["patch_embed.proj.weight", key]) == [key]
+
+
 # Families by their structure ----------------------------------------------------------------------
 
 DINOV3 = {
