@@ -1,7 +1,9 @@
 """Words that the configuration files of timm and transformers share."""
 
 import json
+import re
 
+from keras_vit.messages import listed
 from keras_vit.rules import one_of
 
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
@@ -17,6 +19,12 @@ ACTIVATIONS = {
 }
 _WRITTEN = {"gelu_erf": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "silu": "silu"}
 INTERPOLATIONS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # by Pillow's numbers
+# Our tasks by the `problem_type` of transformers, whose TimmWrapper has it beside timm's words.
+_TASKS = {
+    "single_label_classification": "single_label",
+    "multi_label_classification": "multi_label",
+    "regression": "regression",
+}
 
 
 def activation(name):
@@ -27,6 +35,37 @@ def activation(name):
 def written_activation(name):
     """transformers' name of an activation of ours."""
     return _WRITTEN[name]
+
+
+def task_options(config):
+    """The option `task` of the classifier that a configuration describes, if it says so."""
+    task = _TASKS.get(config.get("problem_type"))
+    return {"task": task} if task else {}
+
+
+def task_entry(config):
+    """The entry of config.json for the task of a classifier with this `get_config()`."""
+    entries = {ours: {"problem_type": theirs} for theirs, ours in _TASKS.items()}
+    return entries.get(config["task"], {}) if config["num_classes"] else {}
+
+
+def numbered_names(names, field):
+    """A tuple of the names in a dict by the numbers of classes.
+
+    Raises:
+        ValueError: if its keys are others; the message names the field.
+    """
+    numbers = [str(i) for i in range(len(names))]
+    if {*names} != {*numbers}:
+        raise ValueError(
+            f"{CONFIG} says {field} of {listed(names)}; expected the class numbers from 0 to {len(names) - 1}"
+        )
+    return tuple(str(names[number]) for number in numbers)
+
+
+def are_placeholders(names):
+    """Whether classes have the names that transformers gives to those without, as LABEL_0."""
+    return all(re.fullmatch(r"LABEL_\d+", str(name)) for name in names)
 
 
 def as_text(config):

@@ -1,10 +1,7 @@
 """The config.json and preprocessor_config.json of transformers, read and written."""
 
-import re
-
 import numpy as np
 
-from keras_vit.messages import listed
 from keras_vit.preprocessing import Preprocessing, is_float32
 from keras_vit.rules import integer, number
 from keras_vit.tasks import huggingface_additions
@@ -49,6 +46,8 @@ def read(folder):
     """The options in config.json and preprocessor_config.json, for `Layout.read_config`."""
     config = read_json(folder / CONFIG)
     model_type, model = _described(config)
+    if (pooler := model.get("pooler_act", "tanh")) != "tanh":
+        raise ValueError(f"{CONFIG}: pooler_act must be 'tanh'; got {pooler!r}")
     options = options_of(model_type, model)
     architecture = "".join(config.get("architectures") or ())
     has_classifier = "ForImageClassification" in architecture
@@ -57,11 +56,12 @@ def read(folder):
     if model_type.name == "deit" and architecture:
         options["distillation"] = architecture.endswith("WithTeacher")
     if has_classifier or model_type.segments:
-        names = _class_names(config.get("id2label") or {})
+        names = hub_config.numbered_names(config.get("id2label") or {}, "id2label")
         if names and not model_type.segments:
             options["num_classes"] = len(names)
-        if not all(re.fullmatch(r"LABEL_\d+", name) for name in names):
-            options["class_names"] = tuple(names)
+        if not hub_config.are_placeholders(names):
+            options["class_names"] = names
+        options |= hub_config.task_options(config)
     file, processor = _stored_processor(folder)
     if processor is not None:
         checked = checked_options(options, CONFIG)
@@ -147,6 +147,7 @@ def written(config, kind):
         **{theirs: ours(config) if callable(ours) else config[ours] for theirs, ours in kind.written.items()},
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
+        **hub_config.task_entry(config),
         **hub_config.antialias_entry(preprocessing),
     }
     images = {
@@ -170,16 +171,6 @@ def written(config, kind):
     if "clusters" in config:
         images["clusters"] = config["clusters"].tolist()
     return [model, images]
-
-
-def _class_names(id2label):
-    numbers = [str(i) for i in range(len(id2label))]
-    if {*id2label} != {*numbers}:
-        raise ValueError(
-            f"{CONFIG} says id2label of {listed(id2label)}; expected the class numbers from 0 to "
-            f"{len(id2label) - 1}"
-        )
-    return [str(id2label[number]) for number in numbers]
 
 
 def _image_processor(stored, kind, options):

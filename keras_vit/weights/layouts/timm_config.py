@@ -122,17 +122,21 @@ def options_of(config):
         options["num_classes"] = config["num_classes"] or None
     if pooling:
         options["pooling"] = _POOLINGS[pooling]
-    if "input_size" in details:
-        options["image_size"] = tuple(details["input_size"][1:])
+    # An argument of the constructor decides; timm leaves the other as it was in the pretrained model.
+    if size := arguments.get("img_size") or details.get("input_size", ())[1:]:
+        options["image_size"] = size if isinstance(size, int) else tuple(size)
     if {"mean", "std"} & details.keys():
         options["preprocessing"] = _preprocessing(details)
     # Without the tag of its weights, an architecture says nothing about them.
     if learned_from := details.get("tag") and of_name(f"{name}.{details['tag']}"):
         options["pretraining"] = learned_from
-    if names := details.get("label_names"):
+    names = details.get("label_names") or ()
+    if isinstance(names, dict):
+        names = hub_config.numbered_names(names, "label_names")
+    if not hub_config.are_placeholders(names):
         descriptions = details.get("label_descriptions") or {}
         options["class_names"] = tuple(str(descriptions.get(name, name)) for name in names)
-    return options
+    return options | hub_config.task_options(config)
 
 
 def _pooling(name, arguments, config):
@@ -332,6 +336,7 @@ def written(config):
             "classifier": "head" if classes else None,
         },
         **({"label_names": list(config["class_names"])} if config["class_names"] else {}),
+        **hub_config.task_entry(config),
         **hub_config.antialias_entry(preprocessing),
     }
     return [values]

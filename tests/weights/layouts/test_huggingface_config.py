@@ -80,6 +80,22 @@ def test_a_model_is_read_from_their_files_alone(options, tmp_path):
 
 
 @by_table(
+    "task, problem",
+    [
+        ("single_label", "single_label_classification"),
+        ("multi_label", "multi_label_classification"),
+        ("regression", "regression"),
+        (None, None),
+    ],
+)
+def test_the_task_of_a_classifier_is_its_problem_type(task, problem, tmp_path):
+    config, _ = written({"task": task})
+    assert config.get("problem_type") == problem
+    assert read(tmp_path, config).get("task") == task
+    assert "problem_type" not in written({"task": task, "num_classes": None})[0]
+
+
+@by_table(
     "resize, size, is_expressed",
     [
         *(("squash", (16, 24), True), ("crop", 16, True), ("crop", (16, 24), False)),
@@ -231,6 +247,11 @@ def test_labels_must_be_numbered_as_the_classes(numbers, tmp_path):
         ),
         ({"model_type": "clip", "vision_config": None}, {"num_heads": 12, "norm_epsilon": 1e-5}),
         ({"model_type": "siglip2_vision_model"}, {"image_size": 256, "activation": "gelu_tanh"}),
+        ({"model_type": "beit"}, {"position_interpolation": "bilinear_half_pixel"}),
+        (
+            {"model_type": "beit", "use_absolute_position_embeddings": True},
+            {"position_interpolation": "bicubic"},
+        ),
         (
             {"model_type": "siglip2", "vision_config": {"num_patches": 1024, "patch_size": 14}},
             {"image_size": 448, "norm_epsilon": 1e-6},
@@ -258,6 +279,7 @@ def test_each_model_type_has_its_words_and_defaults(config, expected, tmp_path):
         ({"model_type": ["vit"]}, "in the format of"),
         ({"model_type": "dinov2", "mlp_ratio": "4"}, "mlp_ratio must be a number .*; got '4'"),
         ({"model_type": "dinov3_vit", "rope_theta": 0}, "rotary: base must be"),
+        ({"model_type": "vit", "pooler_act": "gelu"}, "pooler_act must be 'tanh'; got 'gelu'"),
         *(
             ({"model_type": "imagegpt", name: value}, f"{name} must be {not value}; got {value}")
             for name, value in {

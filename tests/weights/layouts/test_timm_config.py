@@ -40,6 +40,29 @@ def test_class_names_are_the_descriptions_of_labels_that_have_one(tmp_path):
 
 
 @by_table(
+    "labels, expected",
+    [
+        ({"1": "dog", "0": "cat"}, ("cat", "dog")),
+        (["LABEL_0", "LABEL_1"], None),  # of transformers' TimmWrapper
+        ([3, 5], ("3", "5")),
+    ],
+)
+def test_labels_are_a_list_or_named_by_their_numbers(labels, expected):
+    assert options_of("vit_x", {}, label_names=labels).get("class_names") == expected
+
+
+def test_labels_with_gaps_are_refused():
+    with pytest.raises(ValueError, match="config.json says label_names of 0, 2; expected the class numbers"):
+        options_of("vit_x", {}, label_names={"0": "cat", "2": "dog"})
+
+
+@pytest.mark.parametrize("task", ["multi_label", "regression"])
+def test_the_task_of_a_classifier_is_written_as_for_transformers(task):
+    [values] = timm_config.written(small(activation="gelu_erf", task=task).get_config())
+    assert timm_config.options_of(values)["task"] == task
+
+
+@by_table(
     "config, expected",
     [
         ({}, ("crop", 0.875, "bicubic")),  # timm's defaults
@@ -100,7 +123,10 @@ def test_a_configuration_must_agree_with_the_arrays(config, message, tmp_path):
 
 def test_heads_and_the_grid_are_read(tmp_path):
     assert read(tmp_path, {**VIT, "model_args": {"num_heads": 4}})["num_heads"] == 4
-    assert read(tmp_path, {**VIT, "input_size": [3, 16, 48]}, rows=13, num_heads=3)["position_grid"] == (2, 6)
+    options = {"rows": 13, "num_heads": 3}
+    assert read(tmp_path, {**VIT, "input_size": [3, 16, 48]}, **options)["position_grid"] == (2, 6)
+    other = {"input_size": [3, 16, 16], "model_args": {"img_size": [16, 48]}}  # of a fine-tuned model
+    assert read(tmp_path, {**VIT, **other}, **options)["position_grid"] == (2, 6)
 
 
 @by_table(
@@ -115,6 +141,7 @@ def test_heads_and_the_grid_are_read(tmp_path):
         ("vit_base_patch16_rope_reg1_gap_256", {}, "pooling", "gap"),
         ("vit_small_patch16_dinov3", {"global_pool": "token"}, "pooling", "token"),
         ("vit_small_patch16_dinov3", {"rope_rescale_coords": 2.0}, "max_rotary_rescale", 2.0),
+        ("vit_small_patch16_224", {"img_size": [64, 48]}, "image_size", (64, 48)),
         *(
             (architecture, {}, "position_interpolation", expected)
             for architecture, expected in {
