@@ -51,14 +51,14 @@ function crops({resize}) {
 
 /** The size of the whole picture when it is resized, and the top left corner of the part that is kept. */
 function resizedWindow(picture, options) {
-  const {image_size: [height, width], resize, before_crop} = options;
+  const {image_size: [height, width], resize, antialias, before_crop} = options;
   if (!crops(options)) {
     const [rows, columns] = paddedSize(picture, options);
     return {size: [height * picture.height / rows, width * picture.width / columns], top: 0, left: 0};
   }
   const sides = [picture.height, picture.width];
-  const factor = Math.max(...before_crop.map((least, i) => least / sides[i]));
-  const covering = before_crop.map((least, i) => Math.max(roundEven(sides[i] * factor), least));
+  const rounded = antialias ? Math.floor : roundEven;
+  const covering = sides.map(side => Math.max(...before_crop.map((least, i) => rounded(side * least / sides[i]))));
   const size = resize === "crop" ? covering : before_crop;
   return {size, top: Math.floor((size[0] - height) / 2), left: Math.floor((size[1] - width) / 2)};
 }

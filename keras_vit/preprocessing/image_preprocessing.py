@@ -329,15 +329,23 @@ class Preprocessing:
     def crop_window(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """With a crop: the size to resize to, and the top left corner of the crop.
 
-        The size of an image may be known in the graph alone, as scalar tensors.
+        With antialias the longer side is rounded down, as by torchvision and transformers, and otherwise to
+        the nearest number, as by big_vision. The size of an image may be known in the graph alone, as scalar
+        tensors.
 
         >>> Preprocessing(image_size=224, resize="crop", crop_fraction=0.875).crop_window(512, 1024)
         ((256, 512), 16, 144)
         """
-        (numpy, cast), least = arithmetic(height, width), np.array(self.before_crop, "int64")
-        sides = cast(numpy.stack([height, width]), "float64")
-        factor = numpy.max(least.astype("float64") / sides)
-        size = numpy.maximum(cast(numpy.round(sides * factor), "int64"), least)
+        numpy, cast = arithmetic(height, width)
+        sides = cast(numpy.stack([height, width]), "int64")
+
+        def covering(axis):
+            scaled, side = sides * self.before_crop[axis], sides[axis]
+            if self.antialias:
+                return scaled // side
+            return cast(numpy.round(cast(scaled, "float64") / cast(side, "float64")), "int64")
+
+        size = numpy.maximum(covering(0), covering(1))
         size = tuple(size.tolist()) if numpy is np else (size[0], size[1])
         size = self.before_crop if self.resize == "squash_crop" else size
         top, left = ((s - side) // 2 for s, side in zip(size, self.image_size))

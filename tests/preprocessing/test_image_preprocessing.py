@@ -60,6 +60,21 @@ def test_big_visions_evaluation_crop(height, width, rng):
     assert_close(Preprocessing(28, resize="crop", crop_fraction=28 / 32)(image)[0], expected, 1e-5)
 
 
+@by_table(
+    "image, antialias, expected",
+    [
+        ((345, 500), True, (224, 324)),  # of 324.6
+        ((500, 345), False, (325, 224)),
+        ((224, 337), True, (224, 337)),
+    ],
+)
+def test_the_longer_side_before_a_crop_is_rounded_down_with_antialias(image, antialias, expected):
+    """`int(size * long / short)` of torchvision and transformers."""
+    prepare = Preprocessing(224, resize="crop", antialias=antialias)
+    assert prepare.crop_window(*image)[0] == expected
+    assert tuple(map(int, prepare.crop_window(*map(keras.ops.convert_to_tensor, image))[0])) == expected
+
+
 @pytest.mark.parametrize("height, width", [(53, 90), (90, 53)])
 def test_timms_squash_with_a_crop_percentage(height, width, rng):
     """`Resize((32, 48))`, whatever the aspect ratio, then `CenterCrop((28, 42))`."""
