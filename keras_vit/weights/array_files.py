@@ -28,6 +28,8 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # The others expand a byte
 UNPACKED = 2**30  # bytes that a file of any size may declare
 # What torch.compile, data parallelism and the recomputation of activations add to the names of modules.
 _WRAPPERS = re.compile(r"(?<![^./])(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+# Training scripts nest the weights under these; like timm, we prefer their moving averages.
+_NESTED = ("state_dict_ema", "model_ema", "model", "state_dict", "model_state_dict")
 EXPANSION = 20  # A larger file may declare this many times its size; weights hardly compress.
 
 
@@ -263,8 +265,9 @@ def _read_torch(path):
         if damaged := archive.testzip():
             raise ValueError(f"{damaged} is damaged")
     state = torch.load(path, map_location="cpu", weights_only=True)
-    for name in ("model", "state_dict", "model_state_dict"):  # Training scripts nest the weights under these.
-        state = state.get(name, state) if isinstance(state, dict) else {}
+    for name in _NESTED:
+        state = state if not isinstance(state, dict) or state.get(name) is None else state[name]
+    state = state if isinstance(state, dict) else {}
     if not all(isinstance(key, str) for key in state):
         raise ValueError("its keys are not strings")
     if others := [key for key, value in state.items() if not isinstance(value, torch.Tensor)]:

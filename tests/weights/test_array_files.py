@@ -209,6 +209,14 @@ def test_a_torch_file_is_read(nested, tmp_path):
     assert_identical(read_arrays(tmp_path / "a.bin"), expected)
 
 
+def test_the_moving_averages_in_a_torch_file_are_read_as_by_timm(tmp_path):
+    torch = pytest.importorskip("torch")
+    states = {name: {"a": torch.full((2,), value)} for name, value in (("model", 1.0), ("model_ema", 2.0))}
+    for ema, expected in ((states["model_ema"], 2), (None, 1)):
+        torch.save({**states, "model_ema": ema, "epoch": 3}, tmp_path / "a.pth")
+        assert_identical(read_arrays(tmp_path / "a.pth"), {"a": np.full(2, expected, "float32")})
+
+
 def test_a_torch_file_of_other_objects_is_refused(tmp_path):
     torch = pytest.importorskip("torch")
     path = tmp_path / "a.pth"
