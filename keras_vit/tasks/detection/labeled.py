@@ -64,7 +64,7 @@ class BoxFiles:
         names, or in a folder of the same split.
 
         Args:
-            name: Its name or the end of its path.
+            name: Its name or the end of its path; of a path out of the folder, as for `in_root`.
             labels: The path of the label file.
             split: The split that the label file states, or None.
             where: The place of the name, for messages.
@@ -74,9 +74,13 @@ class BoxFiles:
             ValueError: if there is none, or several.
         """
         ending = "/" + pathlib.PurePosixPath(name.replace("\\", "/")).as_posix().lstrip("/")
-        fits = [path for path in self._by_name[os.path.basename(ending)] if path.endswith(ending)]
+        named = self._by_name[os.path.basename(ending)]
+        fits = [path for path in named if path.endswith(ending)]
         if stem is not None and (not fits or os.path.splitext(os.path.basename(ending))[0] != stem):
             fits = self._by_stem[stem] or fits
+        if not fits:
+            starts = os.path.dirname(labels), os.fspath(self.root)
+            fits = [*filter(None, [in_root(self.root, name, starts, named.__contains__)])]
         if len(fits) > 1:
             near = {path: self._nearness(path, labels, split) for path in fits}
             fits = [path for path in fits if near[path] == max(near.values())]
@@ -89,6 +93,23 @@ class BoxFiles:
         folders, near = (self.relative(os.path.dirname(file)).split(os.sep) for file in (path, labels))
         has_split = split is not None and split_among(folders)[0] == split
         return folders == near, len({*folders} & {*near}), has_split
+
+
+def in_root(root, name, starts, is_there):
+    """The first path in a folder that a name stands for, relative to one of several others; None without one.
+
+    Files that are moved keep the paths of another machine, and Roboflow writes `../train/images`: of paths
+    out of the folder, the end that is there is meant.
+    """
+    parts = pathlib.PurePosixPath(name.replace("\\", "/")).parts
+    is_out = parts[:1] in (("/",), ("..",)) or name[1:2] == ":"
+    for first in range(len(parts) if is_out else 1):
+        for start in starts:
+            relative = os.path.relpath(os.path.join(start, *parts[first:]), root)
+            path = os.fspath(pathlib.Path(root, relative))
+            if relative.split(os.sep)[0] != os.pardir and is_there(path):
+                return path
+    return None
 
 
 def size_of_labels(width, height, where):

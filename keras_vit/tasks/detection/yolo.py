@@ -6,7 +6,7 @@ import pathlib
 from keras_vit.data.files import SPLIT_NAMES, read_text
 from keras_vit.data.folder_splits import folder_splits
 from keras_vit.messages import listed
-from keras_vit.tasks.detection.labeled import LabeledImage
+from keras_vit.tasks.detection.labeled import LabeledImage, in_root
 from keras_vit.tasks.detection.stored_boxes import StoredObject, numbers_of
 
 IMAGES, LABELS = "images", "labels"
@@ -158,7 +158,7 @@ def _images_of(folder, config, above, entry, where):
     """Yield the images in a folder, or those that a text file names line by line, with the name of either."""
     base, root = os.path.dirname(config), os.fspath(folder.root)
     starts = (*([os.path.join(base, above)] if _is_text(above) else []), base, root)
-    target = _in_root(root, entry, starts, os.path.exists) if isinstance(entry, str) else None
+    target = in_root(root, entry, starts, os.path.exists) if isinstance(entry, str) else None
     if target is None:
         got = repr(entry) if isinstance(entry, str) else "another value"
         raise ValueError(f"{where}: expected a folder or a list of images in {root!r}; got {got}")
@@ -173,29 +173,12 @@ def _images_of(folder, config, above, entry, where):
     known = {*folder.images}
     for line, text in enumerate(read_text(pathlib.Path(target)).splitlines(), 1):
         if text.strip():
-            path = _in_root(root, text.strip(), (os.path.dirname(target), *starts), known.__contains__)
+            path = in_root(root, text.strip(), (os.path.dirname(target), *starts), known.__contains__)
             if path is None:
                 raise ValueError(
                     f"{target}, line {line}: expected an image in {root!r}; got {text.strip()!r}"
                 )
             yield path, stated_by
-
-
-def _in_root(root, name, starts, is_there):
-    """The first path in a folder that a name stands for, relative to one of several others; None without one.
-
-    Files that are moved keep the paths of another machine, and Roboflow writes `../train/images`: of paths
-    out of the folder, the end that is there is meant.
-    """
-    parts = pathlib.PurePosixPath(name.replace("\\", "/")).parts
-    is_out = parts[:1] in (("/",), ("..",))
-    for first in range(len(parts) if is_out else 1):
-        for start in starts:
-            relative = os.path.relpath(os.path.join(start, *parts[first:]), root)
-            path = os.fspath(pathlib.Path(root, relative))
-            if relative.split(os.sep)[0] != os.pardir and is_there(path):
-                return path
-    return None
 
 
 def _labels_of(path, folder):

@@ -29,6 +29,18 @@ def test_files_of_one_class_each_are_joined(tmp_path):
     assert found == {number: sorted(own) for number, own in enumerate(OBJECTS)}
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["{root}/images/{{}}", "../images/{{}}", "/of/another/machine/images/{{}}", r"C:\data\images\{{}}"],
+)
+def test_paths_out_of_the_folder_are_those_of_its_images(path, tmp_path, monkeypatch):
+    write_coco(tmp_path, path=path.format(root=tmp_path))
+    monkeypatch.chdir(tmp_path.parent)
+    for root in (tmp_path, tmp_path.name):
+        samples = load(root, seed=None).split("train")
+        assert objects_of(samples) == dict(enumerate(OBJECTS))
+
+
 @pytest.mark.parametrize("names", [("first", "second"), ("second", "first")])
 def test_a_file_with_some_boxes_of_another_is_joined_with_it(names, tmp_path):
     more = [[*OBJECTS[0], ("dog", 30, 5, 35, 15)], *OBJECTS[1:]]
