@@ -41,7 +41,8 @@ def describe(dataset, images=None):
     """
     places, damaged = collections.defaultdict(list), []
     splits = {split: _describe_split(dataset, split, images, places, damaged) for split in dataset.splits}
-    doubled = [[place() for place in same] for same in places.values() if len(same) > 1]
+    # An image with several objects is one place, of several samples.
+    doubled = [[*dict.fromkeys(place() for place in same)] for same in places.values() if len(same) > 1]
     return {
         "name": dataset.name,
         "task": dataset.task,
@@ -49,7 +50,7 @@ def describe(dataset, images=None):
         "class_names": list(dataset.class_names),
         "splits": splits,
         "damaged": [*damaged, *map(list, dataset.bad_images.items())],
-        "doubled": doubled,
+        "doubled": [same for same in doubled if len(same) > 1],
     }
 
 

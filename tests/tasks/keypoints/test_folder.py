@@ -10,6 +10,7 @@ from made.tables import by_table
 from PIL import Image
 
 from keras_vit.data import load_dataset
+from keras_vit.data.statistics import describe
 from keras_vit.tasks.keypoints.labels import AREA, BOX_ROWS, WHOLE
 
 WIDTH, HEIGHT = 32, 16
@@ -337,3 +338,10 @@ def test_yolos_boxes_are_read_from_pose_rows_only_with_their_shape(tmp_path):
         path.write_text(yolo_line(OBJECTS[0][0], [*OBJECTS[0][2], (1, 1, 2)]))
     with pytest.raises(ValueError, match="got a box and 4 key points, for which data.yaml needs a kpt_shape"):
         load_dataset(f"folder:{tmp_path}", task="detection")
+
+
+def test_an_image_with_several_objects_is_not_stored_twice(tmp_path):
+    write_coco(tmp_path)
+    (tmp_path / "images/00.png").write_bytes((tmp_path / "images/01.png").read_bytes())
+    found = describe(load_dataset(f"folder:{tmp_path}", task="keypoints", seed=None))
+    assert found["doubled"] == [[f"train: {tmp_path}/images/{name}" for name in ("00.png", "01.png")]]
