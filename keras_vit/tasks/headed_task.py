@@ -64,10 +64,10 @@ class ObjectTask(HeadedTask):
     validation_scores = ()
 
     def validate(self, model, dataset, recipe):
-        """The scores of the validation split."""
+        """The scores of the validation split; none of a split without objects, where they are undefined."""
         size = min(recipe.batch_size, VALIDATION_BATCH)
         scores = self.scores(self.predict(model, dataset.split("validation"), size))
-        return {name: scores[name] or 0.0 for name in self.validation_scores}
+        return {name: scores[name] for name in self.validation_scores if scores[name] is not None}
 
 
 class MapTask(HeadedTask):

@@ -8,8 +8,10 @@ from reference.small import small
 
 import keras_vit
 from keras_vit import evaluation
+from keras_vit.labels.box_rows import encode_boxes
 from keras_vit.tasks import get_task, task_of_model
 from keras_vit.tasks.detection.detecting import Detections
+from keras_vit.training.named_recipes import RECIPES
 
 TASK = get_task("detection")
 
@@ -56,6 +58,12 @@ def test_a_detector_that_finds_all_has_the_highest_scores(scenes):
     assert [row["ap"] for row in TASK.per_class(predictions, None) if row["objects"]] == pytest.approx(
         [1] * len({*matrix.nonzero()[0]})
     )
+
+
+def test_a_validation_without_objects_has_no_scores(detector, scenes):
+    empty = dataclasses.replace(scenes, labels=(encode_boxes([]),) * len(scenes))
+    dataset = dataclasses.replace(few_scenes(), splits={"validation": empty})
+    assert TASK.validate(detector, dataset, RECIPES["digits_detect"]) == {}
 
 
 def test_rows_have_names_scores_and_boxes_in_pixels(detector, rng):
