@@ -1,6 +1,7 @@
 """Folders of images and boxes: COCO, YOLO, Pascal VOC and `metadata.jsonl`."""
 
 import collections
+import functools
 import os
 
 from keras_vit.data.files import (
@@ -142,7 +143,33 @@ def _read_sizes(labeled, on_bad_image):
 def _read(root, files):
     """The paths of the label files, the `LabeledImage`s, and the names of the classes or None."""
     folder = box_files(root, files)
-    return next((read for reader in READERS if (read := reader(folder))), (set(), [], None))
+    return read_one([functools.partial(reader, folder) for reader in READERS], folder) or (set(), [], None)
+
+
+def read_one(readers, folder):
+    """What the first function returns that finds files of its form; None without such files.
+
+    Args:
+        readers: Functions without arguments; each returns (the paths of the label files, `LabeledImage`s, …),
+            or None.
+        folder: The `BoxFiles`.
+
+    Raises:
+        ValueError: as the functions, and if files of two forms have objects.
+    """
+    readers = iter(readers)
+    first = next((read for reader in readers if (read := reader())), None)
+    for reader in readers:
+        try:
+            other = reader()
+        except ValueError:  # of files that are not used
+            continue
+        if other and all(any(image.objects for image in read[1]) for read in (first, other)):
+            used = " and in ".join(listed(sorted(map(folder.relative, read[0]))) for read in (first, other))
+            raise ValueError(
+                f"{os.fspath(folder.root)!r} has labels of two forms, in {used}; keep those of one"
+            )
+    return first
 
 
 def box_files(root, files):

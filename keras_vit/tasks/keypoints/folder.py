@@ -5,7 +5,7 @@ import os
 
 from keras_vit.data.folder_splits import split_fields
 from keras_vit.data.samples import Samples
-from keras_vit.tasks.detection.folder import box_files, labels_of_splits
+from keras_vit.tasks.detection.folder import box_files, labels_of_splits, read_one
 from keras_vit.tasks.detection.metadata import METADATA
 from keras_vit.tasks.keypoints.coco import read_coco
 from keras_vit.tasks.keypoints.labels import encode
@@ -106,7 +106,8 @@ def _samples(labels, reader, exif):
 def _read(root, files):
     """The paths of the label files, the `LabeledImage`s, and what is known of the points."""
     folder, settings = box_files(root, files), settings_of(root)
-    return next((read for reader in READERS if (read := reader(folder, settings))), (set(), [], {}))
+    readers = [functools.partial(reader, folder, settings) for reader in READERS]
+    return read_one(readers, folder) or (set(), [], {})
 
 
 def hint(root, files):

@@ -132,6 +132,18 @@ def test_files_that_cannot_be_read_are_refused(layout, file, text, message, tmp_
         load(tmp_path)
 
 
+def test_labels_of_two_forms_are_refused(tmp_path):
+    write_yolo(tmp_path)
+    (tmp_path / "found.coco.json").write_text(json.dumps(coco(annotations=[])))
+    with pytest.raises(ValueError, match=f"^no boxes in '{tmp_path}'"):
+        load(tmp_path)
+    (tmp_path / "found.coco.json").write_text(json.dumps(coco(objects=[[("cat", 1, 2, 3, 4)]] * 12)))
+    with pytest.raises(ValueError, match="labels of two forms, in found.coco.json and in data.yaml, labels/"):
+        load(tmp_path)
+    (tmp_path / "data.yaml").write_text("learning_rate: 0.1")
+    assert load(tmp_path).class_names == NAMES
+
+
 def test_images_with_wrong_boxes_can_be_left_out(tmp_path):
     write_coco(tmp_path, **changed(annotations={"bbox": [4, 2, 38, 10]}))
     with pytest.raises(ValueError, match="1 box.*; mend them or give --on_bad_image skip, which leaves out"):

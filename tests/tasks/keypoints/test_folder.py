@@ -235,7 +235,11 @@ def with_settings(text):
 
 
 def with_objects(objects):
-    return with_file("metadata.jsonl", json.dumps({"file_name": "images/00.png", "objects": objects}))
+    def write(root):
+        write_images(root)
+        (root / "metadata.jsonl").write_text(json.dumps({"file_name": "images/00.png", "objects": objects}))
+
+    return write
 
 
 def with_second_category(root, **values):
