@@ -42,6 +42,12 @@ def read_voc(folder):
             for number, element in enumerate(annotation.findall("object"))
         ]
         labeled.append(LabeledImage(path, file, objects, split, tuple(stated_by if split else ()), size))
+    objects = [item for image in labeled for item in image.objects]
+    # The first pixel is 1, and the last one belongs to the box. Tools that write a 0 count edges from 0.
+    if all(min(item.sides[:2]) >= 1 for item in objects):
+        for item in objects:
+            left, top, *opposite = item.sides
+            item.sides = left - 1, top - 1, *opposite
     return used, labeled, None
 
 
@@ -106,13 +112,11 @@ def _lines(path, stems):
 
 
 def _object(content, where):
-    left, top, right, bottom = numbers_of(
+    sides = numbers_of(
         [content.findtext(f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")], 4, where
     )
-    # The first pixel is 1, and the last one belongs to the box.
-    sides = (left - 1, top - 1, right, bottom)
     name = class_of(_text(content, "name"), where, "the name of a class")
-    return StoredObject(where, sides, name, is_crowd(_text(content, "difficult"), where))
+    return StoredObject(where, tuple(sides), name, is_crowd(_text(content, "difficult"), where))
 
 
 def _text(content, place):

@@ -1,7 +1,8 @@
+import re
 import shutil
 
 import pytest
-from made.box_folders import load, write_images, write_voc
+from made.box_folders import OBJECTS, load, objects_of, write_images, write_voc
 from made.tables import by_table
 
 ALL = range(12)
@@ -34,6 +35,14 @@ LISTS = {
     ),
     "val and trainval": ({"val": ALL[:4], "trainval": ALL[:8]}, {"train": ALL[4:8], "validation": ALL[:4]}),
 }
+
+
+def test_sides_with_a_zero_among_them_are_edges(tmp_path):
+    write_voc(tmp_path)
+    for path in tmp_path.glob("Annotations/*.xml"):
+        text = re.sub(r"(<[xy]min>)(\d+)", lambda side: f"{side[1]}{int(side[2]) - 1}", path.read_text())
+        path.write_text(text)
+    assert objects_of(load(tmp_path, seed=None).split("train")) == dict(enumerate(OBJECTS))
 
 
 @pytest.mark.parametrize("folder", ["ImageSets/Main", "ImageSets"])
