@@ -125,7 +125,9 @@ def labels_of_splits(root, labeled, on_bad_image, label_of, noun="box(es)"):
     bad |= refuse_wrong(wrong, on_bad_image, noun)
     if "train" not in splits:
         has = listed(sorted(splits)) or "none"
-        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {has}")
+        reasons = [f"{path} ({reason})" for path, reason in bad.items()]
+        left_out = f"; left out: {listed(reasons, 2)}" * bool(reasons)
+        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {has}{left_out}")
     return splits, stated_by, bad, is_turned
 
 

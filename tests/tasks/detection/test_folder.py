@@ -152,6 +152,13 @@ def test_images_with_wrong_boxes_can_be_left_out(tmp_path):
     assert len(data.split("train")) == 11
     [(bad, reason)] = data.bad_images.items()
     assert bad == f"{tmp_path}/images/00.png" and "(outside of its image of 40×20 pixels: " in reason
+    write_coco(
+        tmp_path, categories=[{"id": 1, "name": "cat"}], images=coco()["images"][:1], objects=OBJECTS[:1]
+    )
+    with pytest.raises(
+        ValueError, match=r"it has none; left out: .*/00.png \(.*, annotation 0 \(unknown class"
+    ):
+        load(tmp_path, on_bad_image="skip")
 
 
 def test_images_that_cannot_be_read_are_refused(tmp_path):
