@@ -12,11 +12,13 @@ from keras_vit import names, tasks
 
 CHECKPOINT = "checkpoint: a path, hf://org/repo, https://…, gs://…, or a name listed by `keras-vit models`"
 EXPORT = "export of keras-vit (SavedModel folder, .tar.gz, .tflite, .onnx, folder of a page)"
-PATHS = "image files, URLs, folders, patterns such as 'a/**/*.jpg', or - for a list of them on standard input"
+FILES = "folders, patterns such as 'a/**/*.jpg', or - for a list of them on standard input"
+PATHS = f"image files, URLs, {FILES}"
 LABELS = "a .json file of the texts of each class, a text file with one class a line, or imagenet_1k"
 COMMAS = "separated by commas, in double quotes where they hold one"
 SIZE = "side in pixels, or HEIGHTxWIDTH"
 OF_DATASET = ("data_dir", "field", "classes")  # that have no effect without --dataset
+OF_MODEL = ("trust", "sha256")  # without --model
 ON_BAD_FILE = names.ON_BAD_IMAGE[:2]  # of commands that read image files, not a data set
 
 

@@ -21,7 +21,7 @@ SUBCOMMANDS = {
     "models": "list the variants with parameters and GFLOPs, and the published checkpoints",
     "finetune": "train a model on a data set, from a checkpoint or from random weights",
     "pretrain": "train from random weights, with or without labels",
-    "plan": "compile a training step for TPUs, without having them: memory, FLOPs, collectives",
+    "plan": "compile a training step for TPUs or GPUs, without having them: memory, FLOPs, collectives",
     "average": "average the weights of models that were trained from one start (model soups)",
     "evaluate": "accuracy of a model on a split of a data set",
     "fewshot": "accuracy of a simple classifier of the features of a few images per class",

@@ -12,7 +12,7 @@ from keras_vit.rules import one_of, optional
 
 def _add_index_arguments(add):
     options.model(add, exported=False, required=False)
-    add("images", nargs="*", help=options.PATHS)
+    add("images", nargs="*", help=f"image files, {options.FILES}")
     text = "folder of keras-vit embed, in place of --model and images; can be repeated"
     add("--embeddings", action="append", default=[], metavar="DIR", help=text)
     folder = "folder of the index; one that exists is brought up to date"
@@ -71,6 +71,7 @@ def run(args):
 def _index_embeddings(args):
     if args.images or args.model:
         raise ValueError("--embeddings has its images and model; got --model or images, too")
+    options.refuse_unused(args, options.OF_MODEL, "--model")
     from keras_vit.embeddings.indexing import open_for_embeddings, update_index
     from keras_vit.search import locked
 
@@ -144,7 +145,7 @@ def _query(args):
         changed += stale
         nearest = index.query(vector, args.top + len(changed), args.where)
     _note_changed(changed)
-    images = [{"image": path, "similarity": round(score, 6)} for path, score in nearest[: args.top]]
+    images = [{"image": path, "similarity": score} for path, score in nearest[: args.top]]
     value = {"index": args.index, "query": query, "images": images}
     rows = [(row["image"], f"{row['similarity']:.4f}") for row in value["images"]]
     report(args, value, text_table(rows, ("image", "similarity")) if rows else "no images")

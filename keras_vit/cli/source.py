@@ -229,6 +229,7 @@ def features_source(args):
     named = {name: getattr(args, name) for name in ("model", "dataset") if getattr(args, name)}
     if args.embeddings and not named:
         options.refuse_unused(args, options.OF_DATASET, "--dataset")
+        options.refuse_unused(args, options.OF_MODEL, "--model")
         return {"embeddings": args.embeddings}
     if args.embeddings or len(named) < 2:
         received = ", ".join(f"--{name}" for name in (*named, *(["embeddings"] * bool(args.embeddings))))

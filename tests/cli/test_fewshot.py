@@ -81,6 +81,9 @@ def test_images_that_cannot_be_read_are_left_out_if_asked(
 def test_a_source_of_features_is_whole_and_the_only_one(command, options, given, keras_vit):
     words = f"expected --model and --dataset, or --embeddings alone; got {given}"
     assert words in keras_vit(command, *options, status=2).stderr
+    if not options:
+        unused = keras_vit(command, "--embeddings", "vectors", "--sha256", "00", status=2).stderr
+        assert "expected --model with --sha256; got none" in unused
     if options:
         more = keras_vit(command, *options, "--embeddings", "vectors", status=2).stderr
         assert f"{words}, --embeddings" in more

@@ -189,6 +189,7 @@ def test_duplicates_are_listed(embedded, tmp_path, keras_vit, json_of):
     [
         ((), "expected --model and images, or --embeddings"),
         (("--embeddings", "VECTORS", "--model", "x"), "--embeddings has its images and model"),
+        (("--embeddings", "VECTORS", "--sha256", "00"), "expected --model with --sha256; got none"),
         (("--embeddings", "none"), "'none' holds no plan.json; make it with keras-vit embed"),
         (("--embeddings", "VECTORS", "--embeddings", "VECTORS"), "has an image that was there before"),
         (("--embeddings", "VECTORS", "--engine", "ivf"), "--engine must be one of 'exact', 'hnsw', 'ivf_pq'"),
