@@ -1,5 +1,6 @@
 """The last section of a run's report: what can be done with its model, as commands."""
 
+import os
 import shlex
 
 from keras_vit.data.datasets import title_of
@@ -37,7 +38,9 @@ def add_next_steps(report, config, name):
     commands = LABELED if config.task.needs_labels else OF_IMAGES
     if config.recipe.image_text is not None:
         commands = OF_PAIRS
-    values = {"run": shlex.quote(name), "data": shlex.quote(_named(config.dataset))}
+    words = [_named(config.dataset), *(word for field in config.fields for word in ("--field", field))]
+    words += ["--classes", os.path.basename(config.classes)] if config.classes else []
+    values = {"run": shlex.quote(name), "data": shlex.join(words)}
     rows = [(what, code(f"keras-vit {command.format(**values)}")) for what, command in commands]
     text = "Commands for the folders that have the run and the data; photos and photo.jpg are yours."
     report.add(HEADING, text, table("Next steps", ("for", "command"), rows))
