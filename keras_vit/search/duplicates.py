@@ -74,7 +74,7 @@ def near_duplicates(
     described = []
     for members in sorted(groups, key=lambda members: members[0]):
         unit_vectors = _unit_vectors(vectors[members])
-        cosines = np.minimum(unit_vectors @ unit_vectors[0], 1).round(4).tolist()
+        cosines = np.minimum(unit_vectors @ unit_vectors[0], 1).astype("float64").round(4).tolist()
         described.append([*zip(paths.take(members).to_pylist(), cosines)])
     return described
 

@@ -220,7 +220,7 @@ class ImageIndex:
             conditions: Such as "label=3", of `conditions.matching`, that the images meet.
 
         Returns:
-            List of (path, cosine of the angle), the most similar first.
+            List of (path, cosine of the angle, rounded to 6 digits), the most similar first.
 
         Raises:
             ValueError: for another length of the vector, or a condition on a column that is not in the index.
@@ -230,7 +230,7 @@ class ImageIndex:
         if vector.shape != (self.size,):
             raise ValueError(f"expected a vector of the shape {(self.size,)}; got {vector.shape}")
         (rows,), (cosines,) = self.nearest(vector[np.newaxis], top, conditions)
-        return [*zip(self.rows["path"].take(rows).to_pylist(), cosines.tolist())]
+        return [*zip(self.rows["path"].take(rows).to_pylist(), cosines.astype("float64").round(6).tolist())]
 
     def nearest(
         self, queries: np.ndarray, count: int, conditions: Sequence[str] = ()

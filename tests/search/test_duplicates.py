@@ -67,6 +67,8 @@ def test_a_chain_is_one_group_and_the_threshold_counts(tmp_path):
     index.add({f"/{i}": (None, None) for i in range(4)}, np.stack([np.cos(angles), np.sin(angles)], 1))
     assert [[path for path, _ in group] for group in near_duplicates(index, 0.93)] == [["/0", "/1", "/2"]]
     assert near_duplicates(index, 0.97) == []
+    ((_, (_, cosine), _),) = near_duplicates(index, 0.93)
+    assert (cosine, index.query(np.array([1, 0]), 2)[1][1]) == (0.9397, 0.939658)
 
 
 @pytest.mark.parametrize("engine", ["exact", "hnsw"])
