@@ -42,7 +42,7 @@ def export_format(name):
         >>> export_format("openvino"), export_format("tflite_float32")
         ('openvino_bfloat16', 'tflite_float32')
     """
-    return one_of(EXPORT_FORMATS).check("export_format", FASTEST.get(name, name))
+    return one_of(EXPORT_FORMATS).check("format", FASTEST.get(name, name))
 
 
 class ExportedEncoder:

@@ -110,7 +110,7 @@ def test_what_a_file_cannot_compute_is_refused_before_anything_is_written(folder
     model = small()
     segmenter = ImageSegmenter(VisionTransformer(**{**SMALL, "num_classes": None, "pooling": None}), 3)
     for given, options, words in (
-        (model, {"format": "tflite_int8"}, "export_format must be one of 'tflite_float32'"),
+        (model, {"format": "tflite_int8"}, "^format must be one of 'tflite_float32'"),
         (
             model,
             {"outputs": ("pooled", "logits")},
