@@ -209,7 +209,7 @@ def plan_embeddings(
         ({'train': 1797}, {'pooled': (24,)})
     """
     backbone(model)  # Others are refused.
-    outputs = tuple(outputs)
+    outputs = (outputs,) if isinstance(outputs, str) else tuple(outputs)
     for name in outputs:
         one_of((*OUTPUTS, CAPTIONS)).check("outputs", name)
     if outputs == (CAPTIONS,):
@@ -273,6 +273,9 @@ def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = Fal
         numbers of `images` and of `errors` that were written. Of an exported file also `cosine`: the smallest
         cosine between its output and the model's own in float32, of the first batch of the first part.
 
+    Raises:
+        ValueError: for a shard that is none of n, or as `Embedder.write`.
+
     Example:
         >>> from keras_vit.embeddings.computing import embed, plan_embeddings
         >>> embedder = plan_embeddings(tmp / "out", "", model, {"name": "digits"}, partitions=3)
@@ -281,6 +284,8 @@ def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = Fal
         >>> embed(embedder)["written"]
         0
     """
+    if not 0 <= shard[0] < shard[1]:
+        raise ValueError(f"expected a shard (i, n) with i from 0 to n - 1; got {shard}")
     plan, totals = embedder.plan, {"parts": 0, "written": 0, "elsewhere": 0, "images": 0, "errors": 0}
     partitions = range(shard[0], plan.partitions, shard[1])
     missing = [part for part in partitions if not parts.is_written(embedder.folder, plan, part)]

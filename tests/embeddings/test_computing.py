@@ -178,6 +178,11 @@ def test_wrong_options_are_refused_before_anything_is_written(model, folder, tmp
         with pytest.raises(ValueError, match=words):
             begun(model, folder, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+    embedder = begun(model, folder, tmp_path / "out")
+    for shard in ((2, 2), (-1, 2), (0, 0)):
+        with pytest.raises(ValueError, match="expected a shard .* from 0 to n - 1; got"):
+            embed(embedder, shard)
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["plan.json"]
 
 
 @pytest.mark.slow
@@ -313,6 +318,7 @@ def test_embeddings_are_read_whole_or_not_at_all(model, folder, tmp_path):
         parts.read_embeddings(out)
     embed(embedder)
     assert parts.read_embeddings(out, ["norm", "key"]).column_names == ["norm", "key"]
+    assert parts.read_embeddings(out, "norm").column_names == ["norm"]
     with pytest.raises(ValueError, match="out' has no column 'vector'; it has key, path, width"):
         parts.read_embeddings(out, ["vector"])
 
