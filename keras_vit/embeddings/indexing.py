@@ -20,16 +20,17 @@ from keras_vit.types import Path
 VECTOR = COLUMN["pooled"]
 
 
-def open_for_embeddings(index: Path, folders: Sequence[Path]) -> ImageIndex:
+def open_for_embeddings(index: Path, folders: Path | Sequence[Path]) -> ImageIndex:
     """The `ImageIndex` in a folder, perhaps a new one, for the vectors of embeddings.
 
     Args:
         index: The path of its folder.
-        folders: Those of `keras-vit embed`, of one model.
+        folders: Those of `keras-vit embed`, of one model, or a single one.
 
     Raises:
         ValueError: if they are of several models, or lack the output "pooled", or as `ImageIndex`.
     """
+    folders = _several(folders)
     plans = [read_plan(folder) for folder in folders]
     for folder, plan in zip(folders, plans):
         if "pooled" not in plan.outputs:
@@ -42,7 +43,7 @@ def open_for_embeddings(index: Path, folders: Sequence[Path]) -> ImageIndex:
     return ImageIndex(index, plans[0].model, plans[0].model_digest, size)
 
 
-def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
+def update_index(index: ImageIndex, folders: Path | Sequence[Path]) -> dict[str, int]:
     """Add what is new in embeddings to an index, and remove what is not in them.
 
     An image is known by its path; one with another vector than before is replaced. The others get the values
@@ -51,7 +52,7 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
 
     Args:
         index: That of `open_for_embeddings`.
-        folders: Those of `keras-vit embed`.
+        folders: As for `open_for_embeddings`.
 
     Returns:
         dict of the numbers of images that were `added`, `removed` and `unreadable`.
@@ -69,7 +70,7 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
     """
     counts, seen, kept = {"added": 0, "removed": 0, "unreadable": 0}, set(), []
     with Progress(None, "indexing", unit="image") as bar:
-        for folder in folders:
+        for folder in _several(folders):
             nested = pyarrow.types.is_nested
             flat = [field.name for field in _schema(folder) if not nested(field.type)]
             for table in part_tables(folder, [*flat, VECTOR]):  # Grids of tokens are large, and not read.
@@ -97,6 +98,10 @@ def update_index(index: ImageIndex, folders: Sequence[Path]) -> dict[str, int]:
     gone = [path for path in index.files if path not in seen]
     index.remove(gone)
     return {**counts, "removed": len(gone)}
+
+
+def _several(folders):
+    return [folders] if isinstance(folders, str | os.PathLike) else folders
 
 
 def _schema(folder):

@@ -219,6 +219,7 @@ def part_paths(folder):
 def part_tables(folder, columns=None):
     """As `read_embeddings`, the table of one part after another."""
     paths = part_paths(folder)
+    columns = [columns] if isinstance(columns, str) else columns
     known = pyarrow.parquet.read_schema(paths[0]).names
     if unknown := [name for name in columns or () if name not in known]:
         raise ValueError(f"{os.fspath(folder)!r} has no column {unknown[0]!r}; it has {', '.join(known)}")

@@ -43,7 +43,7 @@ def matching(table, conditions):
         [True, False]
     """
     is_match = np.ones(table.num_rows, bool)
-    for condition in conditions:
+    for condition in [conditions] if isinstance(conditions, str) else conditions:
         is_match &= _matching(table, condition)
     return is_match
 

@@ -17,7 +17,7 @@ import pyarrow.parquet
 from pyarrow import compute
 
 from keras_vit.messages import did_you_mean, one_line, printable
-from keras_vit.rules import check_utf8
+from keras_vit.rules import check_utf8, integer
 from keras_vit.search.approximate import ENGINES, EXACT_ROWS
 from keras_vit.search.conditions import matching
 from keras_vit.search.vector_file import VectorFile, best, exact_nearest, normalized
@@ -223,12 +223,16 @@ class ImageIndex:
             List of (path, cosine of the angle, rounded to 6 digits), the most similar first.
 
         Raises:
-            ValueError: for another length of the vector, or a condition on a column that is not in the index.
+            ValueError: for another length of the vector, NaN or infinity in it, another number of images, or
+                a condition on a column that is not in the index.
             ImportError: if a package is missing, with the command that installs it.
         """
         vector = np.asarray(vector, "float32")
         if vector.shape != (self.size,):
             raise ValueError(f"expected a vector of the shape {(self.size,)}; got {vector.shape}")
+        if not np.isfinite(vector).all():
+            raise ValueError("expected a finite vector; got NaN or infinity")
+        integer(at_least=1).check("top", top)
         (rows,), (cosines,) = self.nearest(vector[np.newaxis], top, conditions)
         return [*zip(self.rows["path"].take(rows).to_pylist(), cosines.astype("float64").round(6).tolist())]
 

@@ -18,8 +18,8 @@ def updated(tmp_path, out, names):
     model, data = one_block(num_classes=None), {"name": f"folder:{tmp_path / 'images'}"}
     write_classes(tmp_path / "images", names, count=2)
     embed(plan_embeddings(tmp_path / out, "", model, data))
-    index = open_for_embeddings(tmp_path / "index", [tmp_path / out])
-    counts = update_index(index, [tmp_path / out])
+    index = open_for_embeddings(tmp_path / "index", str(tmp_path / out))  # As a list of one.
+    counts = update_index(index, tmp_path / out)
     index.build()
     return index, counts
 

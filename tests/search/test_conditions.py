@@ -50,6 +50,7 @@ def test_a_condition_compares_a_column(condition, rows):
 
 def test_all_conditions_hold():
     assert matching(TABLE, ["path~a/", "width>10"]).tolist() == [False, True, False, False]
+    assert matching(TABLE, "width>10").tolist() == [False, True, True, False]
 
 
 @by_table(

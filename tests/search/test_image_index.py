@@ -211,6 +211,10 @@ def test_wrong_vectors_models_and_folders_are_refused(index, files, tmp_path):
         index.add({"a": (1, 1)}, np.full((1, 16), np.nan))
     with pytest.raises(ValueError, match=r"expected a vector of the shape \(16,\); got \(1, 16\)"):
         index.query(np.ones((1, 16)))
+    with pytest.raises(ValueError, match="expected a finite vector; got NaN or infinity"):
+        index.query(np.full(16, np.nan))
+    with pytest.raises(ValueError, match="top must be a positive int; got -1"):
+        index.query(np.ones(16), top=-1)
     with locked(folder), pytest.raises(ValueError, match="another process changes"), locked(folder):
         pass
     with pytest.raises(KeyError), locked(tmp_path / "new"):
