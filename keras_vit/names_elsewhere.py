@@ -79,7 +79,9 @@ METHODS = {
     "keras_vit.save_weights": "save_pretrained save_to_preset state_dict",
     "keras_vit.push_to_hub": "push_to_hub upload_preset",
     "keras.device or CUDA_VISIBLE_DEVICES": "to cuda cpu",
-    "keras_vit.VisionTransformer.classify": "classify",
+    "keras_vit.VisionTransformer.classify or ImageTextModel.zero_shot": "classify",
+    "keras_vit.from_pretrained(NAME, kind='image_text')": "zero_shot encode_text encode_images similarity "
+    "get_text_features get_image_features encode_image",
     "keras_vit.ImageSegmenter.segment": "segment",
     "keras_vit.ObjectDetector.detect": "detect track",
     "keras_vit.DepthEstimator.estimate": "estimate",

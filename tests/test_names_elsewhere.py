@@ -37,6 +37,10 @@ def model():
         ),
         ("model.save_pretrained('mine')", "has no attribute 'save_pretrained'; use keras_vit.save_weights"),
         ("model.detect('photo.jpg')", "has no attribute 'detect'; use keras_vit.ObjectDetector.detect"),
+        (
+            "model.zero_shot('a.jpg', ['cat'])",
+            "'zero_shot'; use keras_vit.from_pretrained(NAME, kind='image_text",
+        ),
         ("model.no_such_name", "'VisionTransformer' object has no attribute 'no_such_name'"),
         (
             "keras_vit.VisionTransformer(embed_dim=8, depth=1)",
