@@ -49,10 +49,14 @@ class TextEncoding:
             (names, float32 array (classes, size) of vectors of length 1).
 
         Raises:
-            ValueError: for no labels, or a class without texts.
+            ValueError: for no labels, a text that is twice in a list, or a class without texts.
         """
         if not isinstance(labels, Mapping):
-            labels = {label: label for label in ([labels] if isinstance(labels, str) else labels)}
+            names = [labels] if isinstance(labels, str) else [*labels]
+            labels = dict(zip(names, names))
+            if len(labels) < len(names):
+                twice = next(name for name in labels if names.count(name) > 1)
+                raise ValueError(f"expected different labels; got {twice!r} twice: name classes by a dict")
         texts = [[text] if isinstance(text, str) else [*text] for text in labels.values()]
         if not texts or not all(texts):
             raise ValueError(f"expected at least one class, each with at least one text; got {labels!r}")

@@ -95,6 +95,8 @@ def test_zero_shot_orders_the_labels_by_their_probabilities(model):
     names, vectors = model.class_vectors({"a": "0", "b": ["1", "2"]})
     mean = model.encode_text(["1", "2"]).mean(axis=0)
     assert names == ["a", "b"]
+    with pytest.raises(ValueError, match="expected different labels; got '1' twice"):
+        model.vision_transformer(["0", "1", "1"])
     assert_close(vectors[1], mean / np.linalg.norm(mean), 1e-6)
     model.text_preprocessing = None
 
