@@ -138,6 +138,8 @@ def _input(description: Description) -> str:
     )
     if any_size:
         return text
+    if resizing := outputs_of(d).resizing:
+        return f"{text} {resizing}"
     scale = "" if d.crop_fraction == 1 else f"{1 / d.crop_fraction:.4g} times "
     resizes = {
         "squash": "straight to this size",

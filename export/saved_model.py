@@ -262,7 +262,6 @@ def _exported(
     """
     forward = signatures.forward(model)
     outputs = outputs_of(description)
-    output = "representation" if model.num_classes is None else "logits"
     channels = model.in_channels
 
     def spec(
@@ -277,7 +276,7 @@ def _exported(
         return function(lambda: tf.convert_to_tensor(variable.regularizer(variable)))
 
     def call(inputs: Tensor, training: bool = False) -> Tensor:
-        return forward(inputs, training)[output]
+        return outputs.of_call(forward(inputs, training))
 
     def stages(images: Tensor) -> dict[str, Tensor]:
         return forward(images, False)

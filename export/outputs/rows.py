@@ -45,6 +45,7 @@ class RowOutputs:
         method, does: Its method for images, and what it does with them.
         colors: The color of each class on a web page, for maps and objects.
         in_float: Names of outputs whose end LiteRT's int8 computes in float32.
+        resizing: How images become the model's input, for a model card; None: by its `preprocessing`.
         can_roll_out: Whether a web page can show attention rollout.
         page_script: The file that shows the outputs on a page, with its path or in `web/`.
         page_facts: What its script reads, by name, beside and in place of what all pages know.
@@ -69,6 +70,7 @@ class RowOutputs:
     method, does = "classify", "classifies images"
     attributes: tuple[str, ...] = ()
     in_float: tuple[str, ...] = ()
+    resizing: str | None = None
     can_roll_out = True
     page_script: Path = "rows.js"
     page_facts: Mapping[str, Any] = {}
@@ -99,6 +101,10 @@ class RowOutputs:
         """Whether a web page can show the outputs."""
         return self.description.is_classifier
 
+    def of_call(self, outputs: Mapping[str, Tensor]) -> Tensor:
+        """The live model's output, which a loaded SavedModel returns, from those of `stages`."""
+        return outputs["representation" if self.description.output == "representation" else "logits"]
+
     def of_images(self, images: Tensor, stages: Stages) -> dict[str, Tensor]:
         """The outputs of `serving_default`.
 
@@ -110,7 +116,7 @@ class RowOutputs:
             `representation` of a model without a head; and `rollout` if it was computed.
         """
         outputs, name = stages(images), self.description.output
-        served = {name: outputs["representation" if name == "representation" else "logits"]}
+        served = {name: self.of_call(outputs)}
         if name == "logits":
             activation = getattr(tf.nn, label_kind(self.description.task).activation)
             served["probabilities"] = activation(outputs["logits"])

@@ -1,4 +1,4 @@
-// Class scores or values of a picture: a list of the best, and attention rollout over the picture.
+// Class scores or values of a picture: a list of the best scores or of all values, and attention rollout over the picture.
 
 const TOP = 5;
 
@@ -10,9 +10,9 @@ const view = {
   },
 };
 
-/** The rows of the list, the best first. */
+/** The rows of the list: the best classes first, or all values. */
 function bestRows({probabilities, values}) {
-  if (values) return values.map((value, i) => [page.labels[i] ?? `value ${i}`, null, value.toPrecision(4)]).slice(0, TOP);
+  if (values) return values.map((value, i) => [page.labels[i] ?? `value ${i}`, null, value.toPrecision(4)]);
   const rows = probabilities.map((value, i) => [page.labels[i], value, percent(value)]);
   return rows.sort((a, b) => b[1] - a[1]).slice(0, TOP);
 }

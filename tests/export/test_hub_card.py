@@ -1,7 +1,7 @@
 from made.tables import by_table
 from reference.small import HYBRID, small
 
-from keras_vit import ImageSegmenter, Preprocessing
+from keras_vit import ImageSegmenter, KeypointEstimator, Preprocessing
 from keras_vit.export.description import describe
 from keras_vit.export.hub import Facts, Measurement
 from keras_vit.export.hub_card import model_card, summary, usage
@@ -78,6 +78,9 @@ def test_the_resizing_of_images_is_described():
     assert expected in card_of(small(preprocessing=prepare))
     segmenter = ImageSegmenter(small(num_classes=None, num_layers=1, preprocessing=prepare), 3)
     assert "Resize images straight to this size, bicubic" in card_of(segmenter, task="segmentation")
+    points = KeypointEstimator(small(num_classes=None, num_layers=1), 3, head="simple")
+    text = card_of(points, task="keypoints")
+    assert "Crop an object with the aspect ratio of this size" in text and "Resize" not in text
     text = card_of(small(image_size=(None, None), position_grid=(2, 2), preprocessing=None))
     assert "shape (batch, height, width, 3)" in text and "from images of any size" in text
     assert "Resize" not in text

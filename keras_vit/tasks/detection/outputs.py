@@ -41,6 +41,9 @@ class DetectionOutputs(RowOutputs):
     # The logit of a box next to an edge is 9, and 1/256 of such a range is a hundredth of the image's side.
     in_float = ("boxes",)
 
+    def of_call(self, outputs):
+        return tf.concat([outputs["boxes"], outputs["logits"]], axis=-1)
+
     def of_images(self, images, stages):
         outputs = stages(images)
         boxes, logits = outputs["boxes"], outputs["logits"]
@@ -131,6 +134,7 @@ class DetectionOutputs(RowOutputs):
         return (
             "`boxes` (left, top, right and bottom, as fractions of the sides of the model's input), `logits` "
             f"and `scores` of {d.num_classes:,} classes for each patch. The signature `serving_bytes` makes "
-            f"of encoded images the {TOP} objects of the highest scores, with boxes in pixels. "
+            f"of encoded images the {TOP} objects of the highest scores, with boxes in pixels. The model as "
+            "a function returns the center, width and height of each box, then its logits, as one array. "
             "`assets/labels.txt` names the classes in this order, one a line."
         )

@@ -48,6 +48,10 @@ class KeypointOutputs(RowOutputs):
     page_words = "analyzed", "Show the points"
     # The place between pixels follows from small differences of the largest values.
     in_float = (MAPS,)
+    resizing = (
+        "Crop an object with the aspect ratio of this size, with black outside of the image, and resize the "
+        "crop bilinearly, without antialiasing: the centers of its outer pixels stay on the edges."
+    )
 
     def of_images(self, images, stages):
         if self.description.image_size == DYNAMIC_SIZE:

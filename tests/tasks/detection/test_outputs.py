@@ -87,6 +87,10 @@ def test_every_format_has_the_boxes_and_scores_of_the_live_model(model, exported
     assert_close(outputs["scores"], keras.ops.sigmoid(live[..., 4:]).numpy(), 1e-5)
 
 
+def test_the_saved_object_returns_boxes_too_as_the_live_model_does(model, loaded):
+    assert_close(loaded(pixels(2)), run_live(model, pixels(2)), 1e-5)
+
+
 @pytest.mark.slow
 def test_litert_compares_patches_with_the_vectors_of_classes(tmp_path):
     model = detector(query_size=12)
