@@ -47,6 +47,7 @@ PRECISIONS = {"float32": 4, "float16": 2, "dynamic_int8": 1, "int8": 4, "full_in
 INTEGER_IO = ("uint8", "int8")
 # From images (batch, height, width, channels) in [0, 1] to all outputs by name.
 Compute: TypeAlias = Callable[[np.ndarray], dict[str, np.ndarray]]
+_ROUNDING = 1e-5  # by which resized images of white may exceed 1
 _LIMIT = 0.99 * 2**31  # bytes of a flatbuffer, with 1 % reserved for everything but weights
 
 
@@ -315,14 +316,16 @@ def calibration_samples(
         batch = np.asarray(batch)
         known = [size if side is None else side for side, size in zip(sides, batch.shape[1:])]
         fits = batch.ndim == 4 and [*batch.shape[1:]] == known
-        if not (fits and batch.dtype == np.float32 and np.all((batch >= 0) & (batch <= 1))):
+        within = np.all((batch >= -_ROUNDING) & (batch <= 1 + _ROUNDING))
+        if not (fits and batch.dtype == np.float32 and within):
+            values = "" if within else " with values outside of it"
             raise ValueError(
                 f"calibration images must be float32 in [0, 1], of shape {(None, *sides)}; got {batch.dtype} "
-                f"of shape {batch.shape}"
+                f"of shape {batch.shape}{values}"
             )
         for start in range(0, len(batch), count):
             # A copy; a last batch repeats its images.
-            images = np.resize(batch[start : start + count], (count, *batch.shape[1:]))
+            images = np.resize(batch[start : start + count], (count, *batch.shape[1:])).clip(0, 1)
             if not seen:
                 images[0, 0, 0, 0], images[0, -1, -1, -1] = 0, 1
             seen += count

@@ -9,6 +9,7 @@ from made.tables import by_table
 from reference.comparing import assert_close
 from reference.small import one_block, run_live
 
+from keras_vit import Preprocessing
 from keras_vit.cli.quickstart import MODEL
 from keras_vit.cli.source import open_model
 from keras_vit.data.datasets import load_dataset
@@ -150,6 +151,14 @@ def test_a_fixed_batch_of_calibration_images_is_filled_up():
     np.testing.assert_array_equal(given, [images[:2], images[[2, 2]], images[3:]])
 
 
+def test_calibration_images_of_white_that_resizing_has_rounded_above_1_are_taken():
+    prepare = Preprocessing(24, antialias=True, mean=(0.0,) * 3, std=(1.0,) * 3)
+    images = prepare(np.repeat([[[0], [255]]], 67, 1).repeat(100, 0).astype("uint8"))
+    assert images.max() > 1
+    ((found,),) = tflite.calibration_samples(images, (1, 24, 24, 3))
+    assert found.max() == 1
+
+
 def test_calibration_images_of_models_for_any_size_have_any_size():
     given = [pixels(1, (8, 16)), pixels(2, (16, 8))]
     found = [batch.shape for (batch,) in tflite.calibration_samples(given, (1, None, None, 3))]
@@ -163,7 +172,7 @@ def test_calibration_images_of_models_for_any_size_have_any_size():
     [
         ([], "expected 100 to 500 calibration images; got none"),
         (np.zeros((2, 16, 16, 3), "uint8"), r"float32 in \[0, 1\], of shape .*; got uint8"),
-        (np.full((2, 16, 16, 3), 1.5, "float32"), r"float32 in \[0, 1\]"),
+        (np.full((2, 16, 16, 3), 1.5, "float32"), r"float32 in \[0, 1\].* with values outside of it"),
         (np.full((2, 16, 16, 3), np.nan, "float32"), r"float32 in \[0, 1\]"),
         ([pixels(2), pixels(2, (8, 16))], r"\(None, 16, 16, 3\); got float32 of shape \(2, 8, 16, 3\)"),
     ],
