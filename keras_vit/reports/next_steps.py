@@ -38,9 +38,9 @@ def add_next_steps(report, config, name):
     commands = LABELED if config.task.needs_labels else OF_IMAGES
     if config.recipe.image_text is not None:
         commands = OF_PAIRS
-    words = [_named(config.dataset), *(word for field in config.fields for word in ("--field", field))]
-    words += ["--classes", os.path.basename(config.classes)] if config.classes else []
-    values = {"run": shlex.quote(name), "data": shlex.join(words)}
+    data = [_named(config.dataset), *(word for field in config.fields for word in ("--field", field))]
+    data += ["--classes", os.path.basename(config.classes)] if config.classes else []
+    values = {"run": shlex.quote(name), "data": shlex.join(data)}
     rows = [(what, code(f"keras-vit {command.format(**values)}")) for what, command in commands]
     text = "Commands for the folders that have the run and the data; photos and photo.jpg are yours."
     report.add(HEADING, text, table("Next steps", ("for", "command"), rows))

@@ -270,9 +270,9 @@ def _read_torch(path):
     state = state if isinstance(state, dict) else {}
     if not all(isinstance(key, str) for key in state):
         raise ValueError("its keys are not strings")
-    if others := [key for key, value in state.items() if not isinstance(value, torch.Tensor)]:
+    if objects := [key for key, value in state.items() if not isinstance(value, torch.Tensor)]:
         raise ValueError(
-            f"expected tensors alone; got other objects as {listed(others)}: save one state dict alone"
+            f"expected tensors alone; got other objects as {listed(objects)}: save one state dict alone"
         )
     # An expanded tensor stores one number for many.
     declared = sum(value.numel() * value.element_size() for value in state.values())

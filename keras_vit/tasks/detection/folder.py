@@ -163,11 +163,11 @@ def read_one(readers, folder):
     first = next((read for reader in readers if (read := reader())), None)
     for reader in readers:
         try:
-            other = reader()
+            second = reader()
         except ValueError:  # of files that are not used
             continue
-        if other and all(any(image.objects for image in read[1]) for read in (first, other)):
-            used = " and in ".join(listed(sorted(map(folder.relative, read[0]))) for read in (first, other))
+        if second and all(any(image.objects for image in read[1]) for read in (first, second)):
+            used = " and in ".join(listed(sorted(map(folder.relative, read[0]))) for read in (first, second))
             raise ValueError(
                 f"{os.fspath(folder.root)!r} has labels of two forms, in {used}; keep those of one"
             )
