@@ -126,7 +126,8 @@ def read_maps(pairs, check, noun, on_bad_image):
         these maps, and whether an image is turned; by path of a bad file, the reason).
 
     Raises:
-        ValueError: for unreadable files, or maps of another size than their images.
+        ValueError: for unreadable files, also where all are left out, or maps of another size than their
+            images.
     """
     if on_bad_image == "keep":
         raise ValueError(f"on_bad_image='keep' is for images without {noun}s, which are all read")
@@ -146,6 +147,9 @@ def read_maps(pairs, check, noun, on_bad_image):
     undecoded = [image for (_, image, _), header, _ in rows if not header]
     reasons = {path: read.reason for (*_, path), _, read in rows if read.reason}
     bad_images = refuse_unreadable(undecoded, on_bad_image, f"image(s) or {noun}(s)", reasons)
+    if not readable:
+        left_out = listed([f"{path} ({reason})" for path, reason in bad_images.items()], 2)
+        raise ValueError(f"no image can be read with its {noun}; left out: {left_out}")
     by_split = {}
     for split in dict.fromkeys(split for split, *_ in pairs):
         files = [(*pair[1:], header.orientation > 1) for pair, header, _ in readable if pair[0] == split]

@@ -76,8 +76,6 @@ def load_depth_folder(root, files, *, on_bad_image="fail", seed=0):
     maps, by_split, bad_images = read_maps(
         pairs, functools.partial(_check, reader=reader), "depth map", on_bad_image
     )
-    if not maps:
-        raise ValueError(f"no image in {os.fspath(root)!r} can be read with its depth map")
     reader = _with_range(reader, [read.ends for read in maps.values()])
     splits = {split: DepthSamples(*files[:2], reader, files[2]) for split, files in by_split.items()}
     fields = {"class_names": reader.names, **split_fields(splits, stated_by, seed), "bad_images": bad_images}

@@ -177,6 +177,10 @@ def test_unreadable_images_and_maps_without_a_measurement_can_be_skipped(tmp_pat
     assert {*dataset.bad_images} == bad | {f"{tmp_path}/depths/5.png"}
     assert dataset.bad_images[f"{tmp_path}/depths/5.png"] == "no valid measurement"
     assert sorted(maps(dataset)) == sorted({*range(20)} - {3, 5, 7, 11})
+    for path in tmp_path.glob("depths/*"):
+        path.write_bytes(no_measurement(5))
+    with pytest.raises(ValueError, match="^no image can be read with its depth map; left out: .*11.png"):
+        load(tmp_path, on_bad_image="skip")
 
 
 def test_another_scale_changes_the_fingerprint(tmp_path):

@@ -208,6 +208,10 @@ def test_unreadable_images_and_masks_can_be_skipped(tmp_path):
     dataset = load(tmp_path, on_bad_image="skip")
     assert dataset.bad_images == dict.fromkeys(images, UNDECODABLE) | {mask: "a damaged PNG file"}
     assert sum(sizes(dataset)) == 17 and not dataset.ignored_files
+    for path in tmp_path.glob("masks/*"):
+        write_broken(path)
+    with pytest.raises(ValueError, match="^no image can be read with its mask; left out: .*03.png"):
+        load(tmp_path, on_bad_image="skip")
 
 
 def test_a_turned_image_has_a_mask_of_its_upright_size(tmp_path):
