@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import warnings
@@ -70,11 +71,11 @@ def make_strategy(name: str = "auto") -> Any:
                 '--strategy multi_worker needs TF_CONFIG, such as {"cluster": {"worker": '
                 '["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
             )
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        return _of_process(tf.distribute.MultiWorkerMirroredStrategy)
     if name == "mirrored":
-        return tf.distribute.MirroredStrategy(
-            [device.name for device in tf.config.list_logical_devices("GPU" if gpus else "CPU")]
-        )
+        kind = "GPU" if gpus else "CPU"
+        names = tuple(device.name for device in tf.config.list_logical_devices(kind))
+        return _of_process(tf.distribute.MirroredStrategy, names)
     if name == "tpu":
         try:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect()
@@ -82,6 +83,12 @@ def make_strategy(name: str = "auto") -> Any:
             raise ValueError(f"no TPU can be reached: {str(error).splitlines()[0]}") from None
         return tf.distribute.TPUStrategy(resolver)
     return tf.distribute.get_strategy()
+
+
+@functools.cache
+def _of_process(strategy: Callable[..., Any], *arguments: Sequence[str]) -> Any:
+    """One strategy for all runs of a process, since the collectives of two would meet."""
+    return strategy(*arguments)
 
 
 def make_devices(name: str = "auto") -> TensorFlowDevices | sharding.Devices:
