@@ -247,7 +247,8 @@ def choose_shots(labels, shots, seed, class_names):
         indices = rng.permutation(np.flatnonzero(labels == label))
         if len(indices) < shots:
             raise ValueError(
-                f"expected {shots} or more training images per class; got {len(indices)} of {name!r}"
+                f"expected {shots} or more training images per class; got {len(indices)} of {name!r}: "
+                "choose fewer shots"
             )
         chosen.append(indices[:shots])
     return np.concatenate(chosen)
