@@ -76,7 +76,8 @@ def export_image_text(
     2303.15343).
     """
     check_weights(model)
-    for name in signatures or [signatures]:
+    named: Sequence[Any] = signatures or [signatures]
+    for name in named:
         one_of(SIGNATURES).check("signatures", name)
     path, copy = pathlib.Path(path).expanduser(), float32_copy(model)
     factors = copy.get_layer("logit_factors")
