@@ -72,7 +72,9 @@ def test_the_longer_side_before_a_crop_is_rounded_down_with_antialias(image, ant
     """`int(size * long / short)` of torchvision and transformers."""
     prepare = Preprocessing(224, resize="crop", antialias=antialias)
     assert prepare.crop_window(*image)[0] == expected
-    assert tuple(map(int, prepare.crop_window(*map(keras.ops.convert_to_tensor, image))[0])) == expected
+    if keras.backend.backend() == "tensorflow":  # whose graphs have images of unknown sizes
+        size, *_ = prepare.crop_window(*map(keras.ops.convert_to_tensor, image))
+        assert tuple(map(int, size)) == expected
 
 
 @pytest.mark.parametrize("height, width", [(53, 90), (90, 53)])
