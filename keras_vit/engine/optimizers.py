@@ -52,7 +52,8 @@ class _GlobalOptimizer(_Base):
         pass  # `_rate` does it.
 
     def finalize_variable_values(self, var_list: Sequence[keras.Variable]) -> None:
-        if int(ops.convert_to_numpy(self.iterations)):  # Before the first step all averages are 0.
+        # Before the first step all averages are 0.
+        if self.use_ema and int(ops.convert_to_numpy(self.iterations)):
             super().finalize_variable_values(var_list)
 
     def get_config(self) -> dict[str, Any]:
