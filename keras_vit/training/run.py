@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from keras_vit.data.datasets import Dataset
     from keras_vit.training.run_config import RunConfig
 
+_PROBED = 64  # the largest number of images whose features for the probe are computed at once
+
 
 @names_arguments
 def train(
@@ -331,7 +333,9 @@ def _start(config, model, samples, devices, report):
         report(line)
     if config.recipe.probe_first:
         report("the head starts as the linear probe of the frozen features")
-        start_from_probe(model, samples, _on_one_device(config.recipe, devices), devices)
+        # Rounding depends on the size of a batch, which is the same for any number of devices here.
+        size = min(config.recipe.batch_size, _PROBED)
+        start_from_probe(model, samples, dataclasses.replace(config.recipe, batch_size=size), devices)
 
 
 def _early_end(recipe, workdir, checkpoints, done, devices):
