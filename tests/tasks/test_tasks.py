@@ -44,9 +44,10 @@ def with_outputs(count):
 
 
 def test_classes_have_the_recipes_loss():
-    recipe = RECIPES["finetune"].with_changes(label_smoothing=0.1)
+    recipe, model = RECIPES["finetune"].with_changes(label_smoothing=0.1), types.SimpleNamespace()
+    model.output_shape = (None, 2)
     for loss, kind in (("softmax", SoftmaxCrossEntropy), ("sigmoid", SigmoidCrossEntropy)):
-        found = label_tasks()["single_label"].loss(recipe.with_changes(loss=loss), None)
+        found = label_tasks()["single_label"].loss(recipe.with_changes(loss=loss), model)
         assert type(found) is kind and found.label_smoothing == 0.1
     assert type(label_tasks()["multi_label"].loss(RECIPES["finetune"], None)) is SigmoidCrossEntropy
 
