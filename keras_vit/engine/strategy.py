@@ -73,8 +73,8 @@ def make_strategy(name: str = "auto") -> Any:
             )
         return _of_process(tf.distribute.MultiWorkerMirroredStrategy)
     if name == "mirrored":
-        kind = "GPU" if gpus else "CPU"
-        names = tuple(device.name for device in tf.config.list_logical_devices(kind))
+        device_type = "GPU" if gpus else "CPU"
+        names = tuple(device.name for device in tf.config.list_logical_devices(device_type))
         return _of_process(tf.distribute.MirroredStrategy, names)
     if name == "tpu":
         try:
