@@ -183,6 +183,16 @@ def refuse_unreadable(images, on_bad_image, noun="image(s)", reasons=None):
     return dict.fromkeys(images, UNDECODABLE) | reasons
 
 
+def left_out(bad_images):
+    """The end of a message about images that are left out, a dict to the reasons; empty for no images.
+
+    >>> left_out({"a.png": "damaged"}), left_out({})
+    ('; left out: a.png (damaged)', '')
+    """
+    reasons = [f"{path} ({reason})" for path, reason in bad_images.items()]
+    return f"; left out: {listed(reasons, 2)}" * bool(reasons)
+
+
 def refuse_wrong(wrong, on_bad_image, noun="box(es)"):
     """Raise ValueError for images with wrong labels, unless `on_bad_image` is "skip".
 

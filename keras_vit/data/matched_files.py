@@ -4,7 +4,7 @@ import concurrent.futures
 import os
 import pathlib
 
-from keras_vit.data.files import IMAGE_SUFFIXES, file_headers, refuse_unreadable
+from keras_vit.data.files import IMAGE_SUFFIXES, file_headers, left_out, refuse_unreadable
 from keras_vit.data.folder_splits import folder_splits, split_among
 from keras_vit.messages import listed
 from keras_vit.progress import Progress
@@ -148,8 +148,7 @@ def read_maps(pairs, check, noun, on_bad_image):
     reasons = {path: read.reason for (*_, path), _, read in rows if read.reason}
     bad_images = refuse_unreadable(undecoded, on_bad_image, f"image(s) or {noun}(s)", reasons)
     if not readable:
-        left_out = listed([f"{path} ({reason})" for path, reason in bad_images.items()], 2)
-        raise ValueError(f"no image can be read with its {noun}; left out: {left_out}")
+        raise ValueError(f"no image can be read with its {noun}{left_out(bad_images)}")
     by_split = {}
     for split in dict.fromkeys(split for split, *_ in pairs):
         files = [(*pair[1:], header.orientation > 1) for pair, header, _ in readable if pair[0] == split]

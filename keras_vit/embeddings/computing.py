@@ -274,7 +274,7 @@ def embed(embedder: Embedder, shard: tuple[int, int] = (0, 1), claim: bool = Fal
         cosine between its output and the model's own in float32, of the first batch of the first part.
 
     Raises:
-        ValueError: for a shard that is none of n, or as `Embedder.write`.
+        ValueError: for a shard index outside of [0, n), or as `Embedder.write`.
 
     Example:
         >>> from keras_vit.embeddings.computing import embed, plan_embeddings

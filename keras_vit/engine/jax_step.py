@@ -12,14 +12,7 @@ import jax
 import keras
 from jax import numpy as jnp
 
-from keras_vit.engine.step import (
-    Batch,
-    loss_weight,
-    sample_count,
-    seeds_from,
-    statistics,
-    update_metrics,
-)
+from keras_vit.engine.step import Batch, loss_weight, sample_count, seeds_from, statistics, update_metrics
 from keras_vit.types import Tensor
 
 if TYPE_CHECKING:

@@ -266,7 +266,7 @@ class Devices:
 
     @property
     def equal_parts(self) -> int:
-        """The number of parts of one size into which a batch is divided before `distribute` fills it up."""
+        """The number of equal parts of a batch that `distribute` expects."""
         return self.workers
 
     def scope(self) -> contextlib.AbstractContextManager[None]:

@@ -87,7 +87,7 @@ def make_strategy(name: str = "auto") -> Any:
 
 @functools.cache
 def _of_process(strategy: Callable[..., Any], *arguments: Sequence[str]) -> Any:
-    """One strategy for all runs of a process, since the collectives of two would meet."""
+    """One strategy for all runs of a process, since the collectives of two would interfere."""
     return strategy(*arguments)
 
 

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from keras_vit.engine.step import (
-    Batch,
-    loss_weight,
-    sample_count,
-    seeds_from,
-    statistics,
-    update_metrics,
-)
+from keras_vit.engine.step import Batch, loss_weight, sample_count, seeds_from, statistics, update_metrics
 from keras_vit.types import Tensor
 
 if TYPE_CHECKING:

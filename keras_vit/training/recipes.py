@@ -204,7 +204,7 @@ class Recipe(Augmentation):
         return self.checkpoint_every or self.eval_every
 
     def images_at_once(self, replicas: int = 1) -> int:
-        """The number of images that each of so many devices computes at once: its part of a micro-batch.
+        """The number of images of a micro-batch on each of several devices.
 
         >>> RECIPES["finetune"].with_changes(accumulation_steps=8).images_at_once(replicas=2)
         32

@@ -323,7 +323,7 @@ def _fit(config, model, dataset, samples, workdir, checkpoints, devices, progres
 
 
 def _on_one_device(recipe, devices):
-    """The recipe with the images that one device computes at once in place of those of a batch."""
+    """The recipe with the batch size of one device."""
     return dataclasses.replace(recipe, batch_size=recipe.images_at_once(devices.num_replicas_in_sync))
 
 

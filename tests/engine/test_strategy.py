@@ -53,7 +53,7 @@ def test_mirrored_uses_every_device_and_divides_a_batch_in_its_order():
         parts = [part.numpy().tolist() for part in mirrored.strategy.experimental_local_results(batch)]
         assert [len(part) for part in parts] == [2] * count
         assert sum(parts, []) == [*range(2 * count * number, 2 * count * (number + 1))]
-    # TensorFlow's collectives would mix up those of two strategies.
+    # The collectives of two strategies would interfere with each other.
     assert make_devices("mirrored").strategy is mirrored.strategy
 
 

@@ -7,6 +7,7 @@ import os
 from keras_vit.data.files import (
     file_headers,
     images_among,
+    left_out,
     paths_of,
     refuse_unreadable,
     refuse_wrong,
@@ -125,9 +126,7 @@ def labels_of_splits(root, labeled, on_bad_image, label_of, noun="box(es)"):
     bad |= refuse_wrong(wrong, on_bad_image, noun)
     if "train" not in splits:
         has = listed(sorted(splits)) or "none"
-        reasons = [f"{path} ({reason})" for path, reason in bad.items()]
-        left_out = f"; left out: {listed(reasons, 2)}" * bool(reasons)
-        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {has}{left_out}")
+        raise ValueError(f"{os.fspath(root)!r} has no images to train on; it has {has}{left_out(bad)}")
     return splits, stated_by, bad, is_turned
 
 
@@ -149,7 +148,7 @@ def _read(root, files):
 
 
 def read_one(readers, folder):
-    """What the first function returns that finds files of its form; None without such files.
+    """What the first function returns that finds files in its format; None without such files.
 
     Args:
         readers: Functions without arguments; each returns (the paths of the label files, `LabeledImage`s, …),
@@ -157,7 +156,7 @@ def read_one(readers, folder):
         folder: The `BoxFiles`.
 
     Raises:
-        ValueError: as the functions, and if files of two forms have objects.
+        ValueError: as the functions, and if files in two formats have objects.
     """
     readers = iter(readers)
     first = next((read for reader in readers if (read := reader())), None)
@@ -169,7 +168,7 @@ def read_one(readers, folder):
         if second and all(any(image.objects for image in read[1]) for read in (first, second)):
             used = " and in ".join(listed(sorted(map(folder.relative, read[0]))) for read in (first, second))
             raise ValueError(
-                f"{os.fspath(folder.root)!r} has labels of two forms, in {used}; keep those of one"
+                f"{os.fspath(folder.root)!r} has labels in two formats, in {used}; keep one of them"
             )
     return first
 

@@ -49,7 +49,7 @@ class TextEncoding:
             (names, float32 array (classes, size) of vectors of length 1).
 
         Raises:
-            ValueError: for no labels, a text that is twice in a list, or a class without texts.
+            ValueError: for no labels, equal texts in a list, or a class without texts.
         """
         if not isinstance(labels, Mapping):
             names = [labels] if isinstance(labels, str) else [*labels]

@@ -43,7 +43,7 @@ def photo(tmp_path_factory):
 
 
 def assert_points(found, points):
-    """Compare the points of an object in a row with those of a model, and return the row's points."""
+    """Check the points of a row's object against a model's, and return them."""
     rows = [[point[name] for name in ("x", "y", "score")] for point in found["points"]]
     np.testing.assert_allclose(rows, points, rtol=1e-5)
     return rows
