@@ -28,7 +28,7 @@ models, schema = LazyModule("keras_vit.models"), LazyModule("keras_vit.models.vi
 
 FILE = "keras_vit.json"  # in SavedModels, LiteRT and ONNX files
 LABELS = "labels.txt"  # one class name a line
-RESIZING = ("resize", "crop_fraction", "interpolation", "antialias")  # as in `Preprocessing`
+RESIZING = ("resize", "crop_fraction", "interpolation", "antialias", "crop_rounding")  # as in `Preprocessing`
 # The options that are not in `Description.architecture`.
 NOT_ARCHITECTURE = ("preprocessing", "class_names", "task", "split_seed")
 _INVALID = (TypeError, LookupError, AttributeError, ArithmeticError, ValueError, RecursionError)
@@ -55,7 +55,8 @@ class Description:
         channels: The number of channels of its images.
         num_outputs: Outputs per image, pixel or patch: classes, values, or channels of the representation.
         class_names: One name per class, or None.
-        resize, crop_fraction, interpolation, antialias: How images are resized, as in `Preprocessing`.
+        resize, crop_fraction, interpolation, antialias, crop_rounding: How images are resized, as in
+            `Preprocessing`.
         parameters: The number of its parameters.
         architecture: The constructor arguments of the `VisionTransformer` in it.
         version: The version of keras_vit that exported it.
@@ -78,6 +79,7 @@ class Description:
     crop_fraction: float
     interpolation: str
     antialias: bool
+    crop_rounding: str
     parameters: int
     architecture: dict[str, Any]
     version: str

@@ -199,7 +199,7 @@ def _facts(description: Description, model: pathlib.Path, drawing: int | None) -
     """What the page reads: the preprocessing, the class names, and outputs to compare its own with."""
     outputs = outputs_of(description)
     prepare = outputs.preprocessing
-    names = ("resize", "interpolation", "antialias", "image_size", "channels", "before_crop")
+    names = ("resize", "interpolation", "antialias", "crop_rounding", "image_size", "channels", "before_crop")
     return {
         "preprocessing": {name: getattr(prepare, name) for name in names},
         "grid": grid_shape(description.image_size, description.patch_size, description.resnet),

@@ -51,7 +51,7 @@ function crops({resize}) {
 
 /** The size of the whole picture when it is resized, and the top left corner of the part that is kept. */
 function resizedWindow(picture, options) {
-  const {image_size: [height, width], resize, antialias, before_crop} = options;
+  const {image_size: [height, width], resize, antialias, crop_rounding, before_crop} = options;
   if (!crops(options)) {
     const [rows, columns] = paddedSize(picture, options);
     return {size: [height * picture.height / rows, width * picture.width / columns], top: 0, left: 0};
@@ -60,7 +60,8 @@ function resizedWindow(picture, options) {
   const rounded = antialias ? Math.floor : roundEven;
   const covering = sides.map(side => Math.max(...before_crop.map((least, i) => rounded(side * least / sides[i]))));
   const size = resize === "crop" ? covering : before_crop;
-  return {size, top: Math.floor((size[0] - height) / 2), left: Math.floor((size[1] - width) / 2)};
+  const half = crop_rounding === "even" ? roundEven : Math.floor;
+  return {size, top: half((size[0] - height) / 2), left: half((size[1] - width) / 2)};
 }
 
 /** Adds a row of an `ImageData` times a weight to `sum`: pixels in 0…255 without alpha; gray by ITU-R BT.601. */

@@ -66,6 +66,8 @@ class Preprocessing:
         mean, std: One number per channel, for pixels in [0, 1].
         patch_size, max_num_patches: (height, width) of a patch or one int, and the number of patches of a
             packed image with its padding; None for images that are not packed.
+        crop_rounding: With "crop" and "squash_crop": how half a pixel in the corner of the crop is rounded:
+            "down" (big_vision, transformers) or to the nearest "even" number (torchvision: timm, open_clip).
 
     Call arguments:
         images: An array (height, width[, channels]) or (batch, height, width[, channels]), uint8 or
@@ -114,6 +116,7 @@ class Preprocessing:
     std: tuple[float, ...] = field(items(_SCALE), default=(0.5, 0.5, 0.5))
     patch_size: tuple[int, int] | None = field(_SIZE, default=None)
     max_num_patches: int | None = field(optional(_SIDE), default=None)
+    crop_rounding: str = field(one_of(("down", "even")), default="down")
 
     def __post_init__(self):
         check_fields(self)
@@ -348,8 +351,10 @@ class Preprocessing:
         size = numpy.maximum(covering(0), covering(1))
         size = tuple(size.tolist()) if numpy is np else (size[0], size[1])
         size = self.before_crop if self.resize == "squash_crop" else size
-        top, left = ((s - side) // 2 for s, side in zip(size, self.image_size))
-        return size, top, left
+        rests = (s - side for s, side in zip(size, self.image_size))
+        if self.crop_rounding == "even":
+            return size, *(rest // 2 + rest % 4 // 3 for rest in rests)
+        return size, *(rest // 2 for rest in rests)
 
     def get_config(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

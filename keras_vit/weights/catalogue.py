@@ -84,6 +84,7 @@ LICENSE_SOURCES = {
 _OPEN = ("apache-2.0", "mit", "cc-by-4.0")
 _FILE = re.compile(r"\.(npz|npy|keras|h5|safetensors|bin|pth?|ckpt|tflite|onnx|zip|t?gz)(:|$)", re.IGNORECASE)
 _TIMM = "hf://timm/"
+_TORCHVISION = (_TIMM, "hf://laion/")  # Their authors crop with it: by timm and open_clip.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/(?!\d+$)[A-Za-z0-9][\w.-]*")
 
 
@@ -149,6 +150,7 @@ def _row(cells):
     preprocessing["mean"], preprocessing["std"] = NORMS[norm]
     if crop_fraction:
         preprocessing["crop_fraction"] = float(crop_fraction[0])
+        preprocessing["crop_rounding"] = "even" if row["source"].startswith(_TORCHVISION) else "down"
     options = dict(option.split("=") for option in cells["options"].split())
     owner = next(start for start in LICENSE_SOURCES if row["source"].startswith(start))
     derived = {

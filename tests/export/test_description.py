@@ -80,6 +80,7 @@ def test_a_field_that_is_missing_is_refused(description):
         *({"task": "detection"}, {"image_size": [16]}, {"image_size": [32, 32]}, {"channels": 10**9}),
         *({"num_outputs": 4}, {"class_names": [1, 2, 3, 4, 5]}, {"class_names": ["a"]}, {"resize": None}),
         *({"crop_fraction": float("nan")}, {"antialias": "no"}, {"parameters": "many"}, {"seed": None}),
+        {"crop_rounding": "up"},
         *({"architecture": []}, {"architecture": {"patch_size": 0}}, {"version": 3}),
         *({"mean": [0.5]}, {"std": [1, 1, 0]}, {"mean": ["a", 0, 0]}, {"std": 3}),
     ],

@@ -112,6 +112,7 @@ def test_the_page_knows_the_preprocessing_and_the_classes(page, single, model):
     assert facts["preprocessing"] == {
         **{"resize": "crop", "interpolation": "bicubic", "antialias": True},
         **{"image_size": [16, 16], "channels": 3, "before_crop": [*prepare.before_crop]},
+        "crop_rounding": "down",
     }
     assert facts["labels"] == [*NAMES] and facts["grid"] == [2, 2]
     assert (facts["drawing"], facts_of(single)["drawing"]) == (None, 8)
@@ -247,6 +248,7 @@ def test_pictures_are_prepared_as_in_python(page, tmp_path):
             result_of(tab, file)
             for values in itertools.product(*GRID.values()):
                 options = dict(zip(GRID, values))
+                options["crop_rounding"] = "even" if options["antialias"] else "down"
                 channels = 1 if options["interpolation"] == "nearest" else 3
                 prepare = Preprocessing(**options, mean=(0,) * channels, std=(1,) * channels)
                 given = {**options, "channels": channels, "before_crop": prepare.before_crop}

@@ -7,6 +7,8 @@ import pytest
 from made import tokenizers
 from peers.packages import open_clip, torch
 from peers.torch_models import assert_same_gradients, channels_first, images_of, randomized
+from peers.transformers_inputs import smooth
+from PIL import Image
 from reference.comparing import assert_close, numpy
 from safetensors.torch import save_file
 
@@ -85,6 +87,25 @@ def theirs_of(theirs, images, ids):
     with torch.no_grad():
         encoded = theirs.encode_image(images, normalize=True), theirs.encode_text(ids, normalize=True)
         return [each.numpy() for each in (*encoded, theirs.get_logits(images, ids)[0])]
+
+
+def test_an_image_is_preprocessed_as_open_clip_does(tmp_path):
+    """By ours from their configuration, and by them from ours; torchvision rounds 5.5 to 6."""
+    name = "CLIP, quick GELU"
+    theirs, _ = made(name, tmp_path / "theirs")
+    config = json.loads((tmp_path / "theirs" / "open_clip_config.json").read_text())
+    config["preprocess_cfg"]["resize_mode"] = "shortest"
+    (tmp_path / "theirs" / "open_clip_config.json").write_text(json.dumps(config))
+    ours = load(theirs, name, tmp_path / "theirs")
+    save_weights(ours, tmp_path / "ours", "open_clip")
+
+    image = smooth(9, 12, 90, 121)  # since theirs are cut off at the bounds of a byte; 32×43 before the crop
+    computed = ours.preprocessing(image)[0]
+    for folder in ("theirs", "ours"):
+        _, transform = open_clip.create_model_from_pretrained(f"local-dir:{tmp_path / folder}")
+        expected = transform(Image.fromarray(image)).numpy().transpose(1, 2, 0)
+        # Pillow rounds to integers after the resize of each side.
+        assert np.abs(computed - expected).max() <= 1.5 / 255 / min(ours.preprocessing.std)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -1,11 +1,15 @@
 """timm's models and ours compute the same from the same files, in both directions."""
 
+import numpy as np
 import pytest
 from peers.packages import timm, torch
 from peers.timm_models import NAMES, SIZES, made, options_of, stages_of
 from peers.torch_models import assert_same_stages, images_of, randomized
+from peers.transformers_inputs import smooth
+from PIL import Image
 from reference.comparing import assert_close
 from safetensors.torch import load_file, save_file
+from timm.data import create_transform, resolve_model_data_config
 from timm.layers.pos_embed_rel import resize_rel_pos_bias_table
 from timm.models import adapt_input_conv
 
@@ -74,6 +78,25 @@ def test_a_folder_as_they_publish_it_is_loaded(name, options, tmp_path):
     if model.in_chans == 3:
         assert (found.mean, found.std) == (tuple(expected["mean"]), tuple(expected["std"]))
     assert found.crop_fraction == expected["crop_pct"]
+
+
+@pytest.mark.parametrize("mode, crop", [("center", 32 / 41), ("center", 32 / 43), ("squash", 32 / 43)])
+def test_an_image_is_preprocessed_as_timm_does(mode, crop, tmp_path):
+    """By ours from their config.json, and by them from ours; torchvision rounds 4.5 to 4, but 5.5 to 6."""
+    images = {"input_size": (3, 32, 32), "crop_pct": crop, "crop_mode": mode}
+    theirs = named(TINY, img_size=32, pretrained_cfg_overlay=images)
+    timm.models.save_for_hf(theirs, tmp_path / "theirs", safe_serialization=True)
+    ours = from_pretrained(tmp_path / "theirs")
+    write_repository(ours, tmp_path / "ours", "me/it", "timm")
+    again = timm.create_model(f"local-dir:{tmp_path / 'ours'}", pretrained=True)
+
+    image = smooth(9, 12, 90, 119)  # since theirs are cut off at the bounds of a byte
+    computed = ours.preprocessing(image)[0]
+    for model in (theirs, again):
+        transform = create_transform(**resolve_model_data_config(model))
+        expected = transform(Image.fromarray(image)).numpy().transpose(1, 2, 0)
+        # Pillow rounds to integers after the resize of each side.
+        assert np.abs(computed - expected).max() <= 1.5 / 255 / min(ours.preprocessing.std)
 
 
 # Models of timm's class Eva, as we write them

@@ -77,6 +77,20 @@ def test_the_longer_side_before_a_crop_is_rounded_down_with_antialias(image, ant
         assert tuple(map(int, size)) == expected
 
 
+@by_table(
+    "width, down, even", [(36, 2, 2), (37, 2, 2), (38, 3, 3), (39, 3, 4), (41, 4, 4), (43, 5, 6), (32, 0, 0)]
+)
+def test_half_a_pixel_in_the_corner_of_a_crop_is_rounded_as_asked(width, down, even):
+    """`rest // 2` of big_vision and transformers, and `round(rest / 2)` of torchvision."""
+    for rounding, expected in {"down": down, "even": even}.items():
+        prepare = Preprocessing(32, resize="crop", antialias=True, crop_rounding=rounding)
+        assert prepare.crop_window(32, width) == ((32, width), 0, expected)
+        assert prepare.crop_window(width, 32) == ((width, 32), expected, 0)
+        if keras.backend.backend() == "tensorflow":
+            _, top, left = prepare.crop_window(*map(keras.ops.convert_to_tensor, (32, width)))
+            assert (int(top), int(left)) == (0, expected)
+
+
 @pytest.mark.parametrize("height, width", [(53, 90), (90, 53)])
 def test_timms_squash_with_a_crop_percentage(height, width, rng):
     """`Resize((32, 48))`, whatever the aspect ratio, then `CenterCrop((28, 42))`."""

@@ -132,6 +132,8 @@ def test_preprocessing_arguments_are_valid():
         made = Preprocessing(row.image_size, **row.preprocessing)
         assert {**row.preprocessing, "image_size": row.image_size}.items() <= made.get_config().items()
         assert ("crop_fraction" in row.preprocessing) == made.crops, row.name
+        torchvision = row.source.startswith(("hf://timm/", "hf://laion/"))
+        assert made.crop_rounding == ("even" if made.crops and torchvision else "down"), row.name
         official = row.source.startswith("gs://vit_models/")
         assert made.antialias != official, row.name
         assert not official or made == Preprocessing(row.image_size), row.name

@@ -27,6 +27,10 @@ MODELS = {  # changed options of a small model, the requested layout, and the ch
     "mean": ({"pooling": "gap"}, None, "timm"),
     "as I-JEPA": ({"pooling": "gap"}, "huggingface", "huggingface"),
     "as timm": ({"class_names": NAMES, "preprocessing": CROP}, "timm", "timm"),
+    "as torchvision": (
+        {"preprocessing": dataclasses.replace(CROP, crop_rounding="even"), "norm_epsilon": 1e-12},
+        *(None, "huggingface"),
+    ),
     "squashed": ({"preprocessing": dataclasses.replace(CROP, resize="squash_crop"), **ERF}, None, "timm"),
     "rectangle": ({"image_size": (16, 24), "preprocessing": RECTANGLE, **ERF}, None, "timm"),
     "pooled": ({"pooling": "gap", "norm_after_pooling": True, "mlp_dim": 49}, None, "timm"),

@@ -19,6 +19,7 @@ ACTIVATIONS = {
 }
 _WRITTEN = {"gelu_erf": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "quick_gelu": "quick_gelu", "silu": "silu"}
 INTERPOLATIONS = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # by Pillow's numbers
+TORCHVISION_CROP = "even"  # the `crop_rounding` of timm and open_clip, which crop with torchvision
 # Our tasks by the `problem_type` of transformers, whose TimmWrapper has it beside timm's words.
 _TASKS = {
     "single_label_classification": "single_label",
@@ -73,14 +74,28 @@ def as_text(config):
     return json.dumps(config, indent=2, allow_nan=False) + "\n"
 
 
-def antialias(config):
-    """Whether images are antialiased when they shrink: always by Pillow, unless `antialias_entry` says no."""
-    return config.get("keras_vit", {}).get("antialias", True)
+def resizing_options(config, resize, crop_rounding="down"):
+    """The options of `Preprocessing` that `resizing_entry` wrote, or those of the project of the file.
+
+    Args:
+        config: The content of a configuration file.
+        resize: That of `Preprocessing`.
+        crop_rounding: That of the project.
+    """
+    stored = config.get("keras_vit", {})
+    return {name: stored.get(name, value) for name, value in _resizing(resize, crop_rounding).items()}
 
 
-def antialias_entry(preprocessing):
-    """The entry of config.json for images that are not antialiased, for which neither project has a word."""
-    return {} if preprocessing["antialias"] else {"keras_vit": {"antialias": False}}
+def resizing_entry(preprocessing, crop_rounding="down"):
+    """The entry of config.json for images that the project of the file would resize in another way."""
+    expected = _resizing(preprocessing["resize"], crop_rounding)
+    changed = {name: preprocessing[name] for name in expected if preprocessing[name] != expected[name]}
+    return {"keras_vit": changed} if changed else {}
+
+
+def _resizing(resize, crop_rounding):
+    """Options for which no project has a word: Pillow always antialiases images that shrink."""
+    return {"antialias": True, "crop_rounding": crop_rounding if "crop" in resize else "down"}
 
 
 def stored_image_size(config):

@@ -69,7 +69,8 @@ def read(folder):
             preparation = _image_processor(processor, model_type, checked)
         except ValueError as error:
             raise ValueError(str(error).replace(PREPROCESSOR, file)) from None
-        options["preprocessing"] = {**preparation, "antialias": hub_config.antialias(config)}
+        resize = preparation.get("resize", "squash")
+        options["preprocessing"] = {**preparation, **hub_config.resizing_options(config, resize)}
     elif model_type.images is not None:
         options["preprocessing"] = default_preprocessing(model_type)
     return options
@@ -148,7 +149,7 @@ def written(config, kind):
         "id2label": {str(i): name for i, name in enumerate(names)},
         "label2id": {name: i for i, name in enumerate(names)},
         **hub_config.task_entry(config),
-        **hub_config.antialias_entry(preprocessing),
+        **hub_config.resizing_entry(preprocessing),
     }
     images = {
         "image_processor_type": kind.processor,

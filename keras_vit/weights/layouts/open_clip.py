@@ -15,6 +15,7 @@ from keras_vit.variants import VARIANTS
 from keras_vit.weights.catalogue import NORMS
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config, timm_config
+from keras_vit.weights.layouts.hub_config import TORCHVISION_CROP
 from keras_vit.weights.layouts.layout import COMMON, Layout, other_values, true_reasons
 from keras_vit.weights.layouts.table import CONV, Row, Table, fused_rows, torch_rows
 from keras_vit.weights.layouts.text_tower import TwoTowersForm
@@ -279,7 +280,7 @@ class OpenClip(Layout):
                 "resize": _RESIZES[mode],
                 **({"crop_fraction": 1.0} if mode == "shortest" else {}),
                 "interpolation": images.get("interpolation", "bicubic"),
-                "antialias": hub_config.antialias(config),
+                **hub_config.resizing_options(config, _RESIZES[mode], TORCHVISION_CROP),
                 "mean": tuple(images.get("mean", _MEAN)),
                 "std": tuple(images.get("std", _STD)),
             },
@@ -315,7 +316,7 @@ class OpenClip(Layout):
                 "interpolation": preprocessing["interpolation"],
                 "resize_mode": modes[preprocessing["resize"]],
             },
-            **hub_config.antialias_entry(preprocessing),
+            **hub_config.resizing_entry(preprocessing, TORCHVISION_CROP),
         }
         return [values]
 

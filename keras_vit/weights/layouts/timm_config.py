@@ -12,7 +12,7 @@ from keras_vit.rules import number, one_of
 from keras_vit.tasks import timm_additions
 from keras_vit.weights.json_files import read_json
 from keras_vit.weights.layouts import hub_config
-from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS
+from keras_vit.weights.layouts.hub_config import CONFIG, INTERPOLATIONS, TORCHVISION_CROP
 from keras_vit.weights.layouts.layout import other_values
 from keras_vit.weights.pretraining import of_name
 
@@ -235,11 +235,12 @@ def _preprocessing(details):
     number(above=0, high=1).check(f"{CONFIG}: crop_pct", crop)
     one_of(("center", "squash")).check(f"{CONFIG}: crop_mode", mode)
     one_of(INTERPOLATIONS.values()).check(f"{CONFIG}: interpolation", interpolation)
+    resize = "crop" if mode == "center" else "squash" if crop == 1 else "squash_crop"
     return {
-        "resize": "crop" if mode == "center" else "squash" if crop == 1 else "squash_crop",
+        "resize": resize,
         "crop_fraction": float(crop),
         "interpolation": interpolation,
-        "antialias": hub_config.antialias(details),
+        **hub_config.resizing_options(details, resize, TORCHVISION_CROP),
         "mean": tuple(details["mean"]),
         "std": tuple(details["std"]),
     }
@@ -337,7 +338,7 @@ def written(config):
         },
         **({"label_names": list(config["class_names"])} if config["class_names"] else {}),
         **hub_config.task_entry(config),
-        **hub_config.antialias_entry(preprocessing),
+        **hub_config.resizing_entry(preprocessing, TORCHVISION_CROP),
     }
     return [values]
 

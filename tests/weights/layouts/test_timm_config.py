@@ -79,6 +79,7 @@ def test_preprocessing_is_read_at_either_place(config, expected, tmp_path):
     for each in (nested, {**VIT, **NORM, **config}):
         found = read(tmp_path, each, num_heads=3)["preprocessing"]
         assert (found["resize"], found["crop_fraction"], found["interpolation"]) == expected
+        assert found["crop_rounding"] == ("down" if expected[0] == "squash" else "even")  # torchvision's
 
 
 @by_table(
@@ -86,9 +87,12 @@ def test_preprocessing_is_read_at_either_place(config, expected, tmp_path):
     [("crop", ("center", 0.9)), ("squash", ("squash", 1)), ("squash_crop", ("squash", 0.9))],
 )
 def test_a_crop_is_written_by_timms_names(resize, expected):
-    model = small(activation="gelu_erf", preprocessing=Preprocessing(16, resize, 0.9))
+    prepare = Preprocessing(16, resize, 0.9, antialias=True)
+    model = small(activation="gelu_erf", preprocessing=prepare)
     [values] = timm_config.written(model.get_config())
     assert (values["pretrained_cfg"]["crop_mode"], values["pretrained_cfg"]["crop_pct"]) == expected
+    differs = {} if resize == "squash" else {"keras_vit": {"crop_rounding": "down"}}
+    assert {name: values[name] for name in ("keras_vit",) if name in values} == differs
 
 
 @by_table(
