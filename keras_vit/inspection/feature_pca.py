@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit.rules import integer
 
 _CUT = 1.0  # percent of the positions at each end of a component that have its first or last color
+_ROUNDING = 1e-5  # the part of a feature's size below which components are errors of float32
 
 
 def feature_pca(
@@ -30,7 +31,8 @@ def feature_pca(
             computed, as of `foreground`. All others are 1, which is white. None for all positions.
 
     Returns:
-        A list of float32 arrays (rows, columns, count), or one array for one.
+        A list of float32 arrays (rows, columns, count), or one array for one. Components that are errors of
+        rounding alone, as the second of two positions, are 0.
 
     Raises:
         ValueError: for arrays of other shapes, masks that match no features or have no position, or more
@@ -55,7 +57,8 @@ def feature_pca(
     projected = [np.stack([(row - mean) @ components for row in grid]) for grid in grids]
     values = np.concatenate([grid[mask] for grid, mask in zip(projected, masks)])
     low, high = np.percentile(values, (_CUT, 100 - _CUT), axis=0)
-    scale = np.where(high > low, high - low, 1)
+    rounding = _ROUNDING * (np.abs(mean).max() + (high - low).max())
+    scale = np.where(high - low > rounding, high - low, np.inf)
     pictures = [np.clip((grid - low) / scale, 0, 1).astype("float32") for grid in projected]
     for picture, mask in zip(pictures, masks):
         picture[~mask] = 1

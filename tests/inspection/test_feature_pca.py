@@ -37,6 +37,16 @@ def test_masked_positions_alone_determine_the_components_and_the_others_are_whit
     np.testing.assert_array_equal(feature_pca([grid], masks=[mask])[0], picture)
 
 
+def test_components_of_rounding_errors_are_zero(rng):
+    """Two positions have one component; the others would be noise, scaled to full colors."""
+    grid, mask = rng.standard_normal((3, 2, 8)).astype("float32"), np.zeros((3, 2), bool)
+    mask[1] = True
+    picture = feature_pca(grid, masks=mask)[mask]
+    assert sorted(picture[:, 0]) == [0, 1] and not picture[:, 1:].any()
+    nearly_equal = np.float32(7) + 1e-6 * grid
+    assert not feature_pca(nearly_equal).any() and foreground(nearly_equal).all()
+
+
 @by_table(
     "features, options, message",
     [
