@@ -46,12 +46,15 @@ class KeypointEstimation(ObjectTask):
                 f"with scale_jitter and shift; got {recipe.crop_area}"
             )
 
+    def around(self, model, config, dataset):
+        flips = self._head(config.recipe, dataset).get("flip_index") or ()
+        if config.recipe.flip and len(flips) > 1 and [*flips] == [*range(len(flips))]:
+            logging.warning(NO_PAIRS)
+        return super().around(model, config, dataset)
+
     def _head(self, recipe, dataset):
         """As in `HeadedTask`, with what the data set says of its points."""
         known = _known(next(iter(dataset.splits.values()), None))
-        flips = (recipe.head_options or {}).get("flip_index") or known.get("flip_index") or ()
-        if recipe.flip and len(flips) > 1 and [*flips] == [*range(len(flips))]:
-            logging.log_first_n(logging.WARNING, NO_PAIRS, 1)
         return {name: known[name] for name in ("flip_index", "skeleton", "sigmas") if name in known} | (
             super()._head(recipe, dataset)
         )

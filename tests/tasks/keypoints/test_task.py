@@ -1,6 +1,7 @@
 """Runs on keypoints: what is trained, validated and scored; tests/training interrupts them."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def test_mirrored_images_of_points_without_pairs_are_warned_of(corners, caplog):
     recipe = RECIPE.with_changes(head_options={"decoder_width": 4, "flip_index": [0, 1, 2]})
     for flip in (False, True):
         assert not caplog.messages
-        TASK.loading({}, recipe.with_changes(flip=flip), corners)
+        TASK.around(estimator(), types.SimpleNamespace(recipe=recipe.with_changes(flip=flip)), corners)
     assert [message[:26] for message in caplog.messages] == ["flip=True mirrors images, "]
 
 
