@@ -215,7 +215,7 @@ def test_a_browser_computes_what_python_does(size, scheme, page, single, tmp_pat
             np.testing.assert_allclose(found["input"], images.ravel(), atol=2e-6)
             assert_close(np.array([found["outputs"]["logits"]]), exported.predict_on_batch(images), 1e-5)
             names = tab.locator("#classes .label").all_inner_texts()
-            assert names == [name for name, _ in exported.classify(images[0], top=5)[0]]
+            assert names == [name for name, _ in exported.classify([file], top=5)[0]]
             assert re.search(r"[\d.]+ ms on WebAssembly", tab.inner_text("#status"))
             assert tab.is_visible("#attention") is tab.is_visible("#overlay") is (folder is single)
             if folder is single:
