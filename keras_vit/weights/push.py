@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from keras_vit.messages import names_arguments, one_line
-from keras_vit.models.backbones import backbone
+from keras_vit.models.backbones import image_model
 from keras_vit.rules import one_of, optional
 from keras_vit.weights.huggingface_card import model_card
 from keras_vit.weights.kinds import parts_of
@@ -116,7 +116,7 @@ def write_repository(model, folder, repository, layout=None, **facts):
         for file, values in zip(layout.config_files, layout.write_config(model.get_config())):
             (folder / file).write_text(hub_config.as_text(values))
     (folder / "model.json").unlink()  # only needed by local folders
-    preprocessing = getattr(model, "preprocessing", None) or backbone(model).preprocessing
+    preprocessing = image_model(model).preprocessing
     stored = layout.read_config(folder).get("preprocessing", {}).get("resize", "squash")
     if preprocessing.resize not in (stored, "squash"):  # Models of maps squash images whatever is stored.
         reason = f"preprocessing with resize={preprocessing.resize!r}"
