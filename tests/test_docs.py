@@ -392,7 +392,7 @@ def test_the_search_of_the_manual_works_without_a_server(built):
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.goto((built / "index.html").as_uri())
-        page.locator(".md-search__input").fill("layer_decay")
+        page.locator(".md-search__input").press_sequentially("layer_decay")  # The page listens to keys.
         link = page.locator('.md-search-result__link[href*="training.html#other-fields"]')
         link.wait_for(state="attached")
         # "More on this page" is closed at first.
