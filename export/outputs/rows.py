@@ -102,7 +102,7 @@ class RowOutputs:
         return self.description.is_classifier
 
     def of_call(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """The output of a loaded SavedModel that is called, as of the live model, from those of `stages`."""
+        """Select the output of `stages` that the live model returns, for calls of a loaded SavedModel."""
         return outputs["representation" if self.description.output == "representation" else "logits"]
 
     def of_images(self, images: Tensor, stages: Stages) -> dict[str, Tensor]:

@@ -353,7 +353,7 @@ class Preprocessing:
         size = self.before_crop if self.resize == "squash_crop" else size
         rests = (s - side for s, side in zip(size, self.image_size))
         if self.crop_rounding == "even":
-            return size, *(rest // 2 + rest % 4 // 3 for rest in rests)
+            return size, *(rest // 2 + rest % 4 // 3 for rest in rests)  # 1.5 and 2.5 become 2
         return size, *(rest // 2 for rest in rests)
 
     def get_config(self) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def as_text(config):
 
 
 def resizing_options(config, resize, crop_rounding="down"):
-    """The options of `Preprocessing` that `resizing_entry` wrote, or those of the project of the file.
+    """Read the `Preprocessing` options of `resizing_entry`; a missing one has the project's value.
 
     Args:
         config: The content of a configuration file.
